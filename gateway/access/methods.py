@@ -107,7 +107,8 @@ ROUTES: Final = {
     "/healthz": PUBLIC,
     "/metrics": _OBSERVE_ALL,
     # The page's files, which hold no data: a browser loads them without credentials.
-    **{f"/fleet{each}": PUBLIC for each in ("", "/page.js", "/page.css")},
+    "/fleet": PUBLIC,
+    "/fleet/{file}": PUBLIC,
     "/fleet/events": _OBSERVE_ALL,
     "/v2": KNOWN,
     "/v2/": KNOWN,

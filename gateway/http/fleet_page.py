@@ -10,12 +10,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect
 from gateway.passage.middleware import peer_of
-from synergai.fleet_page.files import read_file
+from synergai.fleet_page.files import SCRIPTS, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +34,7 @@ _SECURITY: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-_FILES: Final = {
-    "/fleet": ("page.html", "text/html"),
-    "/fleet/page.js": ("page.js", "text/javascript"),
-    "/fleet/page.css": ("page.css", "text/css"),
-}
+_FILES: Final = {"page.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
 _UNREAD_BYTES: Final = 16 * 1024
 """What a viewer may leave unread before nothing more is encoded for it."""
 _END_S: Final = 0.2
@@ -52,16 +48,25 @@ def fleet_page_routes(feed: FleetFeed, *, any_host: bool) -> Sequence[BaseRoute]
         any_host: serve the events under any host name, because callers must have credentials.
     """
 
+    async def page(_request: Request) -> Response:
+        return HTMLResponse(read_file("page.html"), headers=_SECURITY)
+
     async def file(request: Request) -> Response:
-        name, media_type = _FILES[request.url.path]
-        return Response(read_file(name), headers=_SECURITY, media_type=media_type)
+        name = request.path_params["file"]
+        if name not in _FILES:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return Response(read_file(name), headers=_SECURITY, media_type=_FILES[name])
 
     async def events(request: Request) -> Response:
         if not any_host:
             _check_host(request.url.hostname or "")
         return _EventStream(feed, request)
 
-    return [*(Route(path, file) for path in _FILES), Route("/fleet/events", events)]
+    return [
+        Route("/fleet", page),
+        Route("/fleet/events", events),
+        Route("/fleet/{file}", file),
+    ]
 
 
 class _EventStream(Response):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw, Struct
 
@@ -17,6 +17,17 @@ from synergai.scheduling.event_log import recorded_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+SCRIPTS: Final = (
+    "model.js",
+    "reasons.js",
+    "tables.js",
+    "timeline.js",
+    "control.js",
+    "page.js",
+)
+"""The scripts, in the order in which the page loads them."""
 
 
 class _Recording(Struct):
@@ -39,18 +50,19 @@ def render_recording(path: Path) -> str:
     """
     # The browser takes "</script>" and "<!--" inside the data for the end of it.
     data = encode(_read_recording(path)).decode().replace("<", "\\u003c")
-    script, style = read_file("page.js"), read_file("page.css")
+    script, style = "\n".join(map(read_file, SCRIPTS)), read_file("page.css")
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta http-equiv="content-security-policy" content="{policy}">\n<style>{style}</style>'
-    body = f'<script type="application/json" id="recording">{data}</script>\n'
+    body = (
+        f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>'
+    )
     page = read_file("page.html")
     page = page.replace('<link rel="stylesheet" href="fleet/page.css">', head)
-    return page.replace(
-        '<script src="fleet/page.js" defer></script>', f"{body}<script>{script}</script>"
-    )
+    links = "".join(f'<script src="fleet/{name}" defer></script>\n' for name in SCRIPTS)
+    return page.replace(links, f"{body}\n")
 
 
 def _read_recording(path: Path) -> _Recording:

@@ -4,6 +4,7 @@
 to keep pictures in.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -179,4 +180,26 @@ def test_live_page_follows_requests_and_a_restart(browser: Any, tmp_path: Path) 
         fleet.start_gateway(models=tmp_path / "models")
         sync_api.expect(page.locator("#status")).to_have_text("Live", timeout=20_000)
         sync_api.expect(rows(page, "workers")).to_contain_text(["serving"], timeout=20_000)
+        context.close()
+
+
+def test_page_asks_for_a_token_that_may_observe(browser: Any, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"a token").hexdigest()
+    table = tmp_path / "access.toml"
+    table.write_text(
+        f'[[clients]]\nname = "ops"\ntoken_sha256 = "{digest}"\n'
+        '[[grants]]\nto = ["ops"]\nroles = ["observe"]\n'
+    )
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--access", str(table)])
+        # Refusals are in the console.
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://{fleet.http_address}/fleet")
+        for token in ("another token", "a token"):
+            sync_api.expect(page.locator("#status")).to_have_text("Signed out")
+            page.locator("#token").fill(token)
+            page.keyboard.press("Enter")
+        sync_api.expect(page.locator("#status")).to_have_text("Live")
+        sync_api.expect(page.locator("#sign-in")).to_be_hidden()
         context.close()

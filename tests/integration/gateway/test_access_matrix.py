@@ -251,8 +251,7 @@ ROUTES = {
     "GET /healthz": Call(PUBLIC),
     "GET /metrics": Call(("observe",), DENIED),
     "GET /fleet": Call(PUBLIC),
-    "GET /fleet/page.js": Call(PUBLIC),
-    "GET /fleet/page.css": Call(PUBLIC),
+    "GET /fleet/{file}": Call(PUBLIC),
     "GET /fleet/events": Call(("observe",), DENIED),
     "GET /v2": Call(KNOWN),
     "GET /v2/": Call(KNOWN),
@@ -317,7 +316,12 @@ def served_routes(gateway: Gateway) -> set[str]:
 
 def http_outcome(connection: http.client.HTTPConnection, route: str, token: str) -> str:
     method, _, path = route.partition(" ")
-    for parameter, value in (("{name}", ECHO), ("{version}", "1"), ("{rest:path}", "x")):
+    for parameter, value in (
+        ("{name}", ECHO),
+        ("{version}", "1"),
+        ("{rest:path}", "x"),
+        ("{file}", "page.js"),
+    ):
         path = path.replace(parameter, value)
     body = _INFER if path.endswith("/infer") else b"{}" if method == "POST" else None
     try:

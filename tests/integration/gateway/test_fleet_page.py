@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.server import Gateway
+from synergai.fleet_page.files import SCRIPTS
 from tests.integration.gateway.conftest import ECHO, config_in, infer_request
 from tests.staged_runs import staged_run
 
@@ -49,7 +50,7 @@ async def records(reader: asyncio.StreamReader) -> list[dict[str, Any]]:
     ("path", "kind"),
     [
         ("/fleet", "text/html"),
-        ("/fleet/page.js", "text/javascript"),
+        *((f"/fleet/{name}", "text/javascript") for name in SCRIPTS),
         ("/fleet/page.css", "text/css"),
     ],
 )
@@ -60,6 +61,12 @@ async def test_files_allow_no_foreign_script(gateway: Gateway, path: str, kind: 
     assert f"content-type: {kind}" in answer
     assert "default-src 'none'; script-src 'self'" in answer
     assert "unsafe" not in answer
+
+
+@pytest.mark.parametrize("name", ["view.py", "page.html", "..%2Fpage.js"])
+async def test_other_files_are_not_served(gateway: Gateway, name: str) -> None:
+    async with asked(gateway, f"/fleet/{name}") as reader:
+        assert (await head(reader)).startswith("http/1.1 404")
 
 
 @pytest.mark.usefixtures("agent")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.fleet_page.files import read_file, render_recording
+from synergai.fleet_page.files import SCRIPTS, read_file, render_recording
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.settings import SchedulingSettings
@@ -46,6 +46,7 @@ def test_log_without_events_is_refused(tmp_path: Path) -> None:
         render_recording(path)
 
 
-def test_script_sets_names_as_text_only() -> None:
-    script = read_file("page.js")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_set_names_as_text_only(name: str) -> None:
+    script = read_file(name)
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
