@@ -81,7 +81,7 @@ function replay() {
       model.reset();
       place = 0;
     }
-    while (place < batches.length && batches[place].at <= at) model.apply(structuredClone(batches[place++]));
+    while (place < batches.length && batches[place].at <= at) model.apply(batches[place++]);
     model.at = at;
     slider.value = at - began;
     slider.setAttribute("aria-valuetext", moment(at));

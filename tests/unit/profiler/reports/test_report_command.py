@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from profiler.reports.cli import app
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from tests.staged_runs import write_run
 
 DICTIONARY = "engine,worker_class,threads,qps\nnet,x86,1,10\nnet,x86,2,19\n"
 
@@ -94,3 +95,15 @@ def test_empty_dictionary_is_refused(tmp_path: Path) -> None:
     path.write_text("engine,worker_class,qps\n", "utf-8")
     with pytest.raises(InvalidInput, match="no measurement"):
         run("characterisation", "--dictionary", path, "--output", tmp_path / "out")
+
+
+def test_recorded_run_becomes_one_page(tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    assert run("run", write_run(tmp_path / "run.jsonl"), "--output", page) == f"{page}\n"
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_page_of_a_run_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    log = write_run(tmp_path / "run.jsonl")
+    with pytest.raises(InvalidInput, match="cannot write .*: No such file"):
+        run("run", log, "--output", tmp_path / "missing" / "run.html")
