@@ -64,6 +64,7 @@ function draw() {
   const height = Math.min(wanted, rowsBox.clientHeight || wanted);
   const time = scale(), top = rowsBox.scrollTop, context = pen(canvas, time.width, height);
   const first = Math.floor(top / ROW), last = Math.ceil((top + height) / ROW);
+  drawAxis(context, time, height);
   context.save();
   context.beginPath();
   context.rect(0, AXIS, time.width, height);
@@ -71,7 +72,6 @@ function draw() {
   shownRows.slice(first, last).forEach((row, place) =>
     drawRow(context, row, AXIS + (first + place) * ROW - top, time));
   context.restore();
-  drawAxis(context, time, height);
   drawGoodput(time);
 }
 
