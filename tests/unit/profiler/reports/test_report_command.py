@@ -105,5 +105,5 @@ def test_recorded_run_becomes_one_page(tmp_path: Path) -> None:
 
 def test_page_of_a_run_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     log = write_run(tmp_path / "run.jsonl")
-    with pytest.raises(InvalidInput, match="cannot write .*: No such file"):
+    with pytest.raises(InvalidInput, match=r"cannot write .*: No such file"):
         run("run", log, "--output", tmp_path / "missing" / "run.html")
