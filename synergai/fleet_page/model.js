@@ -28,14 +28,16 @@ class Model {
   }
 
   worker(record, at) {
-    this.workers.set(record.id, record);
-    const { modes } = this.row(record.id), last = modes.at(-1);
-    if (!last || last.mode !== record.mode) modes.push({ at, mode: record.mode });
+    const left = record.state === "left", mode = left ? "" : record.mode;
+    if (left) this.workers.delete(record.id);
+    else this.workers.set(record.id, record);
+    const { modes } = this.row(record.id);
+    if (modes.at(-1)?.mode !== mode) modes.push({ at, mode });
   }
 
   job(record) { this.jobs.set(record.id, record); this.trim(this.jobs); }
-  incident(record) { this.incidents.set(record.id, record); }
-  second(record) { this.seconds.set(record.at, record); }
+  incident(record) { this.incidents.set(record.id, record); this.shorten(this.incidents); }
+  second(record) { this.seconds.set(record.at, record); this.shorten(this.seconds); }
 
   assignment(record) {
     const row = this.row(record.worker), known = this.assignments.get(record.id);
@@ -57,6 +59,10 @@ class Model {
       records.delete(record.id);
       forget?.(record);
     }
+  }
+
+  shorten(records) {
+    if (!recording && records.size > KEPT) records.delete(records.keys().next().value);
   }
 
   deadline(assignment) { return this.jobs.get(assignment.job)?.deadline ?? Infinity; }

@@ -53,9 +53,12 @@ function pen(target, width, height) {
 }
 
 function visibleRows() {
-  const rows = [...model.rows.values()].filter((row) => matches(row.id, model.workers.get(row.id)?.worker_class)
-    || [...row.bars.values()].some((bar) => matches(bar.engine, bar.job)));
-  return rows.sort((one, other) => order.compare(one.id, other.id));
+  const isShown = (row) => {
+    const worker = model.workers.get(row.id);
+    return (worker || row.bars.size) && (matches(row.id, worker?.worker_class)
+      || [...row.bars.values()].some((bar) => matches(bar.engine, bar.job)));
+  };
+  return [...model.rows.values()].filter(isShown).sort((one, other) => order.compare(one.id, other.id));
 }
 
 function draw() {

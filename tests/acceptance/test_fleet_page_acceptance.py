@@ -131,6 +131,17 @@ def test_names_are_shown_as_text(browser: Any, recording: str) -> None:
         assert page.locator("img").count() == 0
 
 
+def test_worker_that_left_is_listed_in_the_timeline_only(browser: Any, recording: str) -> None:
+    left = {"kind": "worker", "id": "edge-000", "worker_class": "x86", "state": "left"}
+    with opened(browser, recording) as page:
+        sync_api.expect(rows(page, "workers")).to_have_count(8)
+        page.evaluate(
+            "worker => { model.apply({at: model.at, records: [worker]}); refresh(); }", left
+        )
+        sync_api.expect(rows(page, "workers")).to_have_count(7)
+        assert page.evaluate("shownRows.length") == 8
+
+
 def test_timeline_of_a_thousand_workers_is_smooth(browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "large.html"
     log = write_run(tmp_path / "large.jsonl", workers=1000, assignments=10_000)
