@@ -95,13 +95,6 @@ async def test_invalid_request_is_rejected(
     assert not agent.assignments
 
 
-async def test_known_engine_without_a_worker_is_unavailable(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
-    assert failure.code() is grpc.StatusCode.UNAVAILABLE
-
-
 async def test_faulty_engine_is_a_failed_precondition(
     new_agent: NewAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
