@@ -41,11 +41,6 @@ def test_anything_else_is_refused_with_the_option(text: str) -> None:
         parse_duration(text, "--qos")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("8s", 8.0), ("2m", 120.0), ("8", 8.0)])
-def test_settings_take_the_same_durations(text: str, seconds: float) -> None:
-    assert LoadSettings.load({"engine": "x", "duration": text}).duration == seconds
-
-
 def test_a_wrong_duration_among_settings_names_its_option() -> None:
     with pytest.raises(InvalidSettings, match=r"^--duration: 'soon' is not a duration: write sec"):
         LoadSettings.load({"engine": "x", "duration": "soon"})

@@ -15,7 +15,7 @@ from synergai.cli.jobs import (
     variants_text,
     watch_progress,
 )
-from synergai.cli.output import format_interval, to_jsonable
+from synergai.cli.output import format_interval
 from synergai.client.jobs import JobHandle
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import InvalidInput, Unavailable
@@ -86,11 +86,6 @@ def test_estimate_is_shown_with_the_interval_of_nine_jobs_in_ten(
 )
 def test_interval_has_its_unit_once(low: float | None, high: float | None, text: str) -> None:
     assert format_interval(low, high) == text
-
-
-def test_json_has_the_expected_completion_as_fields() -> None:
-    found = to_jsonable(a_job(remaining_s=72.0, expected_excess_s=12.0))
-    assert (found["remaining_s"], found["expected_excess_s"]) == (72.0, 12.0)
 
 
 def test_a_job_of_which_all_inputs_failed_is_no_success() -> None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -86,15 +85,6 @@ def test_every_application_has_help(name: str, capsys: pytest.CaptureFixture[str
     assert code == 0, err
     assert "Usage: synergai" in out
     assert "install-completion" not in out
-
-
-def test_help_shows_no_path_of_the_installation(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-    _, out, _ = run(["simulate", "--help"], capsys)
-    assert "reconstructed from the figures" in out
-    assert str(Path(cli.__file__).parents[1]) not in out
 
 
 @pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))

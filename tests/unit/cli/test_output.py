@@ -51,37 +51,6 @@ def test_narrow_terminal_does_not_break_short_words(
     assert "succeeded," in capsys.readouterr().out
 
 
-def test_narrow_terminal_folds_other_columns_than_those_of_long_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "66")
-
-    words = (
-        "edge",
-        "gateway to edge",
-        "a_name_of_26_characters_.., threads=1",
-        "5.3 ms",
-        "250.0 MB",
-    )
-    print_table(("worker", "step", "what", "time", "limit"), [words])
-
-    assert "250.0 MB" in capsys.readouterr().out
-
-
-def test_narrow_terminal_does_not_separate_a_figure_from_its_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
-
-    print_table(
-        ("engine", "accuracy", "others"), [("onnx_clothes", "88.43% ± 0.32%", "a long text " * 5)]
-    )
-
-    assert "88.43% ± 0.32%" in capsys.readouterr().out
-
-
 def test_narrow_terminal_leaves_columns_out_instead_of_breaking_names_and_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,10 +119,3 @@ def test_fault_is_cut_at_the_terminals_width_and_whole_in_a_pipe(
 
 def test_unknown_count_is_a_dash() -> None:
     assert (format_count(None), format_count(0), format_count(1234567)) == ("-", "0", "1,234,567")
-
-
-def test_piped_table_has_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("engine", "state"), [("a", "running, will miss its QoS"), ("b", "")])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in (lines[0], *lines[2:])] == ["engine", "a", "b"]
-    assert all(line == line.rstrip() for line in lines)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from synergai.cli.plan import app
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
-from synergai.models.cutting.stages import cut_engine, split_engine
-from synergai.models.directory import ModelDirectory
+from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
-from tests.tiny_tflite import save_square
 
 ENGINE = EngineName("onnx_digits")
 FLEET = """
@@ -88,18 +82,6 @@ def test_engine_is_split_where_workers_are_good_at_different_parts(
     )
     for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
         assert text in said
-
-
-def test_json_has_what_the_tables_show(models: Path, dictionary: Path, fleet: Path) -> None:
-    found = json.loads(run(models, dictionary, "--fleet", fleet, "--deadline", "3s", "--json"))
-    best = min(found["options"], key=lambda option: option["end_s"])
-    assert found["choice"] == best["name"]
-    assert found["slack_s"] == pytest.approx(3 - best["end_s"])
-    [route] = best["routes"]
-    assert [leg["runs"] for leg in route["legs"]] == ["onnx_digits.s0-3", "onnx_digits.s3-11"]
-    assert [hop["size_bytes"] for hop in route["hops"]] == [256, 1024, 40]
-    assert sum(leg["seconds"] for leg in route["legs"]) == pytest.approx(2)
-    assert {each["cut"]["tensor"] for each in found["splits"]} >= {"conv1/relu", "conv1/pool"}
 
 
 def test_replicas_are_chosen_over_stages_where_workers_are_alike(
@@ -172,38 +154,6 @@ def test_entries_of_another_model_file_are_not_used(
     assert "1 entry of another model file left out" in said
 
 
-def test_entries_of_another_stage_file_are_not_used(dictionary: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    zoo.build(ENGINE, models, lambda _: None)
-    split_engine(cut_engine(models, ENGINE), models, ["conv1/pool"], lambda *_: None)
-    stage = ModelDirectory(models).get("onnx_digits.s0-3")
-    add_to_dictionary(dictionary, [entry(stage.name, "x86", 0.1, digest="0" * 64)])
-    said = run(models, dictionary)
-    assert "1 entry of another model file left out" in said
-    assert "workers of class x86 run it whole" in said
-
-
-@pytest.mark.parametrize(
-    ("name", "save", "why"),
-    [
-        ("model.onnx", lambda path: onnx.save(relus(1), path), "it has no tensor"),
-        ("model.tflite", save_square, "only ONNX models can be cut"),
-    ],
-)
-def test_engine_that_cannot_be_cut_runs_whole(
-    tmp_path: Path, name: str, save: Callable[[Path], object], why: str
-) -> None:
-    models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
-    (models / "whole").mkdir(parents=True)
-    save(models / "whole" / name)
-    add_to_dictionary(dictionary, [entry("whole", each, 1.0) for each in ("x86", "agx")])
-    given = ["whole", "--models", models, "--dictionary", dictionary, "--queries", 10]
-    result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
-    assert result.output.startswith("do not split whole: run it whole on agx and x86")
-    assert f"{name} cannot be cut: {why}" in result.output
-    assert result.exit_code == 0
-
-
 def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
     models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
     (models / ENGINE).mkdir(parents=True)
@@ -211,32 +161,6 @@ def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
     with pytest.raises(InvalidInput, match=r"'onnx_digits': model\.onnx: it is corrupt"):
         run(models, dictionary)
-
-
-def test_stage_is_not_planned(models: Path, dictionary: Path, tmp_path: Path) -> None:
-    own = tmp_path / "models"
-    shutil.copytree(models, own)
-    split_engine(cut_engine(own, ENGINE), own, ["conv1/pool"], lambda *_: None)
-    given = ["onnx_digits.s0-3", "--models", str(own), "--dictionary", str(dictionary)]
-    with pytest.raises(InvalidInput, match="is a stage; plan the engine that it is a part of"):
-        CliRunner().invoke(app, given, catch_exceptions=False)
-
-
-def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
-    folder = tmp_path / "models" / "deep"
-    folder.mkdir(parents=True)
-    onnx.save(relus(5000), folder / "model.onnx")
-    dictionary = tmp_path / "dictionary.csv"
-    names = ("deep", "deep.s0-2500", "deep.s2500-5000")
-    add_to_dictionary(
-        dictionary, [entry(name, each, 1.0) for name in names for each in ("x86", "agx")]
-    )
-    result = CliRunner().invoke(
-        app, ["deep", "--models", str(folder.parent), "--dictionary", str(dictionary)]
-    )
-    assert "4,999 cuts are too many to plan with" in result.output
-    assert "48 of them are considered" in result.output
-    assert result.exit_code == 0
 
 
 def test_queries_of_a_worker_take_no_hop_to_it(models: Path, dictionary: Path, fleet: Path) -> None:
@@ -256,28 +180,6 @@ def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
     dictionary = tmp_path / "busy.csv"
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
     assert "1 entry measured on a busy machine" in run(models, dictionary)
-
-
-def test_planners_are_compared(models: Path, dictionary: Path, fleet: Path) -> None:
-    planners = ("--planner", "local", "--planner", "neurosurgeon", "--planner", "genetic")
-    found = json.loads(run(models, dictionary, "--fleet", fleet, *planners, "--json"))
-    assert [option["name"] for option in found["options"]] == [
-        "whole on edge",
-        "whole on cloud",
-        "route of neurosurgeon",
-        "route of genetic",
-    ]
-
-
-def test_what_each_of_several_routes_does_is_told(
-    models: Path, dictionary: Path, fleet: Path
-) -> None:
-    fleet.write_text(FLEET + '[[workers]]\nid = "spare"\nworker_class = "nx"\n')
-    add_to_dictionary(dictionary, [entry(ENGINE, "nx", 4.0)])
-    said = run(models, dictionary, "--fleet", fleet, "--queries", 100)
-    assert said.startswith(
-        "split onnx_digits at conv1/pool over edge and cloud, and run it whole on spare, which ends"
-    )
 
 
 def test_graphs_are_read_in_a_child_process_only(
@@ -318,13 +220,3 @@ def test_faulty_option_is_refused(
 ) -> None:
     with pytest.raises(InvalidSettings, match=fault):
         run(models, dictionary, "--fleet", fleet, *given)
-
-
-def relus(count: int) -> onnx.ModelProto:
-    nodes = [helper.make_node("Relu", [f"t{place}"], [f"t{place + 1}"]) for place in range(count)]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])
-        for name in ("t0", f"t{count}")
-    ]
-    graph = helper.make_graph(nodes, "relus", ends[:1], ends[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

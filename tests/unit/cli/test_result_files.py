@@ -18,7 +18,6 @@ from synergai.client.jobs import JobHandle
 from synergai.client.results import ResultBatch
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.results import JobResult
-from synergai.errors import InvalidInput
 
 
 def a_job(*, ends: bool) -> JobHandle:
@@ -105,10 +104,3 @@ async def test_interrupted_fetch_waits_for_the_shard_being_written(
     await asyncio.wait([task])
     assert task.cancelled()
     assert len(list(synergai.read_results(tmp_path))) == 5
-
-
-def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "results.npz"
-    path.touch()
-    with pytest.raises(InvalidInput, match=r"results\.npz is a file; results are written into a d"):
-        ResultDirectory(path)

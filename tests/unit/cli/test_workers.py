@@ -12,7 +12,6 @@ from synergai.domain import (
     Configuration,
     EngineName,
     Session,
-    UnusableSession,
     WorkerClass,
     WorkerId,
 )
@@ -77,15 +76,6 @@ def test_fleet_fits_80_columns_without_broken_names(
         fault,
     ):
         assert text in out
-
-
-def test_unusable_configuration_is_shown_with_its_engine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    session = Session(EngineName(NAMES[0]), Configuration(execution_provider="CUDA"))
-    board = replace(worker("nx-1"), unusable=(UnusableSession(session, "no device"),))
-    show_workers([board])
-    assert "provider=CUDA: no device" in capsys.readouterr().out
 
 
 def test_other_samples_than_those_of_other_workers_are_shown(

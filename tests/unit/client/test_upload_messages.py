@@ -101,11 +101,6 @@ def test_large_array_that_is_not_contiguous_is_sent_row_by_row() -> None:
     np.testing.assert_array_equal(tensors(one(engine, array))["x"], array)
 
 
-def test_several_inputs_are_named() -> None:
-    found = tensors(one(PAIRS, {"a": 1, "b": "text"}))
-    assert (found["a"].tolist(), found["b"].tolist()) == ([[1]], [[b"text"]])
-
-
 def test_encoded_image_in_a_row_is_not_a_tensor() -> None:
     assert tensors(one(IMAGES, {"image": b"jpeg"}))["image"].tolist() == [b"jpeg"]
 
@@ -144,14 +139,6 @@ def test_input_that_does_not_suit_leaves_its_reason(
     [message] = built(engine, value)
     with pytest.raises(InvalidInput, match=expected):
         raise InvalidInput(reason(message))
-
-
-def test_wrong_input_does_not_stop_the_others() -> None:
-    messages = built(ROWS, [1, 2], [1, 2, 3], [3, 4])
-    found = inputs_of(messages)
-    assert [each.name for each in found] == ["0.jpg", "1.jpg", "2.jpg"]
-    assert tensors(found[2])["x"].tolist() == [[3.0, 4.0]]
-    assert [(each.index, each.name) for each in messages[0].unusable] == [(6, "1.jpg")]
 
 
 def test_messages_are_bounded_and_a_larger_input_travels_alone() -> None:

@@ -77,14 +77,6 @@ async def test_operations_completed_by_another_event_loop_go_on_in_their_own() -
     assert operations.threads == {threading.get_ident()}
 
 
-async def test_an_error_on_starting_is_raised() -> None:
-    async def fail(_call: object, _operations: tuple[object, ...], _loop: object) -> None:
-        raise ValueError("no call")
-
-    with pytest.raises(ValueError, match="no call"):
-        await freeing(fail)(None, (), asyncio.get_running_loop())
-
-
 def test_the_function_is_replaced_once_in_affected_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,22 +97,9 @@ ENTRIES = st.builds(
 )
 
 
-@given(CONFIGURATIONS)
-def test_configuration_round_trips(configuration: Configuration) -> None:
-    message = converters.configuration_to_proto(configuration)
-    assert converters.configuration_from_proto(message) == configuration
-
-
 @given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
 def test_session_round_trips(session: Session) -> None:
     assert converters.session_from_proto(converters.session_to_proto(session)) == session
-
-
-def test_version_of_an_engine_follows_from_its_name_alone() -> None:
-    # Earlier releases read any text as the version of the only model in an engine's folder.
-    for name, version in (("echo", "1"), ("echo/1", "1"), ("echo/7", "7")):
-        message = common_pb2.Engine(name=name, version="beta", fault="broken")
-        assert converters.engine_from_proto(message).version == version
 
 
 @pytest.mark.parametrize(
@@ -192,10 +179,6 @@ def test_invalid_engine_is_rejected(nonsense: common_pb2.Engine, said: str) -> N
 def test_invalid_batch_times_are_rejected(seconds: list[float]) -> None:
     with pytest.raises(InvalidInput, match="batch times"):
         converters.batch_times_from_proto(seconds)
-
-
-def test_faulty_engine_needs_no_tensors() -> None:
-    assert converters.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
 
 
 def test_long_fault_is_truncated_to_the_accepted_length() -> None:

@@ -151,11 +151,6 @@ async def test_stream_is_answered_message_by_message(server: Server, method: str
     assert fields["grpc-status"] == "0"
 
 
-async def test_stream_of_requests_has_one_answer(server: Server) -> None:
-    data, _ = await server.answer(server.call("Collect", b"a", b"b"))
-    assert data == messages(b"a,b")
-
-
 async def test_error_has_code_message_and_delay(server: Server) -> None:
     number = server.call("Refuse", b"x")
     data, fields = await server.answer(number)

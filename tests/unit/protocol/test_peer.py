@@ -55,11 +55,6 @@ def test_clients_on_other_machines_are_no_users_of_this_one(
         _ = peer.user
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_clients_on_loopback_are_on_this_machine(connection: socket.socket, host: str) -> None:
-    assert Peer(FakeTransport((host, 4711), connection)).is_local
-
-
 def test_user_of_a_client_is_that_of_its_end_of_the_connection(connection: socket.socket) -> None:
     assert Peer(FakeTransport(("127.0.0.1", 4711), connection)).user == 1000
 

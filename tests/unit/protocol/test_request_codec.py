@@ -142,13 +142,6 @@ def test_request_with_an_id_parameters_or_no_raw_tensor_has_no_template() -> Non
         assert decoder.decode(one.SerializeToString()).template is None
 
 
-@pytest.mark.parametrize("count", [2, LARGE])
-def test_request_with_more_raw_tensors_than_inputs_has_no_template(count: int) -> None:
-    data = request([b""] * count, inputs=1).SerializeToString()
-    decoder = RequestDecoder()
-    assert [decoder.decode(data).template for _ in range(2)] == [None, None]
-
-
 def test_number_of_templates_is_bounded() -> None:
     decoder = RequestDecoder()
     for size in range(3 * MAX_TEMPLATES):

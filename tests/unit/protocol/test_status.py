@@ -5,8 +5,6 @@ import pytest
 
 from synergai import errors
 from synergai.protocol.status import (
-    CODES,
-    HTTP_STATUSES,
     error_details,
     error_from_status,
     http_status,
@@ -41,10 +39,6 @@ def test_error_has_one_http_status(
     error: errors.SynergaiError, status: int, after_s: int | None
 ) -> None:
     assert (http_status(error), retry_after_s(error)) == (status, after_s)
-
-
-def test_every_grpc_status_of_ours_has_an_http_status() -> None:
-    assert set(CODES.values()) == HTTP_STATUSES.keys()
 
 
 def test_large_response_has_the_status_of_exhausted_resources_and_is_not_retried() -> None:

@@ -48,11 +48,6 @@ def test_tls_is_disabled_without_files() -> None:
     assert ClientTls.read(None) == ClientTls(None, None)
 
 
-def test_matching_certificate_and_key_are_accepted() -> None:
-    identity = Identity.read(CERT, KEY)
-    assert channel_credentials(CA, identity) is not None
-
-
 @pytest.mark.parametrize(
     ("certificate", "key", "text"),
     [
@@ -93,11 +88,6 @@ def test_incomplete_options_are_rejected() -> None:
 
 
 # --- handshakes of sockets --------------------------------------------------------------------
-
-
-def test_socket_of_the_authority_is_accepted() -> None:
-    handshake(server_context(CERT, KEY, CA), ClientTls.read(CA, *AGENT).socket)
-    handshake(server_context(CERT, KEY), ClientTls.read(CA).socket)
 
 
 @pytest.mark.parametrize(

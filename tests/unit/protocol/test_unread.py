@@ -97,10 +97,3 @@ async def test_failed_request_is_no_longer_expected(clients: Clients) -> None:
     assert (expected, client.expected) == (MIB, MIB)
     client.received("engine", expected, 0)
     assert client.expected == 0
-
-
-async def test_small_responses_are_not_counted(clients: Clients) -> None:
-    client = clients.open("a")
-    client.received("engine", client.expect("engine"), COUNTED_BYTES - 1)
-    assert clients.unread.bytes == 0
-    assert client.expect("engine") == 0

@@ -181,12 +181,6 @@ def test_sixteen_bit_floats_have_no_typed_contents() -> None:
 TEXTS = engine(TensorSpec("x", "BYTES", (-1,)))
 
 
-@given(st.lists(st.binary(max_size=8), min_size=1, max_size=4))
-def test_bytes_elements_with_valid_lengths_pass(texts: list[bytes]) -> None:
-    raw = b"".join(map(element, texts))
-    check_request(request(tensor(datatype="BYTES", shape=(len(texts),)), raw=(raw,)), TEXTS)
-
-
 @pytest.mark.parametrize(
     "raw", [b"", b"\x01", element(b"ab")[:-1], element(b"ab") * 2, b"\xff\xff\xff\xff"]
 )

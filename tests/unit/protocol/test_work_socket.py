@@ -94,14 +94,6 @@ def test_messages_arrive_whole_however_they_are_fragmented(sizes: list[int], pie
     asyncio.run(check())
 
 
-async def test_message_keeps_its_bytes_when_later_ones_arrive() -> None:
-    end = End()
-    for fill in (b"a", b"b"):
-        end.receive(framed(fill * 10, fill * 300_000), BUFFER)
-    assert [bytes(taken[:1]) for taken in end.received] == [b"a", b"a", b"b", b"b"]
-    assert [bytes(taken[-1:]) for taken in end.received] == [b"a", b"a", b"b", b"b"]
-
-
 async def test_oversized_message_closes_the_socket_before_memory_is_allocated() -> None:
     end = End(max_bytes=100)
     end.receive(framed(b"x" * 100) + (101).to_bytes(4, "little"), BUFFER)

@@ -33,9 +33,3 @@ def test_failed_write_does_not_replace_the_status() -> None:
     assert not call._cython_call.done()
     assert call._cython_call.send_serialized_message() == "sent"
     assert call._cython_call.receive_serialized_message() == "received"
-
-
-def test_call_of_another_kind_stays_as_it_is() -> None:
-    call: Any = SimpleNamespace()
-    assert keep_status(call) is call
-    assert not vars(call)
