@@ -141,3 +141,11 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
     with pytest.raises(Unavailable, match="is stopping"):
         await request.result
     assert harness.admission.requests == 0
+
+
+async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
+    harness: Harness,
+) -> None:
+    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "")
+    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+        await request.result

@@ -69,3 +69,11 @@ def test_metadata_names_the_tenant_of_a_call() -> None:
     assert tenant_from_metadata((("user-agent", "x"),)) == ""
     with pytest.raises(InvalidInput):
         tenant_from_metadata((("synergai-tenant", "two words"),))
+
+
+def test_unsigned_integers_are_accepted() -> None:
+    assert parse_options({"priority": InferParameter(uint64_param=2)}).priority == 8
+
+
+def test_unknown_parameters_are_ignored() -> None:
+    assert parse_options(parameters(content_type="np", weight=0.5)) == RequestOptions()

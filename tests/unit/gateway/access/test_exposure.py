@@ -68,3 +68,8 @@ def test_serve_checks_addresses_before_it_starts_its_worker(tmp_path: Path) -> N
     table.write_text("[[clients]]\n")
     with pytest.raises(InvalidInput, match=r"access\.toml"):
         before_start(hub="0.0.0.0:8010", access=table, **TLS)
+
+
+def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
+    check({"listen": "0.0.0.0:0", "insecure": True})
+    assert "--listen 0.0.0.0:0 needs --tls-cert and --tls-key and --access" in caplog.text
