@@ -67,6 +67,9 @@ class Call:
                 self._has_ended = True
                 self._stream.end(UNSUPPORTED_TYPE)
                 return
+            if self._headers.fault:
+                self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
+                return
             handler = await self._handlers.find(self._headers)
             if handler is None:
                 self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")

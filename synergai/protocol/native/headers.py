@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
-_MOST_BLOCKS: Final = 256
+_KNOWN_BLOCKS: Final = 64
+_KNOWN_BYTES: Final = 128
+"""Largest block that is remembered: those that clients repeat refer to the table of HPACK."""
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _OF_TRANSPORT: Final = frozenset(
     {"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"}
@@ -33,6 +35,8 @@ SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
 """The field that ends a response."""
 UNSUPPORTED_TYPE: Final = b"\x08\x03415"
 """The field that answers what is no call of gRPC."""
+NO_TABLE: Final = b"\x20"
+"""Begins the first block of a connection: responses use no table, however small the client's is."""
 
 
 class CallHeaders(Struct, frozen=True):
@@ -44,6 +48,8 @@ class CallHeaders(Struct, frozen=True):
         encoding: how its compressed messages are compressed.
         metadata: the other fields, but those that belong to the transport.
         is_grpc: whether it is a call of gRPC.
+        fault: what is malformed; empty if nothing is. Other calls of the connection may be those
+            of other clients, behind a proxy, so a field ends its own call only.
     """
 
     path: str
@@ -51,6 +57,7 @@ class CallHeaders(Struct, frozen=True):
     encoding: str
     metadata: Metadata
     is_grpc: bool
+    fault: str = ""
 
 
 class HeaderDecoder:
@@ -78,37 +85,40 @@ class HeaderDecoder:
         headers = _read(fields)
         if len(table) != size or (table[0] if table else None) is not newest:
             self._known.clear()
-        elif len(self._known) < _MOST_BLOCKS:
+        elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
             self._known[block] = headers
         return headers
 
 
 def _read(fields: Iterable[tuple[str, str]]) -> CallHeaders:
-    path = method = kind = ""
+    path = method = kind = fault = ""
     timeout_s: float | None = None
     encoding = "identity"
     metadata: list[tuple[str, str | bytes]] = []
     for name, value in fields:
-        match name:
-            case ":path":
-                path = value
-            case ":method":
-                method = value
-            case "content-type":
-                kind = value
-            case "grpc-timeout":
-                timeout_s = _timeout_s(value)
-            case "grpc-encoding":
-                encoding = value
-            case _ if name.startswith(":") or name in _OF_TRANSPORT:
-                pass
-            case _ if name.endswith("-bin"):
-                metadata += ((name, _binary(each)) for each in value.split(","))
-            case _:
-                metadata.append((name, value))
+        try:
+            match name:
+                case ":path":
+                    path = value
+                case ":method":
+                    method = value
+                case "content-type":
+                    kind = value
+                case "grpc-timeout":
+                    timeout_s = _timeout_s(value)
+                case "grpc-encoding":
+                    encoding = value
+                case _ if name.startswith(":") or name in _OF_TRANSPORT:
+                    pass
+                case _ if name.endswith("-bin"):
+                    metadata += ((name, _binary(each)) for each in value.split(","))
+                case _:
+                    metadata.append((name, value))
+        except InvalidInput as error:
+            fault = str(error)
     # Also application/grpc+proto, but not application/grpc-web.
     is_grpc = method == "POST" and re.split("[+;]", kind)[0] == "application/grpc"
-    return CallHeaders(path, timeout_s, encoding, tuple(metadata), is_grpc)
+    return CallHeaders(path, timeout_s, encoding, tuple(metadata), is_grpc, fault)
 
 
 def _timeout_s(text: str) -> float:

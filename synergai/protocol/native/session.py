@@ -12,7 +12,7 @@ from synergai.errors import InvalidInput
 from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.grpcio.open_calls import END_SOON
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
-from synergai.protocol.native.headers import HeaderDecoder
+from synergai.protocol.native.headers import NO_TABLE, HeaderDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class Stream:
 
     def begin(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        self._session.send(frame(_HEADERS, _END_HEADERS, self._number, fields))
+        self._session.send(self._begin(fields))
 
     def send(self, data: bytes) -> None:
         """Send data, or keep it until the client takes it."""
@@ -146,7 +146,7 @@ class Stream:
             last: the fields that end it.
         """
         session, size = self._session, len(data)
-        begin = frame(_HEADERS, _END_HEADERS, self._number, first) if first else b""
+        begin = self._begin(first) if first else b""
         if self._takes(size):
             session.window -= size
             session.forget(self._number)
@@ -203,9 +203,14 @@ class Stream:
             and not self._blocked
         )
 
+    def _begin(self, fields: bytes) -> bytes:
+        """Return the frame that begins a response."""
+        return frame(_HEADERS, _END_HEADERS, self._number, self._session.block(fields))
+
     def _end(self, fields: bytes) -> bytes:
         """Return the frames that end the stream."""
-        last = frame(_HEADERS, _END_HEADERS | _END_STREAM, self._number, fields)
+        block = self._session.block(fields)
+        last = frame(_HEADERS, _END_HEADERS | _END_STREAM, self._number, block)
         if self.is_open:  # the client need not send the rest
             last += frame(_RST_STREAM, 0, self._number, _NUMBER.pack(_NO_ERROR))
         return last
@@ -237,6 +242,7 @@ class Session:
         self._room = _CONNECTION_WINDOW
         self._window_of_streams = _DEFAULT_WINDOW
         self._headers = HeaderDecoder()
+        self._of_first_block = NO_TABLE
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._blocked: dict[Stream, None] = {}
@@ -280,6 +286,11 @@ class Session:
         self._gathers = True
         self._loop.call_soon(self._send_gathered)
         self._write(data)
+
+    def block(self, fields: bytes) -> bytes:
+        """Return fields as the next header block of the connection."""
+        first, self._of_first_block = self._of_first_block, b""
+        return first + fields
 
     def _send_gathered(self) -> None:
         self._gathers = False

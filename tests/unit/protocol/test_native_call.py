@@ -183,6 +183,14 @@ async def test_faulty_call_ends_with_its_status(
     assert fields["grpc-status"] == str(code.value[0])
 
 
+async def test_malformed_field_ends_its_call_and_no_other(server: Server) -> None:
+    other = server.call("Echo", b"x")
+    _, fields = await server.answer(server.call("Echo", b"x", fields=(("x-bin", "?"),)))
+    assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
+    assert fields["grpc-message"] == "malformed binary metadata"
+    assert (await server.answer(other))[1]["grpc-status"] == "0"
+
+
 async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
     number = server.call("Echo")
     server.session.receive(frame(DATA, http2.END_STREAM, number))

@@ -1,5 +1,6 @@
 """Header blocks of calls."""
 
+import tracemalloc
 from typing import Any
 
 import grpc
@@ -41,9 +42,20 @@ def test_metadata_keeps_its_order_and_binary_fields_are_decoded() -> None:
 @pytest.mark.parametrize(
     "field", [("grpc-timeout", "1"), ("grpc-timeout", "123456789S"), ("x-bin", "?")]
 )
-def test_malformed_field_is_refused(field: tuple[str, str]) -> None:
-    with pytest.raises(InvalidInput):
-        decoded(field)
+def test_malformed_field_is_the_fault_of_its_call_only(field: tuple[str, str]) -> None:
+    assert decoded(field).fault
+    assert not decoded(("x", "?")).fault
+
+
+def test_blocks_that_are_remembered_take_little_memory() -> None:
+    decoder, encoder = HeaderDecoder(), Encoder()
+    encoder.header_table_size = 0
+    tracemalloc.start()
+    for number in range(500):
+        decoder.decode(encoder.encode((*CALL, ("x", f"{number}" + "x" * 8000)), huffman=False))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 100_000
 
 
 @pytest.mark.parametrize("block", [b"\x40\x01x\x01", b"\xff", b"\x00\x01\xff\x01v", b"\xbe"])

@@ -5,11 +5,12 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from hpack import Decoder
 
 from synergai.errors import InvalidInput
 from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
-from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, CallHeaders
+from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
 from synergai.protocol.native.session import CANCEL, MAX_FRAME, STREAM_WINDOW, Session, Stream
 from tests import http2
 from tests.http2 import (
@@ -127,11 +128,21 @@ async def test_response_ends_its_stream(connection: Connection) -> None:
     connection.session.receive(http2.message(1, b"x"))
     owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert await connection.sent() == [
-        (HEADERS, END_HEADERS, 1, RESPONSE),
+        (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE),
         (DATA, 0, 1, b"data"),
         (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED),
     ]
     assert connection.session.ended
+
+
+async def test_responses_begin_with_a_table_that_no_setting_can_make_too_large() -> None:
+    connection = Connection((1, 0))
+    connection.call().stream.respond(RESPONSE, b"data", SUCCEEDED)
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 0
+    blocks = [payload for kind, _, _, payload in await connection.sent() if kind == HEADERS]
+    firsts: list[object] = [next(iter(decoder.decode(block))) for block in blocks]
+    assert firsts == [(":status", "200"), ("grpc-status", "0")]
 
 
 async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: Connection) -> None:
@@ -158,7 +169,7 @@ async def test_no_more_is_sent_than_the_client_takes(connection: Connection) -> 
     owner = connection.call()
     owner.stream.respond(RESPONSE, bytes(100_000), SUCCEEDED)
     begin, *frames = await connection.sent()
-    assert begin == (HEADERS, END_HEADERS, 1, RESPONSE)
+    assert begin == (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE)
     assert [len(each[3]) for each in frames] == [MAX_FRAME] * 3 + [65_535 - 3 * MAX_FRAME]
     more = (1_000_000).to_bytes(4)
     connection.session.receive(frame(WINDOW_UPDATE, 0, 1, more))
