@@ -1,0 +1,215 @@
+"""The commands of the guide to production, as they are written, on a fleet of this machine.
+
+Paths of the service are replaced by folders of the test, and systemctl by the fleet's processes.
+The acceptance test of Kubernetes runs the guide's commands for it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import grpc
+import pytest
+
+import synergai
+from synergai.domain import EngineName
+from synergai.errors import Overloaded
+from synergai.testing import LocalFleet
+from synergai.v1 import jobs_pb2, jobs_pb2_grpc
+from synergai.zoo.build import build
+from tests.acceptance.crashes import find_errors
+from tests.guides import blocks
+from tests.waiting import wait_until
+
+ENGINE: Final = EngineName("onnx_digits")
+QUERIES: Final = 300_000
+TABLE: Final = """
+[[clients]]
+name = "ops"
+certificate = "ops.example.org"
+
+[[grants]]
+to = ["ops"]
+roles = ["operate"]
+"""
+BLOCKS: Final = blocks("production")
+TESTED: Final = {
+    *("Size", "Secure", "Back up", "Restore", "Upgrade"),
+    *("Full volume", "Lost state", "Lost worker"),
+}
+
+
+class Machine:
+    """A gateway with two workers, for which the guide's commands are executed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "fleet" / "gateway"
+        self.models = folder / "models"
+        self.fleet = LocalFleet(folder / "fleet")
+        for name in ("backups", "lost", "etc"):
+            (folder / name).mkdir()
+        build(ENGINE, self.models)
+        for name in ("w1", "w2"):
+            self.fleet.start_agent(name, models=self.models, options=["--threads", "1"])
+        self.start()
+
+    def start(self) -> None:
+        self.fleet.start_gateway(["--event-log", str(self.state / "events.jsonl")])
+        self.fleet.wait_for_workers(2)
+
+    def stop(self) -> None:
+        assert self.fleet.gateway is not None
+        self.fleet.gateway.terminate()
+        self.fleet.gateway.wait()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def run(self, heading: str) -> str:
+        """Execute the commands below a heading; return what they print."""
+        services: dict[str, Callable[[], None]] = {
+            "systemctl stop synergai-gateway": self.stop,
+            "systemctl start synergai-gateway": self.start,
+            "systemctl restart synergai-gateway": self.restart,
+            "systemctl kill --signal=KILL synergai-agent": lambda: self.fleet.kill("w1"),
+        }
+        printed = ""
+        for line in BLOCKS[heading]:
+            if line in services:
+                services[line]()
+            else:
+                printed += self.shell(line)
+        return printed
+
+    def shell(self, command: str) -> str:
+        for path, folder in (
+            ("/var/lib/synergai-gateway", self.state),
+            ("/backups", self.folder / "backups"),
+            ("/lost", self.folder / "lost"),
+            ("/etc/synergai", self.folder / "etc"),
+        ):
+            command = command.replace(f" {path}", f" {folder}")
+        programs = Path(sys.executable).parent
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PATH": f"{programs}:{os.environ['PATH']}",
+                "SYNERGAI_TARGET": self.fleet.address,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        fails = "ends with" in command
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def submit(self, queries: int = QUERIES) -> str:
+        with synergai.SyncClient(self.fleet.address) as client:
+            return client.submit(ENGINE, queries=queries, qos=600.0).id
+
+    def accepts_jobs(self) -> bool:
+        try:
+            self.submit(10)
+        except Overloaded:
+            return False
+        return True
+
+    def job(self, job: str) -> jobs_pb2.Job:
+        with grpc.insecure_channel(self.fleet.address) as channel:
+            stub = jobs_pb2_grpc.JobsStub(channel)
+            return stub.Get(jobs_pb2.GetRequest(job_id=job), timeout=30, wait_for_ready=True)
+
+    def has_ended(self, job: str) -> bool:
+        return self.job(job).state >= jobs_pb2.JOB_STATE_SUCCEEDED
+
+    def assert_complete(self, job: str, queries: int = QUERIES) -> None:
+        wait_until(lambda: self.has_ended(job))
+        assert find_errors(self.job(job), queries) == []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    with machine.fleet:
+        yield machine
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[None]:
+    """Put the gateway's state on a disk of 24 MB."""
+    state = tmp_path / "fleet" / "gateway"
+    state.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(state)]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting needs root")
+    yield
+    subprocess.run(["umount", str(state)], check=True)
+
+
+def test_every_command_has_a_test() -> None:
+    assert BLOCKS.keys() == TESTED
+
+
+def test_size_is_found_by_simulation_and_by_load(machine: Machine) -> None:
+    for _ in range(3):
+        machine.assert_complete(machine.submit(1000), 1000)
+    printed = machine.run("Size")
+    assert "local=" in printed
+    assert "goodput" in printed
+
+
+def test_access_table_is_checked(machine: Machine) -> None:
+    (machine.folder / "etc" / "access.toml").write_text(TABLE)
+    assert "ops" in machine.run("Secure")
+
+
+def test_backup_of_a_running_gateway_restores_its_jobs(machine: Machine) -> None:
+    job = machine.submit()
+    assert "intact" in machine.run("Back up")
+    later = machine.submit(10)
+    machine.run("Restore")
+    with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+        machine.job(later)
+    machine.assert_complete(job)
+
+
+def test_upgrade_loses_no_accepted_work(machine: Machine) -> None:
+    job = machine.submit()
+    machine.run("Upgrade")
+    machine.assert_complete(job)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
+    job = machine.submit()
+    printed = machine.run("Full volume")
+    assert "is full" in printed
+    wait_until(machine.accepts_jobs)
+    machine.assert_complete(job)
+
+
+def test_lost_state_is_restored(machine: Machine) -> None:
+    job = machine.submit()
+    machine.run("Back up")
+    machine.run("Lost state")
+    machine.assert_complete(job)
+
+
+def test_lost_worker_loses_no_request_and_no_query(machine: Machine) -> None:
+    job = machine.submit()
+    with subprocess.Popen(
+        [sys.executable, "-m", "synergai", "load", ENGINE, "--rate", "50", "--duration", "5"],
+        cwd=machine.folder,
+        env={**os.environ, "SYNERGAI_TARGET": machine.fleet.address},
+    ) as load:
+        machine.run("Lost worker")
+    assert load.returncode == 0
+    machine.assert_complete(job)
