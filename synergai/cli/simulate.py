@@ -10,6 +10,7 @@ from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
 from synergai.simulator.pipelines.accordion_settings import AccordionSettings
 from synergai.simulator.pipelines.burst_settings import BurstSettings
+from synergai.simulator.pipelines.interference_settings import InterferenceSettings
 from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:
@@ -88,6 +89,25 @@ def burst(settings: BurstSettings) -> None:
     print_table(("placement", "queries per second, mean", "lowest"), rows(results))
 
 
+def interference(settings: InterferenceSettings) -> None:
+    """Slow workers of a pipeline down, and compare who balances it.
+
+    ResNet50 runs over four workers, which other work slows down now and then. ODIN, least-loaded
+    scheduling and our planning see the times of stages only; a clairvoyant knows what will come.
+    """
+    require("numpy")
+    from synergai.simulator.pipelines.interference import BALANCERS, compare, rows
+    from synergai.simulator.simulator_settings import parse_seeds
+
+    seeds = parse_seeds(settings.seeds)
+    results = _progress(compare(seeds), len(BALANCERS) * len(seeds))
+    if settings.as_json:
+        print_json(results)
+        return
+    columns = ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)")
+    print_table(columns, rows(results))
+
+
 app: Final = typer.Typer(rich_markup_mode="rich")
 app.callback(
     invoke_without_command=True,
@@ -105,6 +125,9 @@ _pipelines.command(
 _pipelines.command(
     epilog="Example: [bold]synergai simulate pipelines burst --seeds 0-4[/bold]",
 )(settings_command(BurstSettings, burst))
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines interference --seeds 0-11[/bold]",
+)(settings_command(InterferenceSettings, interference))
 app.add_typer(_pipelines, name="pipelines")
 
 

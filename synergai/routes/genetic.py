@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from synergai.routes.moves import current, joined, seconds
 from synergai.routes.planner import found
 from synergai.routes.problem import Leg, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.random import Generator
 
     from synergai.routes.planner import Search
@@ -41,14 +39,14 @@ class Genetic:
         if not problem.workers:
             return found(None)
         generator = np.random.default_rng(self._seed)
-        known = {route: _seconds(problem, route) for route in _ancestors(problem)}
+        known = {route: seconds(problem, route) for route in _ancestors(problem)}
         population = list(known)
         while len(population) < _POPULATION:
             population.append(_random_route(problem, generator))
         for _ in range(_GENERATIONS):
             for route in population:
                 if route not in known:
-                    known[route] = _seconds(problem, route)
+                    known[route] = seconds(problem, route)
             ranked = sorted(dict.fromkeys(population), key=lambda route: known[route])
             parents = generator.integers(min(_PARENTS, len(ranked)), size=_POPULATION - _ELITE)
             children = [_mutated(problem, ranked[parent], generator) for parent in parents]
@@ -58,21 +56,8 @@ class Genetic:
 
 def _ancestors(problem: RouteProblem) -> list[Route]:
     alone = [Route((Leg(each.name, 0, problem.chain.end),)) for each in problem.workers]
-    return alone if problem.current is None else [*alone, problem.current]
-
-
-def _seconds(problem: RouteProblem, route: Route) -> float:
-    """Return the time of a route, which is infinite if it is not possible."""
-    workers = {worker.name: worker for worker in problem.workers}
-    for name, first, last in route.legs:
-        if name not in workers or not problem.fits(workers[name], first, last):
-            return math.inf
-    return problem.times(route).seconds(problem.queries)
-
-
-def _route(problem: RouteProblem, cuts: Sequence[int], workers: Sequence[str]) -> Route:
-    stages = pairwise((0, *cuts, problem.chain.end))
-    return Route(tuple(Leg(worker, *stage) for worker, stage in zip(workers, stages, strict=True)))
+    running = current(problem)
+    return alone if running is None else [*alone, running]
 
 
 def _random_route(problem: RouteProblem, generator: Generator) -> Route:
@@ -80,7 +65,7 @@ def _random_route(problem: RouteProblem, generator: Generator) -> Route:
     legs = int(generator.integers(1, min(end, len(names)) + 1))
     cuts = generator.choice(np.arange(1, end), legs - 1, replace=False)
     workers = generator.choice(len(names), legs, replace=False)
-    return _route(problem, sorted(map(int, cuts)), [names[worker] for worker in workers])
+    return joined(end, sorted(map(int, cuts)), [names[worker] for worker in workers])
 
 
 def _mutated(problem: RouteProblem, route: Route, generator: Generator) -> Route:
@@ -113,4 +98,4 @@ def _mutated(problem: RouteProblem, route: Route, generator: Generator) -> Route
         workers.pop(leg)
     else:
         return _random_route(problem, generator)
-    return _route(problem, cuts, workers)
+    return joined(end, cuts, workers)

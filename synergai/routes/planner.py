@@ -31,9 +31,13 @@ ROUTE_PLANNERS: Final = Registry[RoutePlanner](
     {
         "exhaustive": "synergai.routes.enumeration:exhaustive",
         "genetic": "synergai.routes.genetic:Genetic",
+        "lls": "synergai.routes.odin:LeastLoaded",
         "local": "synergai.routes.enumeration:local",
         "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
+        "odin": "synergai.routes.odin:Odin",
         "optimal": "synergai.routes.optimal:Optimal",
+        "pipe_search": "synergai.routes.pipe_search:PipeSearch",
+        "shisha": "synergai.routes.shisha:Shisha",
     },
 )
 

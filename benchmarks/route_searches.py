@@ -1,0 +1,215 @@
+"""Online searches of routes: ``python -m benchmarks.route_searches``.
+
+Links are equal, and ranges are long, as in the papers. A trial runs a route once. Shisha and
+Pipe-search are compared with a random walk, hill climbing and simulated annealing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from benchmarks.drawn_routes import drawn_problem
+from benchmarks.report import table
+from synergai.domain import EngineName
+from synergai.routes.enumeration import routes
+from synergai.routes.links import Link, Links
+from synergai.routes.moves import joined, moved
+from synergai.routes.optimal import optimal_route
+from synergai.routes.pipe_search import PipeSearch
+from synergai.routes.problem import RouteProblem, RouteWorker
+from synergai.routes.shisha import ASSIGNMENTS, BALANCES, Shisha
+from synergai.simulator.pipelines.measured_chains import measured_chains
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from synergai.routes.planner import Search
+    from synergai.routes.problem import Route
+
+FLEETS: Final = 30
+NETWORK: Final = EngineName("onnx_resnet50_op11")
+SLOWNESS: Final = (1.5, 2, 3, 4)
+"""Time of a slow worker over that of a fast one."""
+MOST_TRIALS: Final = 3000
+CLOSE: Final = 0.95
+"""Share of the optimum from which a route is close to it."""
+QUERIES: Final = 1000
+EQUAL_LINKS: Final = Links({}, Link(1e9, 0.0))
+
+Searching: TypeAlias = Callable[[RouteProblem, int], "Search"]
+
+
+def main() -> None:
+    fleets = {
+        f"{NETWORK}, fast and slow workers": fast_and_slow(),
+        "28 cuts, unlike workers": [equally_linked(seed) for seed in range(FLEETS)],
+    }
+    header = [
+        "found / optimum",
+        "worst",
+        "after 20",
+        f"close ({CLOSE:.0%})",
+        "first close",
+        "trials",
+    ]
+    for title, problems in fleets.items():
+        print(f"{sum(1 for _ in routes(problems[0]))} routes")
+        rows = [[name, *figures(problems, search)] for name, search in SEARCHES.items()]
+        print(table([title, *header], rows) + "\n")
+
+
+def fast_and_slow() -> list[RouteProblem]:
+    """Return fleets of four workers, some of which take longer for all layers alike."""
+    chain, seconds = measured_chains()[NETWORK]
+    problems = []
+    for slowness in SLOWNESS:
+        for slow in (1, 2, 3):
+            factors = [1.0] * (4 - slow) + [slowness] * slow
+            workers = tuple(
+                RouteWorker(f"w{number}", tuple(tuple(f * each for each in row) for row in seconds))
+                for number, f in enumerate(factors)
+            )
+            problems.append(
+                RouteProblem(chain=chain, workers=workers, links=EQUAL_LINKS, queries=QUERIES)
+            )
+    return problems
+
+
+def equally_linked(seed: int) -> RouteProblem:
+    """Draw a fleet without limits of memory, and with equal links."""
+    drawn = drawn_problem(seed, cuts=28, workers=4, queries=QUERIES, alike=0)
+    unlimited = tuple(replace(each, budget_bytes=math.inf) for each in drawn.workers)
+    return replace(drawn, workers=unlimited, links=EQUAL_LINKS)
+
+
+def figures(problems: list[RouteProblem], search: Searching) -> list[str]:
+    """Return how close a search comes to the optimum, and after how many trials."""
+    best, early, close, trials = [], [], [], []
+    for seed, problem in enumerate(problems):
+        route = optimal_route(problem)
+        assert route is not None
+        optimum_s = problem.times(route).seconds(problem.queries)
+        reached = [optimum_s / each for each in tried(problem, search(problem, seed))]
+        best.append(max(reached))
+        early.append(max(reached[:20]))
+        close.append(next((n for n, each in enumerate(reached, 1) if each >= CLOSE), None))
+        trials.append(len(reached))
+    successes = [each for each in close if each is not None]
+    return [
+        f"{np.mean(best):.3f}",
+        f"{min(best):.3f}",
+        f"{np.mean(early):.3f}",
+        f"{len(successes)} of {len(problems)}",
+        f"{np.median(successes):.0f}" if successes else "",
+        f"{np.mean(trials):.0f}",
+    ]
+
+
+def tried(problem: RouteProblem, search: Search) -> list[float]:
+    """Return the times of the routes that a search tries, in their order."""
+    taken: list[float] = []
+    try:
+        route = next(search)
+        while len(taken) < MOST_TRIALS:
+            times = problem.times(route)
+            taken.append(times.seconds(problem.queries))
+            route = search.send(times)
+    except StopIteration:
+        pass
+    return taken
+
+
+def shisha(assign: str, balance: str, problem: RouteProblem, _seed: int) -> Search:
+    return Shisha(assign, balance).search(problem)
+
+
+def pipe_search(problem: RouteProblem, _seed: int) -> Search:
+    return PipeSearch().search(problem)
+
+
+def random_walk(problem: RouteProblem, seed: int) -> Search:
+    generator = np.random.default_rng(seed)
+    while True:
+        yield drawn_route(problem, generator)
+
+
+def climbing(heat: float, problem: RouteProblem, seed: int) -> Search:
+    """Step to a random neighbour that is faster; with heat, at times also to a slower one.
+
+    Without heat, it starts anew after 30 neighbours in vain.
+    """
+    generator = np.random.default_rng(seed)
+    route = drawn_route(problem, generator)
+    taken_s, failures = (yield route).seconds(problem.queries), 0
+    while True:
+        following = neighbour(problem, route, generator)
+        following_s = (yield following).seconds(problem.queries)
+        heat *= 0.99
+        worse = following_s / taken_s - 1
+        if worse < 0 or (heat > 1e-6 and generator.random() < math.exp(-worse / heat)):
+            route, taken_s, failures = following, following_s, 0
+        else:
+            failures += 1
+        if failures == 30 and not heat:
+            route = drawn_route(problem, generator)
+            taken_s, failures = (yield route).seconds(problem.queries), 0
+
+
+def drawn_route(problem: RouteProblem, generator: Generator) -> Route:
+    """Draw the number of legs, the cuts and the workers of a route."""
+    end, names = problem.chain.end, [worker.name for worker in problem.workers]
+    legs = int(generator.integers(1, min(end, len(names)) + 1))
+    cuts = generator.choice(np.arange(1, end), legs - 1, replace=False)
+    chosen = generator.choice(names, legs, replace=False)
+    return joined(end, sorted(map(int, cuts)), list(map(str, chosen)))
+
+
+def neighbour(problem: RouteProblem, route: Route, generator: Generator) -> Route:
+    """Return a route with a boundary moved, workers exchanged, or one leg more or less."""
+    end, names = problem.chain.end, [worker.name for worker in problem.workers]
+    while True:
+        cuts = [leg.last for leg in route.legs[:-1]]
+        workers = [leg.worker for leg in route.legs]
+        kind, leg = generator.integers(4), int(generator.integers(len(workers)))
+        other = str(generator.choice(names))
+        place = int(generator.integers(1, end))
+        if kind == 0:
+            taker = leg + (1 if generator.random() < 0.5 else -1)
+            found = moved(route, leg, taker) if 0 <= taker < len(workers) else None
+            if found is not None:
+                return found
+        elif kind == 1 and other != workers[leg]:
+            if other in workers:
+                workers[workers.index(other)] = workers[leg]
+            workers[leg] = other
+            return joined(end, cuts, workers)
+        elif kind == 2 and other not in workers and place not in cuts:
+            at = sum(cut < place for cut in cuts)
+            return joined(end, sorted([*cuts, place]), [*workers[:at], other, *workers[at:]])
+        elif kind == 3 and cuts:
+            cuts.pop(int(generator.integers(len(cuts))))
+            workers.pop(leg)
+            return joined(end, cuts, workers)
+
+
+SEARCHES: Final[dict[str, Searching]] = {
+    **{
+        f"shisha, {assign}, {balance}": partial(shisha, assign, balance)
+        for assign in ASSIGNMENTS
+        for balance in BALANCES
+    },
+    "pipe_search": pipe_search,
+    "random walk": random_walk,
+    "hill climbing": partial(climbing, 0.0),
+    "annealing": partial(climbing, 0.2),
+}
+
+
+if __name__ == "__main__":
+    main()
