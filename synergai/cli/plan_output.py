@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from synergai.routes.options import Option
     from synergai.routes.plan import Share
 
+_SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12
-_LEAST_GAIN: Final = 0.005
+_LEAST_GAIN: Final = 0.02
+"""What a split has to save: predicted times of stages are not more exact."""
 
 
 class Answer(NamedTuple):
@@ -33,8 +35,15 @@ class Answer(NamedTuple):
 
     @property
     def choice(self) -> Option:
-        """The fastest option; of equally fast ones, the simplest."""
-        return _fastest(self.options)
+        """The fastest option; one that does not split the engine, if a split hardly saves time."""
+        fastest = _fastest(self.options)
+        whole = [option for option in self.options if not option.is_split]
+        if fastest.is_split and whole:
+            best = _fastest(whole)
+            is_late = self.deadline_s is not None and best.seconds > self.deadline_s
+            if not is_late and fastest.seconds > (1 - _LEAST_GAIN) * best.seconds:
+                return best
+        return fastest
 
     @property
     def slack_s(self) -> float | None:
@@ -48,10 +57,10 @@ class Answer(NamedTuple):
         if others:
             other = _fastest(others)
             gain = 1 - choice.seconds / other.seconds
-            how_much = f"{gain:.0%}" if gain >= _LEAST_GAIN else "slightly"
             done = "answers" if case.problem.queries == 1 else "ends"
             what = "the best route of stages, on" if other.is_split else "whole on"
-            return f"{doing}, which {done} {how_much} earlier than {what} {_workers(other.shares)}"
+            than = f"{gain:.0%} earlier than" if gain >= _SHOWN_GAIN else "about as early as"
+            return f"{doing}, which {done} {than} {what} {_workers(other.shares)}"
         if choice.is_split:
             return f"{doing}, since no worker has the memory for the whole engine"
         lone = len(case.problem.workers) == 1

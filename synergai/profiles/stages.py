@@ -9,6 +9,7 @@ the other cuts by interpolation over the estimated work, and those of all stages
 from __future__ import annotations
 
 from bisect import bisect_left
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from synergai.errors import NotFound
@@ -76,12 +77,10 @@ class StageTimes:
             )
         shares = [0.0, *works, 1.0]
         places = sorted(known)
-        self.heads = _interpolate(
-            shares,
-            [0, *places, self._end],
-            [0.0, *(known[place][0] for place in places), whole_s],
-        )
-        costs = [sum(known[place]) - whole_s for place in places]
+        heads = _ascending(places, [known[place][0] for place in places], whole_s)
+        self.heads = _interpolate(shares, [0, *heads, self._end], [0.0, *heads.values(), whole_s])
+        # A cut does not save time. What is less than nothing is noise.
+        costs = [max(0.0, sum(known[place]) - whole_s) for place in places]
         # Near the ends, the nearest known cut stands for the others.
         self.costs = _interpolate(shares, [0, *places, self._end], [costs[0], *costs, costs[-1]])
         self.costs[0] = self.costs[-1] = 0.0
@@ -99,11 +98,28 @@ class StageTimes:
         if known is not None:
             return StageTime(known, measured=True)
         predicted = self.heads[last] - self.heads[first] + self.costs[first]
-        return StageTime(max(0.0, predicted), measured=False)
+        return StageTime(predicted, measured=False)
 
     def _seconds(self, engine: EngineName) -> float | None:
         entry = self._dictionary.row(engine, self._worker_class).get(self.configuration)
         return None if entry is None else 1 / entry.qps
+
+
+def _ascending(places: Sequence[int], heads: Sequence[float], whole_s: float) -> dict[int, float]:
+    """Return heads by place that ascend to the time of the whole.
+
+    Noise makes some heads longer than later ones. Such neighbours are replaced by their mean, in
+    the middle of their places, so that no stage between them takes no time.
+    """
+    pools: list[tuple[list[int], list[float]]] = []
+    for place, head_s in zip(places, heads, strict=True):
+        pools.append(([place], [head_s]))
+        while len(pools) > 1 and fmean(pools[-2][1]) >= fmean(pools[-1][1]):
+            of_pool, times = pools.pop()
+            pools[-1][0].extend(of_pool)
+            pools[-1][1].extend(times)
+    means = {of_pool[len(of_pool) // 2]: fmean(times) for of_pool, times in pools}
+    return {place: mean for place, mean in means.items() if mean < whole_s}
 
 
 def _interpolate(

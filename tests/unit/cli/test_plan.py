@@ -50,9 +50,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dictionary(tmp_path: Path) -> Path:
     """One class is slow behind conv1/pool, the other one before it."""
-    path = tmp_path / "dictionary.csv"
+    return uneven(tmp_path / "dictionary.csv", 1.0, 9.0)
+
+
+def uneven(path: Path, fast_s: float, slow_s: float) -> Path:
     head, tail = "onnx_digits.s0-3", "onnx_digits.s3-11"
-    for worker_class, head_s, tail_s in (("agx", 1.0, 9.0), ("x86", 9.0, 1.0)):
+    for worker_class, head_s, tail_s in (("agx", fast_s, slow_s), ("x86", slow_s, fast_s)):
         times = {ENGINE: head_s + tail_s, head: head_s, tail: tail_s}
         add_to_dictionary(path, [entry(each, worker_class, times[each]) for each in times])
     return path
@@ -82,6 +85,17 @@ def test_engine_is_split_where_workers_are_good_at_different_parts(
     )
     for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
         assert text in said
+
+
+def test_split_that_hardly_saves_time_is_chosen_for_a_deadline_only(
+    models: Path, tmp_path: Path, fleet: Path
+) -> None:
+    given = (models, uneven(tmp_path / "even.csv", 4.95, 5.05), "--fleet", fleet)
+    assert run(*given).startswith(
+        "do not split onnx_digits: run it whole on edge, which answers about as early as the best "
+        "route of stages"
+    )
+    assert run(*given, "--deadline", "9.95s").startswith("split onnx_digits at conv1/pool")
 
 
 def test_replicas_are_chosen_over_stages_where_workers_are_alike(

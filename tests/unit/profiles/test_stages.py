@@ -54,6 +54,22 @@ def test_a_tail_is_predicted_as_what_the_head_leaves_and_the_cost() -> None:
     assert found.of(0, 5).measured
 
 
+def test_heads_that_do_not_ascend_are_replaced_by_their_mean_so_every_stage_takes_time() -> None:
+    found = times(net=100, net_s0_2=62, net_s2_5=44, net_s0_3=58, net_s3_5=48)
+    assert found.heads[3] == pytest.approx(0.060)
+    assert all(found.of(place, place + 1).seconds > 0.01 for place in range(5))
+
+
+def test_head_that_takes_as_long_as_the_whole_is_left_out() -> None:
+    found = times(net=100, net_s0_2=40, net_s2_5=62, net_s0_4=100, net_s4_5=21)
+    assert [each * 1000 for each in found.heads] == pytest.approx([0, 20, 40, 60, 80, 100])
+
+
+def test_cut_that_seems_to_save_time_costs_nothing() -> None:
+    found = times(net=100, net_s0_2=40, net_s2_5=58)
+    assert milliseconds(found, 2, 4) == pytest.approx(40)
+
+
 def test_an_entry_of_the_stage_itself_beats_the_prediction() -> None:
     found = times(net=100, net_s0_2=40, net_s2_5=62, net_s1_3=7)
     assert milliseconds(found, 1, 3) == pytest.approx(7)
