@@ -1,7 +1,8 @@
 """Write-ahead journal: jobs and results are on disk before they are acknowledged.
 
-A writer thread owns the only database connection. It commits all queued operations in one
-transaction, in order, and then resolves their futures, so many operations share one disk sync.
+A writer thread owns the store, which is the only connection to the database. It commits all queued
+operations in one transaction, in order, and then resolves their futures, so many operations share
+one disk sync.
 
 While the disk is full, writes fail with `StoreFull`, reads are answered, and the thread looks for
 space. Any other failure to write breaks the journal for good.
@@ -20,17 +21,14 @@ import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import apsw
-
-from gateway.journal import operations, schema
-from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
+from gateway.journal import operations
+from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.files import RESERVE, lock
 from gateway.journal.job_record import NO_TERMS
-from gateway.journal.opening import open_journal
 from gateway.journal.reserve import Reserve, Space
-from synergai.errors import SynergaiError
+from gateway.journal.sqlite_store import SqliteStore
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe
 
@@ -41,10 +39,9 @@ if TYPE_CHECKING:
     from gateway.fleet.descriptions import EstablishedDescription
     from gateway.journal.executions import RecordedExecution
     from gateway.journal.job_record import JobRecord, SubmissionTerms, UploadUse
+    from gateway.journal.store import Connection, Operation, Store
     from gateway.records.results import InputResult, ResultLog
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
-
-    Operation: TypeAlias = Callable[[apsw.Connection], object]
 
 T = TypeVar("T")
 
@@ -93,15 +90,19 @@ class Journal:
         with ExitStack() as stack:
             stack.callback(os.close, lock(directory))
             self._reserve = Reserve(directory / RESERVE)
-            try:
-                opened = open_journal(directory, self._clock, stack)
-            except StoreFull:
-                self._reserve.release()
-                opened = open_journal(directory, self._clock, stack)
-            self._connection, self._marker, self.epoch, self._commits = opened
+            self._store: Store = self._open(directory)
+            stack.callback(self._store.close)
+            self.epoch = self._store.epoch
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()
+
+    def _open(self, directory: Path) -> Store:
+        try:
+            return SqliteStore(directory, self._clock)
+        except StoreFull:
+            self._reserve.release()
+            return SqliteStore(directory, self._clock)
 
     async def close(self) -> None:
         """Commit queued operations, close the database and unlock the directory."""
@@ -168,7 +169,7 @@ class Journal:
         run again, and the sink leaves their second results out.
         """
 
-        def record(connection: apsw.Connection) -> RecordedExecution:
+        def record(connection: Connection) -> RecordedExecution:
             failures = sink.failures(execution.first, execution.stop)
             counted = replace(execution, failures=failures)
             operations.record_execution(connection, job_id, assignment_id, counted)
@@ -304,12 +305,12 @@ class Journal:
 
     # --- writer thread ------------------------------------------------------------------------
 
-    def _enqueue_write(self, operation: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+    def _enqueue_write(self, operation: Callable[[Connection], T]) -> asyncio.Future[T]:
         return self._enqueue(operation, writes=True)
 
     def _enqueue(
         self,
-        operation: Callable[[apsw.Connection], T],
+        operation: Callable[[Connection], T],
         *,
         writes: bool = False,
         results: _Results | None = None,
@@ -367,8 +368,8 @@ class Journal:
             try:
                 return space, self._execute(batch)
             except Exception as error:  # noqa: BLE001 - every future must be resolved
-                full = is_disk_full(error, self._connection)
-                self._roll_back()
+                full = self._store.is_full(error)
+                self._store.roll_back()
                 if not full:
                     return space, [_broken(error)] * len(batch)
             if self._reserve.release():
@@ -377,38 +378,18 @@ class Journal:
 
     def _execute(self, batch: list[_QueuedOperation]) -> list[object]:
         """Execute the batch in one transaction; return a result or an exception per operation."""
-        outcomes: list[object] = []
         _write_results(batch)
-        self._connection.execute("BEGIN IMMEDIATE")
-        unchanged = self._connection.total_changes()
-        for item in batch:
-            try:
-                outcomes.append(item.operation(self._connection))
-            except SynergaiError as error:  # raised before any change
-                outcomes.append(error)
-        changed = self._connection.total_changes() != unchanged
-        if changed:
-            schema.count_commit(self._connection, self._commits + 1, self._clock.read())
-        self._connection.execute("COMMIT")
-        if changed:
-            self._commits += 1
-            self._marker.advance(self._commits)
-        return outcomes
+        return self._store.execute([item.operation for item in batch])
 
     def _read_only(self, batch: list[_QueuedOperation]) -> list[object]:
         """Execute the reads of the batch; the writes fail, all of them, so that none is skipped."""
         try:
             results = iter(self._execute([item for item in batch if not item.writes]))
         except Exception as error:  # noqa: BLE001 - every future must be resolved
-            failure = StoreFull() if is_disk_full(error, self._connection) else _broken(error)
-            self._roll_back()
+            failure = StoreFull() if self._store.is_full(error) else _broken(error)
+            self._store.roll_back()
             return [failure] * len(batch)
         return [StoreFull() if item.writes else next(results) for item in batch]
-
-    def _roll_back(self) -> None:
-        with suppress(apsw.Error):
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
 
     def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object], space: Space) -> None:
         self._set_space(space)

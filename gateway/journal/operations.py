@@ -1,4 +1,4 @@
-"""Database operations of the journal, one function each.
+"""Database operations of the journal, one function each, in SQL that every store knows.
 
 Each runs inside a transaction of the writer thread. One that raises a `SynergaiError` has changed
 nothing.
@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import apsw
 import msgspec
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gateway.journal.job_record import SubmissionTerms
+    from gateway.journal.store import Connection, Row
     from synergai.domain import AssignmentId
-
-Row: TypeAlias = tuple[Any, ...]
-"""Row of a STRICT table: each column has the type of the schema."""
 
 
 def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:
@@ -47,12 +45,12 @@ def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:
     return msgspec.json.decode(msgspec.json.encode(given), type=dict[str, object])
 
 
-def no_op(_connection: apsw.Connection) -> None:
+def no_op(_connection: Connection) -> None:
     """Do nothing; used to wait for earlier operations."""
 
 
 def find_accepted(
-    connection: apsw.Connection,
+    connection: Connection,
     spec: JobSpec,
     key: str,
     terms: SubmissionTerms = NO_TERMS,
@@ -73,7 +71,7 @@ def find_accepted(
 
 
 def accept(
-    connection: apsw.Connection,
+    connection: Connection,
     record: JobRecord,
     key: str,
     asked: JobSpec | None = None,
@@ -107,18 +105,19 @@ def accept(
     )
     if key:
         connection.execute(
-            "INSERT INTO keys (tenant, key, submission, job) VALUES (?, ?, ?, ?)",
+            "INSERT INTO keys (tenant, key, submission, job) "
+            "SELECT ?, ?, ?, sequence FROM jobs WHERE id = ?",
             (
                 spec.tenant,
                 key,
                 msgspec.json.encode(submission(asked, terms)).decode(),
-                connection.last_insert_rowid(),
+                record.id,
             ),
         )
     return record.id
 
 
-def record_dispatch(connection: apsw.Connection, record: JobRecord) -> None:
+def record_dispatch(connection: Connection, record: JobRecord) -> None:
     """Record the first dispatch and the estimate."""
     connection.execute(
         "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ?, estimated_low_s = ?, "
@@ -136,7 +135,7 @@ def record_dispatch(connection: apsw.Connection, record: JobRecord) -> None:
 
 
 def record_execution(
-    connection: apsw.Connection,
+    connection: Connection,
     job_id: JobId,
     assignment_id: AssignmentId,
     execution: RecordedExecution,
@@ -148,7 +147,7 @@ def record_execution(
             "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
             "WHERE id = ? ON CONFLICT (assignment) DO UPDATE SET stop = excluded.stop, "
             "seconds = excluded.seconds, labelled = excluded.labelled, correct = excluded.correct, "
-            "failures = excluded.failures WHERE excluded.stop > stop",
+            "failures = excluded.failures WHERE excluded.stop > executions.stop",
             (
                 assignment_id,
                 execution.first,
@@ -169,7 +168,7 @@ def record_execution(
         raise InternalError(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 
-def record_end(connection: apsw.Connection, record: JobRecord) -> None:
+def record_end(connection: Connection, record: JobRecord) -> None:
     """Record the end of the job; an earlier end is kept."""
     connection.execute(
         "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
@@ -183,55 +182,57 @@ def record_end(connection: apsw.Connection, record: JobRecord) -> None:
     )
 
 
-def purge(connection: apsw.Connection, kept: int) -> None:
+def purge(connection: Connection, kept: int) -> None:
     """Delete all ended jobs except the newest `kept`, with their keys and executions."""
     connection.execute(
-        "DELETE FROM jobs WHERE sequence IN "
-        "(SELECT sequence FROM jobs WHERE state > 2 ORDER BY sequence DESC LIMIT -1 OFFSET ?)",
+        "DELETE FROM jobs WHERE state > 2 AND sequence <= "
+        "(SELECT sequence FROM jobs WHERE state > 2 ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
         (kept,),
     )
 
 
-def add_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+def add_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
     """Insert engine names."""
     connection.executemany(
-        "INSERT OR IGNORE INTO engines (name) VALUES (?)", [(engine,) for engine in engines]
+        "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING",
+        [(engine,) for engine in engines],
     )
     recall_engines(connection, engines)
 
 
-def remove_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+def remove_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
     """Delete engine names."""
     connection.executemany("DELETE FROM engines WHERE name = ?", [(engine,) for engine in engines])
 
 
-def forget_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+def forget_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
     """Delete engine names, and record that they were forgotten."""
     remove_engines(connection, engines)
     connection.executemany(
-        "INSERT OR IGNORE INTO forgotten_engines VALUES (?)", [(engine,) for engine in engines]
+        "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING",
+        [(engine,) for engine in engines],
     )
 
 
-def recall_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+def recall_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
     """Delete the record that engines were forgotten."""
     connection.executemany(
         "DELETE FROM forgotten_engines WHERE name = ?", [(engine,) for engine in engines]
     )
 
 
-def forgotten_engines(connection: apsw.Connection) -> frozenset[EngineName]:
+def forgotten_engines(connection: Connection) -> frozenset[EngineName]:
     """Return the names of the forgotten engines."""
     rows = connection.execute("SELECT name FROM forgotten_engines")
     return frozenset(EngineName(row[0]) for row in rows)
 
 
-def engines(connection: apsw.Connection) -> frozenset[EngineName]:
+def engines(connection: Connection) -> frozenset[EngineName]:
     """Return all engine names."""
     return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))
 
 
-def set_unloaded(connection: apsw.Connection, engine: EngineName, *, unloaded: bool) -> None:
+def set_unloaded(connection: Connection, engine: EngineName, *, unloaded: bool) -> None:
     """Set whether an engine is unloaded."""
     connection.execute(
         "INSERT INTO engines (name, unloaded) VALUES (?, ?) "
@@ -240,14 +241,14 @@ def set_unloaded(connection: apsw.Connection, engine: EngineName, *, unloaded: b
     )
 
 
-def unloaded_engines(connection: apsw.Connection) -> frozenset[EngineName]:
+def unloaded_engines(connection: Connection) -> frozenset[EngineName]:
     """Return the names of the unloaded engines."""
-    rows = connection.execute("SELECT name FROM engines WHERE unloaded")
+    rows = connection.execute("SELECT name FROM engines WHERE unloaded = 1")
     return frozenset(EngineName(row[0]) for row in rows)
 
 
 def set_description(
-    connection: apsw.Connection, engine: EngineName, established: EstablishedDescription | None
+    connection: Connection, engine: EngineName, established: EstablishedDescription | None
 ) -> None:
     """Set the established description of an engine; None removes it."""
     text = "" if established is None else msgspec.json.encode(established).decode()
@@ -258,7 +259,7 @@ def set_description(
     )
 
 
-def descriptions(connection: apsw.Connection) -> dict[EngineName, EstablishedDescription]:
+def descriptions(connection: Connection) -> dict[EngineName, EstablishedDescription]:
     """Return the established descriptions by engine."""
     rows: list[Row] = connection.execute(
         "SELECT name, description FROM engines WHERE description <> ''"
@@ -274,30 +275,30 @@ _JOB: Final = (
     "dispatched_at, finished_at, estimated_s, estimated_low_s, estimated_high_s, reason, upload, "
     "max_failures, variant, min_accuracy FROM jobs "
 )
-_ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
+_ENDED: Final = "WHERE state > 2 AND ((1 << state) & ?) <> 0 "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
 _NEWEST: Final = "ORDER BY sequence DESC LIMIT ?"
 ENDED_IN_SCOPE: Final = _JOB + _ENDED + _IN_SCOPE + _NEWEST
-"""Parameters: JSON arrays of states and of pairs of engine and tenant, and the limit."""
+"""Parameters: the states as bits, a JSON array of pairs of engine and tenant, and the limit."""
 _NEXT_OWNER: Final = (
     "SELECT engine, tenant FROM jobs WHERE state > 2 AND (engine, tenant) > (?, ?) "
     "ORDER BY engine, tenant LIMIT 1"
 )
 
 
-def find_job(connection: apsw.Connection, job_id: JobId) -> JobRecord | None:
+def find_job(connection: Connection, job_id: JobId) -> JobRecord | None:
     """Return one job."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
     return None if row is None else _to_record(connection, row)
 
 
-def unfinished_jobs(connection: apsw.Connection) -> list[JobRecord]:
+def unfinished_jobs(connection: Connection) -> list[JobRecord]:
     """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
     return [_to_record(connection, row) for row in rows]
 
 
-def upload_user(connection: apsw.Connection, tenant: str, upload_id: str) -> JobRecord | None:
+def upload_user(connection: Connection, tenant: str, upload_id: str) -> JobRecord | None:
     """Return the job over an upload of a tenant."""
     row = connection.execute(
         _JOB + "WHERE tenant = ? AND upload = ? AND upload <> ''", (tenant, upload_id)
@@ -305,7 +306,7 @@ def upload_user(connection: apsw.Connection, tenant: str, upload_id: str) -> Job
     return None if row is None else _to_record(connection, row)
 
 
-def jobs_over_uploads(connection: apsw.Connection) -> list[UploadUse]:
+def jobs_over_uploads(connection: Connection) -> list[UploadUse]:
     """Return all jobs over uploads, those that ended first in order of their ends."""
     rows: list[Row] = connection.execute(
         "SELECT id, tenant, upload, finished_at FROM jobs WHERE upload <> '' "
@@ -315,38 +316,36 @@ def jobs_over_uploads(connection: apsw.Connection) -> list[UploadUse]:
 
 
 def ended_jobs(
-    connection: apsw.Connection,
+    connection: Connection,
     states: tuple[JobState, ...],
     limit: int,
     wanted: Callable[[str, str], bool],
 ) -> list[JobRecord]:
     """Return the newest ended jobs whose engine and tenant are wanted."""
-    numbers = [state.value for state in states]
-    rows = connection.execute(_JOB + _ENDED + _NEWEST, (_json(numbers), limit)).fetchall()
+    bits = sum(1 << state.value for state in states)
+    rows = connection.execute(_JOB + _ENDED + _NEWEST, (bits, limit)).fetchall()
     records = [_to_record(connection, row) for row in rows]
     if all(wanted(record.spec.engine, record.spec.tenant) for record in records):
         return records
     # Few pairs stand for many jobs; asking about each job would hold up the writer.
     scope = [pair for pair in _owners(connection) if wanted(*pair)]
-    rows = connection.execute(ENDED_IN_SCOPE, (_json(numbers), _json(scope), limit)).fetchall()
+    pairs = msgspec.json.encode(scope).decode()
+    rows = connection.execute(ENDED_IN_SCOPE, (bits, pairs, limit)).fetchall()
     return [_to_record(connection, row) for row in rows]
 
 
-def _owners(connection: apsw.Connection) -> Iterator[tuple[str, str]]:
+def _owners(connection: Connection) -> Iterator[tuple[str, str]]:
     """Yield each pair of engine and tenant with ended jobs.
 
     SQLite's DISTINCT would read the whole index; this reads one entry for each pair.
     """
-    owner: tuple[str, str] | None = ("", "")
-    while owner := connection.execute(_NEXT_OWNER, owner).fetchone():
-        yield owner
+    last: Row = ("", "")
+    while owner := connection.execute(_NEXT_OWNER, last).fetchone():
+        last = engine, tenant = owner
+        yield engine, tenant
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
+def _to_record(connection: Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
     reason, upload, max_failures, variant, min_accuracy = rest

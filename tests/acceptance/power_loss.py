@@ -27,6 +27,7 @@ from gateway.journal.errors import JournalBroken
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
+from gateway.journal.sqlite_store import SqliteStore
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -243,8 +244,9 @@ async def _run(
 ) -> None:
     for start in range(3):
         journal = Journal(directory, kept_jobs=20)
-        journal._connection.pragma("wal_autocheckpoint", 40)
-        journal._connection.pragma("synchronous", synchronous)
+        assert isinstance(journal._store, SqliteStore)
+        journal._store.connection.pragma("wal_autocheckpoint", 40)
+        journal._store.connection.pragma("synchronous", synchronous)
         names = [JobId(f"job-{start}-{number}") for number in range(jobs // 3)]
         for first in range(0, len(names), 4):
             batch = [_follow(journal, recording, each, rng) for each in names[first : first + 4]]

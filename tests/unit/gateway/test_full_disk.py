@@ -29,7 +29,7 @@ from synergai.runtime.database import connect
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import GatewayHarness
-from tests.unit.gateway.test_journal import a_record, an_execution, ended
+from tests.unit.gateway.test_journal import a_record, an_execution, database, ended
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
@@ -123,7 +123,7 @@ async def test_real_shortage_of_pages_is_a_full_disk_and_loses_nothing(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal._reserve, "take", lambda: False)
-    connection = journal._connection
+    connection = database(journal)
     connection.pragma("max_page_count", connection.pragma("page_count") + 2)
     accepted = []
     with suppress(StoreFull):

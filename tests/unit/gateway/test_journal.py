@@ -1,7 +1,6 @@
 """The journal: confirmed operations survive a crash, and no query is recorded twice."""
 
 import asyncio
-import dataclasses
 import math
 import shutil
 import tempfile
@@ -15,26 +14,24 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from gateway.fleet.descriptions import Description, EstablishedDescription
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.opening import open_journal
+from gateway.journal.sqlite_store import SqliteStore
 from synergai.domain import (
     AssignmentId,
     Configuration,
-    Engine,
     EngineName,
     JobId,
     JobSpec,
     JobState,
     WorkerId,
 )
-from synergai.errors import IdempotencyConflict, InternalError, Unavailable
+from synergai.errors import InternalError, Unavailable
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 
@@ -77,23 +74,16 @@ def ended(record: JobRecord, state: JobState = JobState.SUCCEEDED) -> JobRecord:
     )
 
 
+def database(journal: Journal) -> apsw.Connection:
+    assert isinstance(journal._store, SqliteStore)
+    return journal._store.connection
+
+
 @pytest.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
     journal = Journal(tmp_path, kept_jobs=3)
     yield journal
     await journal.close()
-
-
-async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
-    status = a_record(qos=7.5)
-    await journal.accept(status)
-    await journal.record_execution(status.id, AssignmentId(1), an_execution(0, 5))
-    await journal.record_end(ended(status, JobState.FAILED))
-    read = await journal.find_job(status.id)
-    assert read is not None
-    assert (read.spec, read.state, read.reason) == (status.spec, JobState.FAILED, "because")
-    assert (read.submitted_at, read.finished_at) == (100.0, 200.0)
-    assert read.executions == (an_execution(0, 5),)
 
 
 def test_memory_for_cached_pages_is_bounded(tmp_path: Path) -> None:
@@ -127,30 +117,6 @@ async def test_closed_journal_has_no_file_open(tmp_path: Path) -> None:
     assert not [path for path in opened if path.startswith(str(tmp_path))]
 
 
-async def test_same_key_gives_the_first_job(journal: Journal) -> None:
-    assert await journal.accept(a_record("a"), "key") == "a"
-    assert await journal.accept(a_record("b"), "key") == "a"
-    assert await journal.find_job(JobId("b")) is None
-
-
-async def test_same_key_for_another_specification_is_a_conflict(journal: Journal) -> None:
-    await journal.accept(a_record("a"), "key")
-    with pytest.raises(IdempotencyConflict):
-        await journal.accept(a_record("b", queries=1), "key")
-
-
-async def test_tenants_do_not_share_keys(journal: Journal) -> None:
-    for tenant in ("lab", "shop", ""):
-        assert (
-            await journal.accept(a_record(f"of-{tenant}", tenant=tenant), "key") == f"of-{tenant}"
-        )
-    for tenant in ("lab", "shop", ""):
-        again = a_record("again", tenant=tenant)
-        assert await journal.accept(again, "key") == f"of-{tenant}"
-        with pytest.raises(IdempotencyConflict):
-            await journal.accept(a_record("again", queries=1, tenant=tenant), "key")
-
-
 async def test_ended_jobs_of_a_tenant_are_listed_however_many_others_have(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for number in range(100):
@@ -167,183 +133,17 @@ async def test_ended_jobs_of_a_tenant_are_listed_however_many_others_have(tmp_pa
     assert [record.id for record in found] == ["j4", "j3", "j2"]
     assert len(asked) <= 3 + 8
     assert await journal.ended_jobs([JobState.FAILED], 3, wanted) == []
-    plan = journal._connection.execute(
-        "EXPLAIN QUERY PLAN " + operations.ENDED_IN_SCOPE, ("[3]", '[["echo","lab"]]', 3)
+    plan = database(journal).execute(
+        "EXPLAIN QUERY PLAN " + operations.ENDED_IN_SCOPE, (1 << 3, '[["echo","lab"]]', 3)
     )
     assert any("jobs_by_owner (engine=? AND tenant=?)" in row[3] for row in plan)
     await journal.close()
-
-
-@pytest.mark.parametrize(("first", "count"), [(4, 1), (0, 5), (3, 4), (5, 16), (0, 20)])
-async def test_range_that_overlaps_or_leaves_the_job_is_refused(
-    journal: Journal, first: int, count: int
-) -> None:
-    await journal.accept(a_record())
-    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(2, 3))
-    with pytest.raises(InternalError):
-        await journal.record_execution(JobId("a"), AssignmentId(2), an_execution(first, count))
-    read = await journal.find_job(JobId("a"))
-    assert read is not None
-    assert read.executions == (an_execution(2, 3),)
-
-
-async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> None:
-    await journal.accept(a_record())
-    await journal.record_end(ended(a_record()))
-    with pytest.raises(InternalError):
-        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
-
-
-async def test_first_end_is_kept(journal: Journal) -> None:
-    await journal.accept(a_record())
-    await journal.record_end(ended(a_record(), JobState.CANCELLED))
-    await journal.record_end(ended(a_record(), JobState.SUCCEEDED))
-    read = await journal.find_job(JobId("a"))
-    assert read is not None
-    assert read.state is JobState.CANCELLED
-
-
-async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
-    journal: Journal,
-) -> None:
-    await journal.accept(a_record("unfinished"), "kept")
-    for number in range(256):
-        await journal.accept(a_record(f"j{number}"), f"k{number}")
-        await journal.record_end(ended(a_record(f"j{number}")))
-    kept = await journal.ended_jobs([JobState.SUCCEEDED], 1000)
-    # The oldest leave just before the 256th end is written.
-    assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]
-    assert [s.id for s in await journal.unfinished_jobs()] == ["unfinished"]
-    assert await journal.accept(a_record("again"), "k0") == "again"
-
-
-async def test_listing_skips_jobs_that_are_not_wanted_however_many_there_are(
-    journal: Journal,
-) -> None:
-    for number in range(6):
-        record = a_record(f"j{number}")
-        tenant = "own" if number in (0, 2) else "other"
-        record = dataclasses.replace(record, spec=replace(record.spec, tenant=tenant))
-        await journal.accept(record)
-        await journal.record_end(ended(record))
-    found = await journal.ended_jobs([JobState.SUCCEEDED], 2, lambda _, tenant: tenant == "own")
-    assert [record.id for record in found] == ["j2", "j0"]
-    assert await journal.ended_jobs([JobState.SUCCEEDED], 2, lambda _engine, _tenant: False) == []
 
 
 async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_path: Path) -> None:
     assert journal.epoch == 1
     with pytest.raises(Unavailable, match="another gateway uses"):
         Journal(tmp_path)
-
-
-async def test_epoch_increments_with_every_start(tmp_path: Path) -> None:
-    epochs = []
-    for _ in range(3):
-        journal = Journal(tmp_path)
-        epochs.append(journal.epoch)
-        await journal.close()
-    assert epochs == [1, 2, 3]
-
-
-async def test_job_keeps_its_variant_and_floor_and_the_variants_that_ran_it(
-    tmp_path: Path,
-) -> None:
-    journal = Journal(tmp_path)
-    record = a_record()
-    spec = replace(record.spec, variant="int8", min_accuracy=0.875)
-    record = dataclasses.replace(record, spec=spec)
-    await journal.accept(record, "key")
-    execution = an_execution(0, 5)
-    configuration = Configuration(2, "MAXN", "", "int8")
-    execution = dataclasses.replace(execution, configuration=configuration)
-    await journal.record_execution(record.id, AssignmentId(1), execution)
-    await journal.close()
-    journal = Journal(tmp_path)
-    [kept] = await journal.unfinished_jobs()
-    assert kept.spec == spec
-    assert [each.configuration for each in kept.executions] == [configuration]
-    for other in (replace(spec, variant=""), replace(spec, min_accuracy=0.9)):
-        with pytest.raises(IdempotencyConflict):
-            await journal.find_accepted(other, "key")
-    await journal.close()
-
-
-async def test_job_keeps_its_version_and_its_key_stands_for_what_was_asked(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    record = a_record()
-    record = dataclasses.replace(record, spec=replace(record.spec, version="2"))
-    asked = replace(record.spec, version="")
-    await journal.accept(record, "key", asked)
-    await journal.close()
-    journal = Journal(tmp_path)
-    assert [each.spec for each in await journal.unfinished_jobs()] == [record.spec]
-    assert await journal.find_accepted(asked, "key") == record.id
-    with pytest.raises(IdempotencyConflict):
-        await journal.find_accepted(record.spec, "key")
-    await journal.close()
-
-
-async def test_removed_engines_are_unknown(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    await journal.add_engines([EngineName("echo"), EngineName("made-up")])
-    await journal.remove_engines([EngineName("made-up"), EngineName("never known")])
-    assert await journal.engines() == {"echo"}
-    await journal.close()
-
-
-async def test_engine_is_forgotten_until_it_is_added_or_recalled(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    echo, digits = EngineName("echo"), EngineName("digits")
-    await journal.add_engines([echo, digits])
-    await journal.set_unloaded(echo, unloaded=True)
-    await journal.forget_engines([echo, digits])
-    await journal.close()
-    journal = Journal(tmp_path)
-    assert await journal.forgotten_engines() == {echo, digits}
-    assert await journal.engines() == set()
-    await journal.add_engines([echo])
-    assert await journal.forgotten_engines() == {digits}
-    assert await journal.engines() == {echo}
-    assert await journal.unloaded_engines() == set()
-    await journal.recall_engines([digits])
-    assert await journal.forgotten_engines() == set()
-    assert await journal.engines() == {echo}
-    await journal.close()
-
-
-async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    await journal.add_engines([EngineName("echo")])
-    for engine in ("echo", "never remembered"):
-        await journal.set_unloaded(EngineName(engine), unloaded=True)
-    await journal.add_engines([EngineName("echo")])
-    await journal.close()
-    journal = Journal(tmp_path)
-    assert (
-        await journal.unloaded_engines() == {"echo", "never remembered"} == await journal.engines()
-    )
-    await journal.set_unloaded(EngineName("echo"), unloaded=False)
-    assert await journal.unloaded_engines() == {"never remembered"}
-    await journal.close()
-
-
-async def test_established_description_is_recorded_until_it_is_forgotten(
-    tmp_path: Path, engine: Engine
-) -> None:
-    established = EstablishedDescription(
-        description=Description.of(engine), holders=(WorkerId("w1"),)
-    )
-    journal = Journal(tmp_path)
-    await journal.set_unloaded(engine.name, unloaded=True)
-    await journal.set_description(engine.name, established)
-    await journal.close()
-    journal = Journal(tmp_path)
-    assert await journal.descriptions() == {engine.name: established}
-    assert await journal.unloaded_engines() == {engine.name}
-    await journal.set_description(engine.name, None)
-    assert await journal.descriptions() == {}
-    await journal.close()
 
 
 @pytest.mark.parametrize(
@@ -388,34 +188,12 @@ async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
 
 async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
     await journal.accept(a_record())
-    journal._connection.execute("DROP TABLE executions")
+    database(journal).execute("DROP TABLE executions")
     with pytest.raises(JournalBroken):
         await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
     assert journal.broken.done()
     with pytest.raises(JournalBroken):
         await journal.accept(a_record("b"))
-
-
-async def test_internal_error_breaks_the_journal_instead_of_blocking_callers(
-    journal: Journal,
-) -> None:
-    beyond_sqlite = AssignmentId(1 << 64)
-    await journal.accept(a_record())
-    with pytest.raises(JournalBroken):
-        await journal.record_execution(JobId("a"), beyond_sqlite, an_execution(0, 1))
-    assert journal.broken.done()
-
-
-async def test_callback_runs_after_all_earlier_operations(journal: Journal) -> None:
-    seen: list[str] = []
-    journal.after_pending(lambda: seen.append("nothing pending"))
-    assert seen == ["nothing pending"]
-    journal.accept(a_record()).add_done_callback(lambda _: seen.append("accepted"))
-    recorded = journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
-    recorded.add_done_callback(lambda _: seen.append("recorded"))
-    journal.after_pending(lambda: seen.append("after"))
-    await journal.engines()
-    assert seen == ["nothing pending", "accepted", "recorded", "after"]
 
 
 ranges = st.tuples(st.integers(0, QUERIES - 1), st.integers(1, QUERIES))

@@ -1,0 +1,62 @@
+"""Journals of every store, and a process that writes to one until it is killed.
+
+python -m tests.journals DIRECTORY
+"""
+
+import asyncio
+import itertools
+import sys
+from pathlib import Path
+
+from gateway.journal.journal import KEPT_JOBS, Journal
+from synergai.domain import AssignmentId, JobId
+from tests.unit.gateway.test_journal import a_record, an_execution, ended
+
+_PART = 5
+"""Queries of an assignment."""
+
+
+class Journals:
+    """Opens the same journal again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of a process that writes to the journal."""
+        return [str(self._directory)]
+
+    async def open(self, *, kept_jobs: int = KEPT_JOBS) -> Journal:
+        return Journal(self._directory, kept_jobs=kept_jobs)
+
+
+async def _write(journals: Journals) -> None:
+    journal = await journals.open()
+    numbers = itertools.count()
+    await asyncio.gather(*(_follow(journal, numbers) for _ in range(4)))
+
+
+async def _follow(journal: Journal, numbers: "itertools.count[int]") -> None:
+    """Record jobs, one after another, and say what was acknowledged."""
+    for number in numbers:
+        record = a_record(f"job-{number}")
+        await journal.accept(record, f"key-{record.id}")
+        _say("accepted", record.id)
+        for part in range(record.spec.queries // _PART):
+            execution = an_execution(part * _PART, _PART)
+            assignment = AssignmentId(number * 100 + part)
+            await journal.record_execution(JobId(record.id), assignment, execution)
+            _say("recorded", record.id, str(execution.stop))
+        if number % 3:
+            await journal.record_end(ended(record))
+            _say("ended", record.id)
+
+
+def _say(*words: str) -> None:
+    sys.stdout.write(" ".join(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_write(Journals(Path(sys.argv[1]))))
