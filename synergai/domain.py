@@ -391,6 +391,7 @@ class Job(Struct, frozen=True, kw_only=True):
             set.
         variant: variant of the engine that all queries use; empty for any.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that may be used.
+        client_id: id that the client of a request gave it; not unique, and empty without one.
     """
 
     id: JobId
@@ -404,6 +405,7 @@ class Job(Struct, frozen=True, kw_only=True):
     with_tensors: bool = False
     variant: str = ""
     min_accuracy: float = 0.0
+    client_id: str = ""
 
 
 class Outcome(enum.Enum):

@@ -17,7 +17,13 @@ _QUOTED: Final = 40
 
 
 class SynergaiError(Exception):
-    """Base class of all errors that this project raises deliberately."""
+    """Base class of all errors that this project raises deliberately.
+
+    Attributes:
+        request_id: the request that failed with it, for ``synergai explain``; empty if unknown.
+    """
+
+    request_id = ""
 
 
 class InvalidInput(SynergaiError, ValueError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from synergai.domain import EngineName
+    from synergai.domain import Job
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
 
@@ -68,8 +68,15 @@ class JobHandler(Protocol):
         """Handle the end of the job, with a reason for users; the last call."""
 
 
-def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) -> SynergaiError:
-    """Return the error for the client of a request or stream that did not succeed."""
+def job_error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiError:
+    """Return the error for the client of a request that did not succeed."""
+    error = _error(job, state, reason, fault)
+    error.request_id = job.id
+    return error
+
+
+def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiError:
+    engine = job.engine
     match state:
         case JobState.EXPIRED:
             return DeadlineExceeded("the deadline passed before the work was done")
@@ -84,7 +91,9 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
     if fault is Fault.RESPONSE_TOO_LARGE:
         return ResponseTooLarge(reason)
     fault_id = secrets.token_hex(4)
-    _log.error("fault %s: engine %s: %s: %s", fault_id, engine, fault.name, reason)
+    _log.error(
+        "fault %s: request %s, engine %s: %s: %s", fault_id, job.id, engine, fault.name, reason
+    )
     see = f"fault {fault_id}; the gateway's log has the detail"
     match fault:
         case Fault.ENGINE_BROKEN | Fault.CONFIGURATION_UNUSABLE:

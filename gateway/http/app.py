@@ -15,6 +15,7 @@ from starlette.routing import Router
 from gateway.http.connections import SURPLUS
 from gateway.http.errors import error_response, response_to
 from synergai.errors import SynergaiError, Unavailable
+from synergai.protocol.request_ids import REQUEST_ID, valid_id
 from synergai.protocol.rpc import delay_refusal, log_internal_error
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class HttpApp:
             task.uncancel()
             if not started:
                 error = Unavailable("the server cancelled the work; try another one, or later")
-                await response_to(error)(scope, receive, send)
+                await response_to(error, chosen_id(scope))(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - a bug must not reach the client
             if not started:
                 if isinstance(error, SynergaiError):
@@ -81,7 +82,7 @@ class HttpApp:
 def _failure(scope: Scope, error: Exception) -> Response:
     match error:
         case SynergaiError():
-            return response_to(error)
+            return response_to(error, chosen_id(scope))
         case HTTPException(status_code=HTTPStatus.NOT_FOUND):
             text = f"{scope['path']!r} is not served here; /openapi.json lists all paths"
             return error_response(text, HTTPStatus.NOT_FOUND)
@@ -91,7 +92,12 @@ def _failure(scope: Scope, error: Exception) -> Response:
         case HTTPException():
             return error_response(error.detail, error.status_code, error.headers)
         case _:
-            return response_to(log_internal_error(scope["path"]))
+            return response_to(log_internal_error(scope["path"]), chosen_id(scope))
+
+
+def chosen_id(scope: Scope) -> str:
+    """Return the valid id that the client chose for a request; empty if there is none."""
+    return valid_id(Headers(scope=scope).get(REQUEST_ID, ""))
 
 
 def _check_allowed(scope: Scope) -> None:

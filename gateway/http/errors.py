@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from synergai.errors import QuotaExceeded, Unauthenticated
+from synergai.protocol.request_ids import REQUEST_ID
 from synergai.protocol.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 from synergai.runtime.text import encodable
 
@@ -32,12 +33,17 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
     return json_response({"error": encodable(message[:MAX_DETAILS])}, status, headers)
 
 
-def response_to(error: SynergaiError) -> Response:
-    """Return the response to a request that failed with `error`."""
+def response_to(error: SynergaiError, chosen_id: str = "") -> Response:
+    """Return the response to a request that failed, with its id; `chosen_id` is the client's."""
     after_s = retry_after_s(error)
     headers = {} if after_s is None else {"retry-after": str(after_s)}
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, QuotaExceeded):
         headers[QUOTA_METADATA] = error.quota
-    return error_response(str(error), http_status(error), headers)
+    text = str(error)
+    if request_id := chosen_id or error.request_id:
+        headers[REQUEST_ID] = request_id
+        mark = f" (request {request_id})"
+        text = text[: MAX_DETAILS - len(mark)] + mark
+    return error_response(text, http_status(error), headers)

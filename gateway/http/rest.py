@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.http.app import cancelled_on_disconnect
+from gateway.http.app import cancelled_on_disconnect, chosen_id
 from gateway.http.errors import json_response
 from gateway.passage.middleware import peer_of
 from gateway.requests.parameters import TENANT_METADATA, checked_tenant
@@ -142,13 +142,13 @@ class RestCalls:
         peer = partial(peer_of, request.scope)
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))
-        json_bytes = _json_length(request)
+        chosen, json_bytes = chosen_id(request.scope), _json_length(request)
         async with self._bodies.receive(request, timeout_s) as body:
             raw, form = read_request(*_name_and_version(request), body, json_bytes)
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - begun_at
             async with cancelled_on_disconnect(request):
-                answer = await self._calls.infer(raw, timeout_s, tenant, peer)
+                answer = await self._calls.infer(raw, timeout_s, tenant, peer, chosen)
         response = write_response(answer, form)
         if response.json_bytes is None:
             return Response(response.body, media_type="application/json")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
-    from gateway.requests.inference import Inference
+    from gateway.requests.inference import Inference, RequestId
     from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
@@ -54,7 +54,12 @@ class HeldRequests:
             waiting.cancel()
 
     def hold(
-        self, caller: Caller, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+        self,
+        caller: Caller,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        request_id: RequestId,
     ) -> HeldRequest:
         """Accept a request whose engine is pending; for the arguments see `Inference.begin`."""
         options = parse_options(raw.parsed.message.parameters)
@@ -74,7 +79,7 @@ class HeldRequests:
             raise
         if usage is not None:
             room.callback(usage.end_request)
-        held = HeldRequest(self._run(caller, raw, budget_s, tenant, room))
+        held = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, room))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
         return held
@@ -85,6 +90,7 @@ class HeldRequests:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
+        request_id: RequestId,
         room: ExitStack,
     ) -> Buffer:
         """Wait, free the request's `room` and run it."""
@@ -93,11 +99,18 @@ class HeldRequests:
         try:
             await self._wait_inspected(raw.parsed.message, budget_s)
         except SynergaiError as error:
+            error.request_id = request_id.job
             self._count_rejected(raw, tenant, error)
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
-        request = self._inference.begin(caller, raw, remaining_s, tenant, charged=True)
+        try:
+            request = self._inference.begin(
+                caller, raw, remaining_s, tenant, request_id, charged=True
+            )
+        except SynergaiError as error:
+            error.request_id = request_id.job
+            raise
         try:
             return await request.result
         except asyncio.CancelledError:

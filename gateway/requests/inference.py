@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
+
+
+class RequestId(NamedTuple):
+    """The id of a request's job, and the id that its client chose, or an empty one."""
+
+    job: JobId
+    client: str = ""
 
 
 class PendingRequest(Protocol):
@@ -128,7 +135,7 @@ class Request(JobHandler):
         if self.answered:
             self._inference.release(self, None, self._answered_at)
             return
-        error = job_error(self.job.engine, state, reason, fault)
+        error = job_error(self.job, state, reason, fault)
         self._inference.release(self, error, now)
         if not self.result.done():
             self.result.set_exception(error)
@@ -195,10 +202,12 @@ class Inference:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str = "",
+        request_id: RequestId | None = None,
         *,
         charged: bool = False,
     ) -> Request:
         """Accept and enqueue a request, of `tenant` if its parameters name none."""
+        job_id, client_id = request_id or RequestId(self.new_id())
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message
@@ -236,7 +245,7 @@ class Inference:
                 raise DeadlineExceeded("the deadline had passed when the request arrived")
             now = self._clock.now()
             job = Job(
-                id=self.new_id(),
+                id=job_id,
                 engine=engine.name,
                 queries=1,
                 arrival=now,
@@ -247,6 +256,7 @@ class Inference:
                 with_tensors=True,
                 variant=variant,
                 min_accuracy=options.min_accuracy,
+                client_id=client_id,
             )
             if budget_s is not None:
                 self._check_feasible(job, budget_s)

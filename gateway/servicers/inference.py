@@ -14,6 +14,7 @@ from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.request_ids import id_from_metadata
 from synergai.protocol.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:
@@ -142,10 +143,11 @@ class InferenceServicer:
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
-        tenant = tenant_from_metadata(context.invocation_metadata() or ())
+        metadata = context.invocation_metadata() or ()
+        tenant, chosen = tenant_from_metadata(metadata), id_from_metadata(metadata)
         budget_s = rpc.budget_s(context)
         peer = partial(_peer, context)
-        response = bytes(await self._calls.infer(request, budget_s, tenant, peer))
+        response = bytes(await self._calls.infer(request, budget_s, tenant, peer, chosen))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response

@@ -12,12 +12,14 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
+from gateway.requests.inference import RequestId
 from gateway.requests.shared_memory import Owner
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.request_codec import names_regions
+from synergai.protocol.request_ids import valid_id
 from synergai.versions import (
     parse_version,
     split_variant,
@@ -111,9 +113,10 @@ class InferenceCalls:
         budget_s: float | None,
         tenant: str,
         peer: Callable[[], Peer],
+        chosen_id: str = "",
     ) -> Buffer:
         """Run one request and return the serialised response; cancelling cancels it."""
-        pending = self.begin(raw, budget_s, tenant, peer)
+        pending = self.begin(raw, budget_s, tenant, peer, chosen_id)
         try:
             return await pending.result
         except asyncio.CancelledError:
@@ -126,9 +129,16 @@ class InferenceCalls:
         budget_s: float | None,
         tenant: str,
         peer: Callable[[], Peer],
+        chosen_id: str = "",
     ) -> PendingRequest:
-        """Accept a request, and start it or hold it while its engine is being inspected."""
+        """Accept a request, and start it or hold it while its engine is being inspected.
+
+        `chosen_id` is the id that the client chose for the call, if any. It precedes the message's.
+        """
         caller, tensors = current_caller(), None
+        request_id = RequestId(
+            self._inference.new_id(), chosen_id or valid_id(raw.parsed.message.id)
+        )
         request: PendingRequest
         try:
             if names_regions(raw.parsed):
@@ -136,11 +146,13 @@ class InferenceCalls:
                 tensors = SharedTensors(self._regions, owner, raw)
                 raw = tensors.request
             try:
-                request = self._inference.begin(caller, raw, budget_s, tenant)
+                request = self._inference.begin(caller, raw, budget_s, tenant, request_id)
             except EnginePending:
-                request = self._held.hold(caller, raw, budget_s, tenant)
-        except REFUSALS as error:
-            record_refusal(error, raw.parsed.message.model_name)
+                request = self._held.hold(caller, raw, budget_s, tenant, request_id)
+        except SynergaiError as error:
+            error.request_id = request_id.job
+            if isinstance(error, REFUSALS):
+                record_refusal(error, raw.parsed.message.model_name)
             raise
         return request if tensors is None else SharedMemoryRequest(request, tensors)
 

@@ -25,7 +25,7 @@ def exit_on_error() -> Iterator[None]:
     except InvalidSettings as error:
         _exit(str(error), code=2)
     except SynergaiError as error:
-        _exit(str(error))
+        _exit(f"{error} (request {error.request_id})" if error.request_id else str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _exit(f"{where}{error.strerror or error}")

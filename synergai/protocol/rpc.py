@@ -32,6 +32,7 @@ from synergai.errors import (
 from synergai.protocol.grpcio.connections import shut_down_connection
 from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
+from synergai.protocol.request_ids import REQUEST_ID, id_from_metadata
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,
@@ -140,10 +141,13 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """Abort the call with the status code and message of `error`.
 
     The message is truncated, as it may quote the client's input, and gRPC drops oversized metadata
-    altogether. If retrying may help, the trailers carry the delay.
+    altogether. The trailers carry the id of the request, and if retrying may help, the delay.
     """
     await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
+    chosen = id_from_metadata(context.invocation_metadata() or ())
+    if request_id := chosen or error.request_id:
+        trailers.append((REQUEST_ID, request_id))
     if (after_ms := retry_after_ms(error)) is not None:
         trailers.append((RETRY_METADATA, str(after_ms)))
     if isinstance(error, QuotaExceeded):

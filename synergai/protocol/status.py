@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai import errors
+from synergai.protocol.request_ids import REQUEST_ID
 from synergai.runtime.text import encodable
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def stream_error(
 
     failed = inference_pb2.ModelInferResponse(id=request_id)
     failed.parameters[STATUS_PARAMETER].string_param = status_code(error).name
+    if error.request_id:
+        failed.parameters[REQUEST_ID].string_param = error.request_id
     return inference_pb2.ModelStreamInferResponse(
         error_message=error_details(error), infer_response=failed
     )
@@ -142,4 +145,7 @@ def error_from_stream(
     status = response.infer_response.parameters.get(STATUS_PARAMETER)
     name = status.string_param if status else ""
     code = grpc.StatusCode.__members__.get(name, grpc.StatusCode.UNKNOWN)
-    return error_from_status(code, response.error_message)
+    error = error_from_status(code, response.error_message)
+    if request_id := response.infer_response.parameters.get(REQUEST_ID):
+        error.request_id = request_id.string_param
+    return error

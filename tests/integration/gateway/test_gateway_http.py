@@ -196,8 +196,12 @@ async def test_failures_have_the_status_of_their_cause(gateway: Gateway, caller:
     unknown = await call(gateway, "/v2/models/absent/infer", tensor())
     assert (unknown.status, unknown.error) == (
         404,
-        "Request for unknown model: no worker serves engine 'absent'",
+        "Request for unknown model: no worker serves engine 'absent' "
+        f"(request {unknown.headers['request-id']})",
     )
+    chosen = await call(gateway, "/v2/models/absent/infer", tensor(), "Request-Id: frame-7")
+    assert chosen.error.endswith(" (request frame-7)")
+    assert chosen.headers["request-id"] == "frame-7"
     assert (await get(gateway, "/nowhere")).status == 404
     assert (await get(gateway, INFER)).status == 405
     assert "retry-after" not in unknown.headers

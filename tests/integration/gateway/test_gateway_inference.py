@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -55,6 +56,34 @@ async def test_every_request_of_a_burst_gets_the_gateways_own_error(
     burst = [caller.failure(caller.oip.ModelInfer(unknown, timeout=30)) for _ in range(1000)]
     codes = {failure.code() for failure in await asyncio.gather(*burst)}
     assert codes == {grpc.StatusCode.NOT_FOUND}
+
+
+async def test_every_error_of_a_request_has_its_id(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    infer, unknown = caller.oip.ModelInfer, a_request(model_name="unknown")
+    agent.answer = partial(agent.end, outcome=hub_pb2.OUTCOME_FAILED)
+
+    async def failed(request: oip.ModelInferRequest, *metadata: tuple[str, str]) -> str:
+        failure = await caller.failure(infer(request, timeout=30, metadata=metadata))
+        return str(dict(failure.trailing_metadata() or ())["request-id"])
+
+    refused, crashed = await failed(unknown), await failed(a_request())
+    assert refused != crashed
+    assert f"request {crashed}" in caplog.text
+    assert await failed(unknown, ("request-id", "frame-7")) == "frame-7"
+    assert await failed(unknown, ("request-id", "two words")) not in ("two words", refused)
+
+
+async def test_failed_response_of_a_stream_has_the_id_of_its_request(
+    caller: Caller, a_request: RequestFactory
+) -> None:
+    call = caller.oip.ModelStreamInfer(timeout=10)
+    await call.write(a_request(model_name="unknown", id="a"))
+    answer = (await read_message(call, oip.ModelStreamInferResponse)).infer_response
+    assert answer.id == "a"
+    assert answer.parameters["request-id"].string_param.startswith("r")
+    call.cancel()
 
 
 @pytest.mark.usefixtures("agent")

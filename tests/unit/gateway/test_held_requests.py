@@ -13,8 +13,8 @@ from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Inference, Request
-from synergai.domain import Engine, WorkerId
+from gateway.requests.inference import Inference, Request, RequestId
+from synergai.domain import Engine, JobId, WorkerId
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
 BOX = WorkerId("box")
+ID = RequestId(JobId("r1-1"))
 
 
 class BegunRequest:
@@ -57,6 +58,7 @@ class FakeInference:
         raw: RawRequest[RequestHeader],
         _budget_s: float | None,
         _tenant: str,
+        _request_id: RequestId,
         *,
         charged: bool,
     ) -> Request:
@@ -97,7 +99,7 @@ async def harness(engine: Engine) -> Harness:
 
 
 async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
     await turns()
     assert harness.inference.begun == []
     harness.catalogue.update(BOX, harness.engine)
@@ -108,9 +110,9 @@ async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> 
 
 
 async def test_request_holds_room_once(harness: Harness) -> None:
-    harness.held.hold(UNRESTRICTED, harness.raw, None, "")
+    harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
     with pytest.raises(Overloaded):
-        harness.held.hold(UNRESTRICTED, harness.raw, None, "")
+        harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     assert harness.admission.requests == 1
@@ -118,7 +120,7 @@ async def test_request_holds_room_once(harness: Harness) -> None:
 
 
 async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     request.abandon()
@@ -127,7 +129,7 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
 
 
 async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "", ID)
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
     assert harness.admission.requests == 0
@@ -135,7 +137,7 @@ async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) 
 
 
 async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
     await turns()
     harness.held.close()
     with pytest.raises(Unavailable, match="is stopping"):
@@ -146,6 +148,6 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
 async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
     harness: Harness,
 ) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "")
+    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "", ID)
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
