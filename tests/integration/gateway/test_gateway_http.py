@@ -194,10 +194,10 @@ async def test_invalid_request_is_explained(
 @pytest.mark.usefixtures("agent")
 async def test_failures_have_the_status_of_their_cause(gateway: Gateway, caller: Caller) -> None:
     unknown = await call(gateway, "/v2/models/absent/infer", tensor())
-    assert (unknown.status, unknown.error) == (
-        404,
+    assert unknown.status == 404
+    assert unknown.error == (
         "Request for unknown model: no worker serves engine 'absent' "
-        f"(request {unknown.headers['request-id']})",
+        f"(request {unknown.headers['request-id']})"
     )
     chosen = await call(gateway, "/v2/models/absent/infer", tensor(), "Request-Id: frame-7")
     assert chosen.error.endswith(" (request frame-7)")
