@@ -40,6 +40,7 @@ from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from gateway.requests.shared_memory import SharedMemoryRegions
+from gateway.requests.staged import StagedRequests
 from gateway.servicers.inference_calls import InferenceCalls
 from gateway.store.files import open_files
 from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
@@ -304,6 +305,7 @@ class App:
         self.calls = InferenceCalls(
             inference,
             self.held,
+            StagedRequests(inference),
             self.versions,
             self.admission,
             self.metrics,

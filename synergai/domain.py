@@ -238,6 +238,8 @@ class Engine(Struct, frozen=True, kw_only=True):
             the engine has a single model file. With variants, the other fields are those of the
             first one.
         left_out: files in the worker's folder that are not used there, and why.
+        stage_of: of a stage, sha256 of the whole model, hexadecimal; otherwise empty.
+        stage_end: of a stage, number of the last place of the whole model, its outputs.
         file_variant: the variant of other workers that the single model file is; empty if it is
             none. Only gateways say so.
     """
@@ -260,6 +262,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     samples_digest: str = ""
     other_samples: str = ""
     query_s: float = 0.0
+    stage_of: str = ""
+    stage_end: int = 0
     file_variant: str = ""
 
     @property

@@ -67,6 +67,13 @@ def is_stage(engine: str) -> bool:
     return _STAGE.fullmatch(split_version(engine)[0]) is not None
 
 
+def stage_places(stage: str) -> tuple[int, int]:
+    """Return the numbers of the cuts at which a stage begins and ends."""
+    _, _, places = split_version(stage)[0].rpartition(".s")
+    first, last = places.split("-")
+    return int(first), int(last)
+
+
 def engine_of_stage(stage: str) -> EngineName:
     """Return the engine that a stage is a part of, in the same version."""
     name, version = split_version(stage)

@@ -13,7 +13,7 @@ from typing import Final
 from gateway.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
 from synergai.domain import MAX_PRIORITY
 from synergai.errors import PermissionDenied, Unauthenticated
-from synergai.versions import split_version
+from synergai.versions import engine_of_stage, split_version
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
@@ -87,7 +87,7 @@ class Caller:
         """Return whether the caller has one of some roles, for an engine and a tenant.
 
         No engine stands for any, no tenant for the caller's own. Patterns do not tell versions
-        apart.
+        apart. A stage is a part of its engine, and whoever may use the engine may use it.
         """
         decisions = self._decisions
         key = roles, engine, tenant
@@ -103,7 +103,7 @@ class Caller:
     def _decide(self, roles: tuple[Role, ...], engine: str | None, tenant: str | None) -> bool:
         return any(
             not grant.roles.isdisjoint(roles)
-            and (engine is None or matches_any(grant.engines, split_version(engine)[0]))
+            and (engine is None or matches_any(grant.engines, _pattern_name(engine)))
             and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
             for grant in self._grants
         )
@@ -150,6 +150,10 @@ class Caller:
                 f"priority {priority} exceeds the limit of {self.name!r}, which is "
                 f"{self.max_priority}"
             )
+
+
+def _pattern_name(engine: str) -> str:
+    return split_version(engine_of_stage(engine))[0]
 
 
 class _Unrestricted(Caller):

@@ -44,6 +44,7 @@ def engine_from_agent(message: common_pb2.Engine) -> Engine:
         unverified=printable(engine.unverified),
         variants=tuple(replace(each, digest=printable(each.digest)) for each in engine.variants),
         left_out=tuple(replace(each, reason=printable(each.reason)) for each in engine.left_out),
+        stage_of=printable(engine.stage_of),
         samples_digest=printable(engine.samples_digest),
         other_samples="",
     )

@@ -6,11 +6,13 @@ Versions of an engine are engines of their own here; see `gateway.fleet.versions
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.known_engines import KnownEngines
 from gateway.fleet.offers import EngineOffers
+from gateway.fleet.stages import EngineInStages, complete_chain
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -21,7 +23,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
-from synergai.versions import by_version
+from synergai.versions import by_version, engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -74,6 +76,7 @@ class Catalogue:
         self._on_established = on_established
         self._stored = stored
         self._usable: dict[EngineName, Engine] = {}
+        self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
@@ -91,6 +94,10 @@ class Catalogue:
     def serves(self, engine: EngineName) -> bool:
         """Return whether an engine accepts requests."""
         return engine in self._in_service
+
+    def is_staged(self, engine: EngineName) -> bool:
+        """Return whether an engine that no worker has whole accepts requests in stages."""
+        return engine not in self._unloaded and bool(complete_chain(self._stages_of(engine)))
 
     def is_known(self, engine: EngineName) -> bool:
         """Return whether any worker has ever had an engine that was not dropped since."""
@@ -150,6 +157,8 @@ class Catalogue:
                 )
             fault = next(iter(offers.by_worker.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
+        if stages := complete_chain(self._stages_of(name)):
+            raise EngineInStages(name, stages)
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise self.not_found(name)
@@ -258,6 +267,8 @@ class Catalogue:
             self._offers[engine.name] = EngineOffers(engine.name)
         self._offers[engine.name].by_worker[worker_id] = engine
         self.add_known([engine.name])
+        if engine.stage_of:
+            self.add_known([engine_of_stage(engine.name)])
         return self._resolve(engine.name)
 
     def review(self) -> list[dict[WorkerId, Engine]]:
@@ -333,11 +344,19 @@ class Catalogue:
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 
+    def _stages_of(self, name: str) -> Iterator[Engine]:
+        """Return the stages of an engine that are in service."""
+        stages = self._stages.get(EngineName(name), ())
+        return (self._in_service[each] for each in stages if each in self._in_service)
+
     def _set_usable(self, name: EngineName, engine: Engine | None) -> None:
         if engine is None:
             self._usable.pop(name, None)
+            self._stages.get(engine_of_stage(name), set()).discard(name)
             self._in_service.pop(name, None)
             return
         self._usable[name] = engine
+        if engine.stage_of:
+            self._stages[engine_of_stage(name)].add(name)
         if name not in self._unloaded:
             self._in_service[name] = engine

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 from synergai.versions import parse_version, split_version, versioned, versioned_variant
@@ -143,7 +144,11 @@ class Versions:
     def in_service(self, name: str) -> list[str]:
         """Return the versions of an engine that accept requests, in increasing order."""
         known = self.catalogue.versions_of(name)
-        return [split_version(each)[1] for each in known if self.catalogue.serves(each)]
+        return [
+            split_version(each)[1]
+            for each in known
+            if self.catalogue.serves(each) or self.catalogue.is_staged(each)
+        ]
 
     def selected(self, text: str) -> Sequence[EngineName]:
         """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for."""
@@ -237,6 +242,8 @@ class Versions:
         number = int(split_version(engine)[1])
         try:
             self.catalogue.check_in_service(engine)
+        except EngineInStages:
+            pass
         except EnginePending:
             return 2, number in stored, number
         except Unavailable:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
+from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import Fault
+    from synergai.domain import EngineName, Fault
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
@@ -219,8 +220,8 @@ class Inference:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
             self._admission.check_open()
             engine = self._versions.find(message.model_name, wanted, message.id)
-        except EnginePending:
-            raise  # not rejected yet: see `gateway.requests.held`
+        except (EnginePending, EngineInStages):
+            raise  # not rejected yet: see `gateway.requests.held` and `gateway.requests.staged`
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
             self._metrics.engine("unknown").requests.count(request_outcome(error))
@@ -281,6 +282,29 @@ class Inference:
         metrics.requests.count(outcome)
         metrics.statistics.record_failure(error)
         self._metrics.tenants.count_request(tenant, outcome)
+
+    def expected_answer_s(self, engine: EngineName) -> float | None:
+        """Return the time until a new request would be answered at the earliest, if known."""
+        now = self._clock.now()
+        job = Job(
+            id=JobId(""),
+            engine=engine,
+            queries=1,
+            arrival=now,
+            deadline=math.inf,
+            perishable=True,
+            with_tensors=True,
+        )
+        return self._dispatcher.expected_answer_s(job)
+
+    def count_staged(self, engine: str, error: SynergaiError | None, seconds: float) -> None:
+        """Count a request for an engine in stages, whose requests count for themselves."""
+        metrics = self._metrics.engine(engine)
+        metrics.requests.count(request_outcome(error))
+        if error is None:
+            metrics.statistics.record_success(0.0, seconds, 0.0)
+        else:
+            metrics.statistics.record_failure(error, seconds)
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
         """Refuse a request that no worker is expected to complete in time."""

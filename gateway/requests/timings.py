@@ -7,11 +7,14 @@ by appending fields, so the response is not parsed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from synergai.domain import Configuration, WorkerId
 
 
@@ -38,6 +41,22 @@ def serialised_timings(
         }
     )
     return response.SerializeToString()
+
+
+_TEXTS: Final = ("synergai_worker", "synergai_configuration")
+
+
+def join_timings(stages: Sequence[Mapping[str, InferParameter]]) -> dict[str, InferParameter]:
+    """Return the timings of a request from those of its stages: sums, and the workers in order."""
+    joined: dict[str, InferParameter] = {}
+    for name in dict.fromkeys(chain.from_iterable(stages)):
+        values = [stage[name] for stage in stages if name in stage]
+        if name in _TEXTS:
+            text = " ".join(each.string_param for each in values)
+            joined[name] = InferParameter(string_param=text)
+        elif name.startswith("synergai_") and name.endswith("_us"):
+            joined[name] = InferParameter(int64_param=sum(each.int64_param for each in values))
+    return joined
 
 
 def _us(seconds: float) -> InferParameter:

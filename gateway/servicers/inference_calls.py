@@ -12,6 +12,7 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
+from gateway.fleet.stages import EngineInStages, whole_engine
 from gateway.requests.inference import RequestId
 from gateway.requests.shared_memory import Owner
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.requests.held import HeldRequests
     from gateway.requests.inference import Inference, PendingRequest
     from gateway.requests.shared_memory import SharedMemoryRegions
+    from gateway.requests.staged import StagedRequests
     from synergai.domain import Engine, EngineName
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
@@ -83,6 +85,7 @@ class InferenceCalls:
         self,
         inference: Inference,
         held: HeldRequests,
+        staged: StagedRequests,
         versions: Versions,
         admission: Admission,
         metrics: Metrics,
@@ -93,6 +96,7 @@ class InferenceCalls:
         self.metadata = server_metadata()
         self._inference = inference
         self._held = held
+        self._staged = staged
         self._versions = versions
         self._catalogue = versions.catalogue
         self._admission = admission
@@ -149,6 +153,10 @@ class InferenceCalls:
                 request = self._inference.begin(caller, raw, budget_s, tenant, request_id)
             except EnginePending:
                 request = self._held.hold(caller, raw, budget_s, tenant, request_id)
+            except EngineInStages as staged:
+                request = self._staged.begin(
+                    caller, raw, budget_s, tenant, request_id, staged.stages
+                )
         except SynergaiError as error:
             error.request_id = request_id.job
             if isinstance(error, REFUSALS):
@@ -161,7 +169,10 @@ class InferenceCalls:
     def find_engine(self, name: str, version: str) -> Engine:
         """Return a version of an engine in service, or a variant of it."""
         current_caller().check(*READERS, engine=name)
-        engine = self._versions.find(name, version)
+        try:
+            engine = self._versions.find(name, version)
+        except EngineInStages as error:
+            return whole_engine(error.stages)
         return of_variant(engine, parse_version(version)[1]) if "." in version else engine
 
     async def model_metadata(

@@ -30,11 +30,13 @@ _CHOICE_KEYS: Final = {
 _LIST_KEYS: Final = ("inputs", "outputs")
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
 _KEYS: Final = (
-    *("accuracy", "max_batch", "warmup", "variants"),
+    *("accuracy", "max_batch", "stage_end", "warmup", "variants"),
     *(*_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS),
 )
+_MAX_PLACES: Final = 1_000_000
 _MODEL_KEYS: Final = (
-    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants", "stage_of"),
+    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
+    *("stage_of", "stage_end"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
@@ -58,6 +60,7 @@ class DefinitionFile:
     postprocess: str = ""
     accuracy: float | None = None
     max_batch: int = 1
+    stage_end: int = 0
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     warmup: tuple[WarmUpInput, ...] = ()
@@ -87,6 +90,7 @@ def read_definition(path: Path) -> DefinitionFile:
         **strings,
         accuracy=fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
         max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
+        stage_end=_stage_end(table.get("stage_end", 0)),
         inputs=_name_list("inputs", table.get("inputs", [])),
         outputs=_name_list("outputs", table.get("outputs", [])),
         warmup=parse_warmup(table.get("warmup", {})),
@@ -157,6 +161,15 @@ def _max_batch(key: str, value: object) -> int:
             f"not {quote(value)}"
         )
     return int(value)
+
+
+def _stage_end(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MAX_PLACES:
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: stage_end must be a number up to {_MAX_PLACES:,}, not "
+            f"{quote(value)}"
+        )
+    return value
 
 
 def _name_list(key: str, value: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ may be one of them. An ``engine.toml`` in the model's folder is optional; all of
     postprocess = "classes"     # offer an additional output of this name
     max_batch = 8               # largest dynamic batch; default: 1, no batching
     stage_of = "9f86d0…"        # of a stage: digest of the whole model
+    stage_end = 39              # and the number of its last place
 
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
     tokens = { shape = [1, 16] }
@@ -97,6 +98,7 @@ class EngineDefinition:
         accuracy: Share of correct answers, 0 to 1; None if unknown.
         source: The model's origin, for display.
         stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
+        stage_end: Of a stage, the number of the last place of the whole model.
         preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
             if it accepts tensors only.
         postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
@@ -122,6 +124,7 @@ class EngineDefinition:
     accuracy: float | None = None
     source: str = ""
     stage_of: str = ""
+    stage_end: int = 0
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
@@ -338,6 +341,7 @@ class ModelDirectory:
             accuracy=keys.accuracy,
             source=keys.source,
             stage_of=keys.stage_of,
+            stage_end=keys.stage_end,
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,

@@ -195,7 +195,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     variants = tuple(map(variant_from_proto, message.variants))
     if len({variant.name for variant in variants}) != len(variants):
         raise InvalidInput(f"{where} has two variants of the same name")
-    for field in ("digest", "fault", "unverified", "samples_digest", "other_samples"):
+    for field in ("digest", "fault", "unverified", "samples_digest", "other_samples", "stage_of"):
         _validate_text(getattr(message, field), f"the field {field} of {where}")
     for each in message.left_out:
         _validate_text(each.reason, "the reason why a variant is left out")

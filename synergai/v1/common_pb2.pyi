@@ -190,6 +190,8 @@ class Engine(_message.Message):
     SAMPLES_DIGEST_FIELD_NUMBER: _builtins.int
     OTHER_SAMPLES_FIELD_NUMBER: _builtins.int
     QUERY_S_FIELD_NUMBER: _builtins.int
+    STAGE_OF_FIELD_NUMBER: _builtins.int
+    STAGE_END_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -216,6 +218,10 @@ class Engine(_message.Message):
     """from gateways: how it differs from that of other workers"""
     query_s: _builtins.float
     """seconds of its fastest query, with one thread; 0: not known"""
+    stage_of: _builtins.str
+    """of a stage: sha256 of the whole model, hexadecimal"""
+    stage_end: _builtins.int
+    """of a stage: number of the last place of the whole model"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -249,10 +255,12 @@ class Engine(_message.Message):
         samples_digest: _builtins.str = ...,
         other_samples: _builtins.str = ...,
         query_s: _builtins.float = ...,
+        stage_of: _builtins.str = ...,
+        stage_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,6 +74,8 @@ def described_engine(
         left_out=tuple(left_out),
         samples_digest=first.samples_digest,
         query_s=first.description.query_s,
+        stage_of=definition.stage_of,
+        stage_end=definition.stage_end,
     )
 
 

@@ -117,4 +117,5 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
     if not file.last:
         left_out.difference_update(_OF_OUTPUTS)
     kept = {key: value for key, value in others.items() if key not in left_out}
-    write_definition(folder, kept | {"file": _FILE, "sha256": sha256, "stage_of": engine.digest})
+    stage = {"file": _FILE, "sha256": sha256, "stage_of": engine.digest}
+    write_definition(folder, kept | stage | {"stage_end": len(engine.cuts) + 1})

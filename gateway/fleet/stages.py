@@ -1,0 +1,79 @@
+"""Engines that no worker has whole, but whose stages workers have."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from synergai.errors import EngineUnusable
+from synergai.versions import engine_of_stage, stage_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import Engine
+
+
+class EngineInStages(EngineUnusable):
+    """The engine runs in stages, which serve requests but no jobs.
+
+    Attributes:
+        stages: the stages in the order of the data flow, from the inputs to the outputs.
+    """
+
+    def __init__(self, engine: str, stages: tuple[Engine, ...]) -> None:
+        super().__init__(
+            f"engine {engine!r} runs in {len(stages)} stages, which serve requests only; for jobs, "
+            "a worker needs the whole engine"
+        )
+        self.stages = stages
+
+
+def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
+    """Return the fewest stages of one model from its inputs to its outputs; empty if some lack.
+
+    Args:
+        stages: stages of one engine, maybe of several models of that name.
+    """
+    models = defaultdict(list)
+    for stage in stages:
+        models[stage.stage_of, stage.stage_end].append(stage)
+    chains = [_chain(parts, end) for (_, end), parts in sorted(models.items())]
+    return min(filter(None, chains), key=len, default=())
+
+
+def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
+    begins = defaultdict(list)
+    for stage in stages:
+        begins[stage_places(stage.name)[0]].append(stage)
+    chains: dict[int, tuple[Engine, ...]] = {0: ()}
+    places = deque([0])
+    while places:
+        place = places.popleft()
+        for stage in begins[place]:
+            _, last = stage_places(stage.name)
+            if place < last <= end and last not in chains:
+                chains[last] = (*chains[place], stage)
+                places.append(last)
+    return chains.get(end, ())
+
+
+def whole_engine(stages: tuple[Engine, ...]) -> Engine:
+    """Return the engine that stages make up, as clients see it."""
+    first, last = stages[0], stages[-1]
+    return replace(
+        first,
+        name=engine_of_stage(first.name),
+        outputs=last.outputs,
+        postprocess=last.postprocess,
+        digest=first.stage_of,
+        samples=0,
+        samples_digest="",
+        max_batch=min(stage.max_batch for stage in stages),
+        unverified=next((stage.unverified for stage in stages if stage.unverified), ""),
+        query_s=sum(stage.query_s for stage in stages),
+        stage_of="",
+        stage_end=0,
+    )

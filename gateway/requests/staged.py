@@ -1,0 +1,181 @@
+"""Requests for engines that run in stages: each stage is a request of its own.
+
+The outputs of a stage are the inputs of the next one. A stage may run on any worker that has it, so
+it is scheduled, retried and accounted for like any other engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.access.roles import Role
+from gateway.fleet.stages import whole_engine
+from gateway.requests.held import HeldRequest
+from gateway.requests.parameters import parse_options
+from gateway.requests.timings import join_timings
+from synergai.errors import Overloaded, SynergaiError
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.protocol.request_codec import (
+    RequestHeader,
+    parse_response,
+    serialise_request,
+)
+from synergai.protocol.rpc import RawRequest
+from synergai.protocol.validation import check_header
+from synergai.versions import split_version
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from gateway.access.caller import Caller
+    from gateway.requests.inference import Inference, RequestId
+    from synergai.domain import Engine
+    from synergai.oip.inference_pb2 import InferParameter
+    from synergai.protocol.request_codec import Buffer
+
+_TIMEOUT: Final = "timeout"
+_TIMINGS: Final = "synergai_timings"
+_OF_ALL_STAGES: Final = frozenset({"priority", "synergai_tenant", _TIMINGS})
+"""Parameters that do not concern the outputs."""
+
+
+class StagedRequests:
+    """Runs requests stage by stage."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def begin(
+        self,
+        caller: Caller,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        request_id: RequestId,
+        stages: tuple[Engine, ...],
+    ) -> HeldRequest:
+        """Accept a request for the engine that some stages make up; see `Inference.begin`."""
+        message, engine = raw.parsed.message, whole_engine(stages)
+        options = parse_options(message.parameters)
+        if options.timeout_s is not None:
+            budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
+        tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=engine.name)
+        try:
+            check_header(raw.parsed, engine)
+            self._check_feasible(engine, stages, budget_s)
+        except SynergaiError as error:
+            self._inference.count_rejected(engine.name, tenant, error)
+            raise
+        run = self._run(caller, raw, budget_s, tenant, request_id, stages)
+        return HeldRequest(self._counted(engine, request_id, run))
+
+    def _check_feasible(
+        self, engine: Engine, stages: Sequence[Engine], budget_s: float | None
+    ) -> None:
+        expected_s = self._expected_s(stages)
+        if budget_s is not None and expected_s > budget_s:
+            raise Overloaded(
+                f"a response of engine {engine.name!r} would take about {expected_s:.2g} s now, "
+                f"but the deadline is in {budget_s:.2g} s: allow more time, or try later"
+            )
+
+    def _expected_s(self, stages: Sequence[Engine]) -> float:
+        """Return the time that some stages would take now, as far as it is known."""
+        return sum(self._inference.expected_answer_s(stage.name) or 0.0 for stage in stages)
+
+    async def _counted(
+        self, engine: Engine, request_id: RequestId, run: Coroutine[Any, Any, Buffer]
+    ) -> Buffer:
+        """Account for a request of the whole engine."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            response = await run
+        except SynergaiError as error:
+            error.request_id = request_id.job
+            self._inference.count_staged(engine.name, error, loop.time() - begun)
+            raise
+        self._inference.count_staged(engine.name, None, loop.time() - begun)
+        return response
+
+    async def _run(
+        self,
+        caller: Caller,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        request_id: RequestId,
+        stages: tuple[Engine, ...],
+    ) -> Buffer:
+        """Run all stages, and return the last response as that of the whole engine."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        header = raw.parsed
+        timings: list[Mapping[str, InferParameter]] = []
+        for place, stage in enumerate(stages):
+            behind = stages[place + 1 :]
+            header = _of_stage(header, raw.parsed.message, stage, is_last=not behind)
+            request = self._inference.begin(
+                caller,
+                RawRequest(serialise_request(header.message, header.raw), header),
+                self._budget_s(budget_s, loop.time() - begun, behind),
+                tenant,
+                request_id._replace(job=self._inference.new_id()) if place else request_id,
+                charged=place > 0,
+            )
+            try:
+                response = await request.result
+            except asyncio.CancelledError:
+                request.abandon()
+                raise
+            if behind:
+                message, contents = parse_response(response)
+                header = _as_request(message, contents)
+                timings.append(message.parameters)
+        if _TIMINGS in raw.parsed.message.parameters:
+            timings.append(ModelInferResponse.FromString(bytes(response)).parameters)
+        name, version = split_version(whole_engine(stages).name)
+        whole = ModelInferResponse(
+            model_name=name, model_version=version, parameters=join_timings(timings)
+        )
+        # Fields that are appended to a message replace those before them.
+        return b"".join((response, whole.SerializeToString()))
+
+    def _budget_s(
+        self, budget_s: float | None, elapsed_s: float, behind: Sequence[Engine]
+    ) -> float | None:
+        """Return the time for a stage: what those behind it leave, if that is anything."""
+        if budget_s is None:
+            return None
+        remaining_s = budget_s - elapsed_s
+        later_s = self._expected_s(behind)
+        return remaining_s - later_s if later_s < remaining_s else remaining_s
+
+
+def _of_stage(
+    header: RequestHeader, client: ModelInferRequest, stage: Engine, *, is_last: bool
+) -> RequestHeader:
+    """Return the request of a stage: the inputs of `header`, and what the client asked for."""
+    name, version = split_version(stage.name)
+    message = ModelInferRequest(
+        model_name=name, model_version=version, id=client.id, inputs=header.message.inputs
+    )
+    for each, parameter in client.parameters.items():
+        if is_last or each in _OF_ALL_STAGES:
+            message.parameters[each].CopyFrom(parameter)
+    if is_last:
+        message.outputs.extend(client.outputs)
+    message.parameters.pop(_TIMEOUT, None)  # the budget of the stage has it
+    return RequestHeader(message, header.raw)
+
+
+def _as_request(message: ModelInferResponse, contents: Sequence[Buffer]) -> RequestHeader:
+    """Return the outputs of a stage as inputs."""
+    inputs = (
+        ModelInferRequest.InferInputTensor(
+            name=output.name, datatype=output.datatype, shape=output.shape
+        )
+        for output in message.outputs
+    )
+    return RequestHeader(ModelInferRequest(inputs=inputs), contents)

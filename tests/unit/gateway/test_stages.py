@@ -1,0 +1,136 @@
+"""Engines that run in stages."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.access.caller import Caller
+from gateway.access.roles import Grant, Role
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.stages import EngineInStages, complete_chain, whole_engine
+from gateway.fleet.versions import Versions
+from gateway.requests.timings import join_timings
+from synergai.domain import Engine, TensorSpec, WorkerId
+from synergai.errors import EngineUnloaded, Unavailable
+from synergai.oip.inference_pb2 import InferParameter
+from synergai.versions import EngineName, stage_name, stage_places
+
+BOX = WorkerId("box")
+OTHER = WorkerId("other")
+
+
+def stage(first: int, last: int, *, end: int = 9, of: str = "a" * 64, version: str = "") -> Engine:
+    name = stage_name(f"net/{version}" if version else "net", first, last)
+    return Engine(
+        name=name,
+        version=version or "1",
+        backend="onnxruntime",
+        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
+        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
+        stage_of=of,
+        stage_end=end,
+        preprocess="" if first else "mobilenet",
+        postprocess="classes" if last == end else "",
+        samples=0 if first else 5,
+    )
+
+
+def places(stages: tuple[Engine, ...]) -> list[tuple[int, int]]:
+    return [stage_places(each.name) for each in stages]
+
+
+@pytest.mark.parametrize(
+    ("stages", "chain"),
+    [
+        ([stage(0, 4), stage(4, 9)], [(0, 4), (4, 9)]),
+        ([stage(4, 9), stage(0, 4), stage(0, 2), stage(2, 4)], [(0, 4), (4, 9)]),
+        ([stage(0, 2), stage(2, 5), stage(5, 9)], [(0, 2), (2, 5), (5, 9)]),
+        ([stage(0, 4)], []),
+        ([stage(0, 4), stage(5, 9)], []),
+        ([stage(0, 4), stage(4, 9, of="b" * 64)], []),
+        ([stage(0, 4), stage(4, 9, end=12)], []),
+        ([stage(0, 4), stage(4, 9), stage(0, 9, of="b" * 64)], [(0, 9)]),
+        ([stage(4, 4), stage(0, 4), stage(4, 12)], []),
+        ([], []),
+    ],
+)
+def test_chain_is_the_fewest_stages_of_one_model_from_inputs_to_outputs(
+    stages: list[Engine], chain: list[tuple[int, int]]
+) -> None:
+    assert places(complete_chain(stages)) == chain
+
+
+def test_whole_engine_has_the_inputs_of_the_first_and_the_outputs_of_the_last_stage() -> None:
+    whole = whole_engine((stage(0, 4), stage(4, 9)))
+    assert (whole.name, whole.digest) == ("net", "a" * 64)
+    assert [each.name for each in (*whole.inputs, *whole.outputs)] == ["t0", "t9"]
+    assert (whole.preprocess, whole.postprocess) == ("mobilenet", "classes")
+    assert not whole.stage_of
+
+
+def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_there() -> None:
+    catalogue = Catalogue()
+    versions = Versions(catalogue)
+    catalogue.update(BOX, stage(0, 4))
+    with pytest.raises(Unavailable):
+        versions.find("net")
+    catalogue.update(OTHER, stage(4, 9))
+    with pytest.raises(EngineInStages) as raised:
+        versions.find("net")
+    assert places(raised.value.stages) == [(0, 4), (4, 9)]
+    assert versions.in_service("net") == ["1"]
+    whole = replace(whole_engine((stage(0, 4), stage(4, 9))), name=EngineName("net"))
+    catalogue.update(BOX, whole)
+    assert versions.find("net") == whole
+    catalogue.withdraw(BOX, whole.name)
+    assert versions.in_service("net") == ["1"]
+    catalogue.remove_worker(OTHER)
+    assert versions.in_service("net") == []
+    with pytest.raises(Unavailable):
+        versions.find("net")
+
+
+def test_highest_version_may_be_in_stages() -> None:
+    catalogue = Catalogue()
+    versions = Versions(catalogue)
+    whole = replace(whole_engine((stage(0, 4), stage(4, 9))), name=EngineName("net"))
+    catalogue.update(BOX, whole)
+    for each in (stage(0, 4, version="2"), stage(4, 9, version="2")):
+        catalogue.update(BOX, each)
+    with pytest.raises(EngineInStages, match="'net/2' runs in 2 stages"):
+        versions.find("net")
+    assert versions.find("net", "1") == whole
+
+
+def test_unloaded_engine_does_not_run_in_stages() -> None:
+    catalogue = Catalogue()
+    for each in (stage(0, 4), stage(4, 9)):
+        catalogue.update(BOX, each)
+    catalogue.unload("net")
+    assert not catalogue.is_staged(EngineName("net"))
+    with pytest.raises(EngineUnloaded):
+        catalogue.find("net")
+    catalogue.load(EngineName("net"))
+    assert catalogue.is_staged(EngineName("net"))
+
+
+def test_whoever_may_use_an_engine_may_use_its_stages() -> None:
+    caller = Caller("a", "", (Grant(to=("a",), roles=frozenset({Role.INFER}), engines=("net",)),))
+    assert caller.may(Role.INFER, engine=stage(0, 4, version="2").name)
+    assert not caller.may(Role.INFER, engine="other.s0-4")
+
+
+def test_timings_of_stages_are_added_and_their_workers_listed() -> None:
+    def timings(us: int, worker: str) -> dict[str, InferParameter]:
+        return {
+            "synergai_queue_us": InferParameter(int64_param=us),
+            "synergai_worker": InferParameter(string_param=worker),
+            "other": InferParameter(int64_param=1),
+        }
+
+    joined = join_timings([timings(3, "a"), timings(4, "b")])
+    assert joined == {
+        "synergai_queue_us": InferParameter(int64_param=7),
+        "synergai_worker": InferParameter(string_param="a b"),
+    }
