@@ -7,14 +7,16 @@ it is scheduled, retried and accounted for like any other engine.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
 
 from gateway.access.roles import Role
 from gateway.fleet.stages import whole_engine
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
-from synergai.errors import Overloaded, SynergaiError
+from synergai.errors import InternalError, Overloaded, SynergaiError
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol.request_codec import (
     RequestHeader,
@@ -26,7 +28,7 @@ from synergai.protocol.validation import check_header
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.access.caller import Caller
     from gateway.requests.inference import Inference, RequestId
@@ -67,8 +69,7 @@ class StagedRequests:
         except SynergaiError as error:
             self._inference.count_rejected(engine.name, tenant, error)
             raise
-        run = self._run(caller, raw, budget_s, tenant, request_id, stages)
-        return HeldRequest(self._counted(engine, request_id, run))
+        return HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, stages))
 
     def _check_feasible(
         self, engine: Engine, stages: Sequence[Engine], budget_s: float | None
@@ -84,21 +85,6 @@ class StagedRequests:
         """Return the time that some stages would take now, as far as it is known."""
         return sum(self._inference.expected_answer_s(stage.name) or 0.0 for stage in stages)
 
-    async def _counted(
-        self, engine: Engine, request_id: RequestId, run: Coroutine[Any, Any, Buffer]
-    ) -> Buffer:
-        """Account for a request of the whole engine."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        try:
-            response = await run
-        except SynergaiError as error:
-            error.request_id = request_id.job
-            self._inference.count_staged(engine.name, error, loop.time() - begun)
-            raise
-        self._inference.count_staged(engine.name, None, loop.time() - begun)
-        return response
-
     async def _run(
         self,
         caller: Caller,
@@ -110,32 +96,38 @@ class StagedRequests:
     ) -> Buffer:
         """Run all stages, and return the last response as that of the whole engine."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        header = raw.parsed
+        begun, engine = loop.time(), whole_engine(stages).name
+        header, client = raw.parsed, raw.parsed.message
         timings: list[Mapping[str, InferParameter]] = []
-        for place, stage in enumerate(stages):
-            behind = stages[place + 1 :]
-            header = _of_stage(header, raw.parsed.message, stage, is_last=not behind)
-            request = self._inference.begin(
-                caller,
-                RawRequest(serialise_request(header.message, header.raw), header),
-                self._budget_s(budget_s, loop.time() - begun, behind),
-                tenant,
-                request_id._replace(job=self._inference.new_id()) if place else request_id,
-                charged=place > 0,
-            )
-            try:
-                response = await request.result
-            except asyncio.CancelledError:
-                request.abandon()
-                raise
-            if behind:
-                message, contents = parse_response(response)
-                header = _as_request(message, contents)
-                timings.append(message.parameters)
-        if _TIMINGS in raw.parsed.message.parameters:
+        try:
+            for place, stage in enumerate(stages):
+                behind = stages[place + 1 :]
+                header = _of_stage(header, client, stage, is_last=not behind)
+                request = self._inference.begin(
+                    caller,
+                    RawRequest(serialise_request(header.message, header.raw), header),
+                    self._budget_s(budget_s, loop.time() - begun, behind),
+                    tenant,
+                    request_id._replace(job=self._inference.new_id()) if place else request_id,
+                    charged=place > 0,
+                )
+                try:
+                    response = await request.result
+                except asyncio.CancelledError:
+                    request.abandon()
+                    raise
+                if behind:
+                    message, contents = _parsed(stage, response)
+                    header = _as_request(message, contents)
+                    timings.append(message.parameters)
+        except SynergaiError as error:
+            error.request_id = request_id.job
+            self._inference.count_staged(engine, error, loop.time() - begun)
+            raise
+        self._inference.count_staged(engine, None, loop.time() - begun)
+        if _TIMINGS in client.parameters:
             timings.append(ModelInferResponse.FromString(bytes(response)).parameters)
-        name, version = split_version(whole_engine(stages).name)
+        name, version = split_version(engine)
         whole = ModelInferResponse(
             model_name=name, model_version=version, parameters=join_timings(timings)
         )
@@ -168,6 +160,13 @@ def _of_stage(
         message.outputs.extend(client.outputs)
     message.parameters.pop(_TIMEOUT, None)  # the budget of the stage has it
     return RequestHeader(message, header.raw)
+
+
+def _parsed(stage: Engine, response: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
+    try:
+        return parse_response(response)
+    except DecodeError:
+        raise InternalError(f"a worker's response of stage {stage.name!r} is malformed") from None
 
 
 def _as_request(message: ModelInferResponse, contents: Sequence[Buffer]) -> RequestHeader:
