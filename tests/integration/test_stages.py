@@ -152,3 +152,28 @@ def test_engine_without_one_of_its_stages_is_unavailable_until_it_is_back(
     wait_until(lambda: not is_available())
     fleet.start_agent("stage-1", models=folders["stage-1"])
     wait_until(is_available)
+
+
+def test_killed_worker_costs_no_request_while_another_one_has_its_stages(
+    folders: dict[str, Path], answers: list[np.ndarray], tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    for number in range(3):
+        shutil.copytree(folders[f"stage-{number}"], models, dirs_exist_ok=True)
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        for name in ("one", "other"):
+            fleet.start_agent(name, models=models)
+        fleet.wait_for_workers(2)
+        with synergai.SyncClient(fleet.address) as client, ThreadPoolExecutor(8) as pool:
+            images = [number % len(IMAGES) for number in range(400)]
+            found = pool.map(lambda image: answer(client, IMAGES[image], 30.0), images)
+            for number, (image, probabilities) in enumerate(zip(images, found, strict=True)):
+                np.testing.assert_allclose(probabilities, answers[image], atol=1e-6)
+                if number == 100:
+                    fleet.agents["one"].kill()
+                    fleet.agents["one"].wait()
+                    fleet.start_agent("one", models=models)
+                if number == 250:
+                    fleet.agents["other"].kill()
+                    fleet.agents["other"].wait()
