@@ -35,6 +35,7 @@ from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.monitoring.metrics import Metrics
+from gateway.monitoring.tracing import Tracing
 from gateway.passage.passage import Passage
 from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
@@ -288,6 +289,15 @@ class App:
         # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
         self._stack.push_async_callback(self.hub.close)
 
+    def _tracing(self) -> Tracing | None:
+        """Return the tracing of requests, if it is configured."""
+        config = self._config
+        if not config.traces:
+            return None
+        tracing = Tracing(config.traces, config.trace_share, self.clock)
+        self._stack.push_async_callback(tracing.close)
+        return tracing
+
     # --- requests ---------------------------------------------------------------------------
 
     def _build_requests(self) -> None:
@@ -312,4 +322,5 @@ class App:
             self.model_control,
             self.regions,
             self.clock,
+            self._tracing(),
         )

@@ -143,6 +143,16 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     event_log: Annotated[
         Path | None, "File to record the scheduler's events and commands in, for replay."
     ] = None
+    traces: Annotated[
+        str,
+        "URL of an OpenTelemetry collector that gets the traces of requests by OTLP over gRPC, "
+        "such as http://localhost:4317.",
+    ] = ""
+    trace_share: Annotated[
+        float,
+        "Share of the requests without a trace context that are traced.",
+        Meta(ge=0, le=1),
+    ] = 0.01
     ready_file: Annotated[
         Path | None,
         "File to write the bound addresses and the process id to, as JSON, once the "

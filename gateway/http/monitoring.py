@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -20,7 +19,7 @@ _MAX_CONFLICTS: Final = 10
 
 
 def monitoring_routes(
-    metrics: Callable[[], Awaitable[bytes]],
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     ready: Callable[[], bool],
     accepts_jobs: Callable[[], bool],
     store_fault: Callable[[], str],
@@ -28,8 +27,9 @@ def monitoring_routes(
 ) -> Sequence[BaseRoute]:
     """Return the routes of the metrics, the health and the conflicts of engines."""
 
-    async def render(_request: Request) -> Response:
-        return Response(await metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+    async def render(request: Request) -> Response:
+        text, content_type = await metrics(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
 
     async def healthz(_request: Request) -> Response:
         if ready():

@@ -20,6 +20,7 @@ from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
+from synergai.protocol.request_ids import TRACEPARENT, CallIds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -142,13 +143,14 @@ class RestCalls:
         peer = partial(peer_of, request.scope)
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))
-        chosen, json_bytes = chosen_id(request.scope), _json_length(request)
+        ids = CallIds(chosen_id(request.scope), request.headers.get(TRACEPARENT, ""))
+        json_bytes = _json_length(request)
         async with self._bodies.receive(request, timeout_s) as body:
             raw, form = read_request(*_name_and_version(request), body, json_bytes)
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - begun_at
             async with cancelled_on_disconnect(request):
-                answer = await self._calls.infer(raw, timeout_s, tenant, peer, chosen)
+                answer = await self._calls.infer(raw, timeout_s, tenant, peer, ids)
         response = write_response(answer, form)
         if response.json_bytes is None:
             return Response(response.body, media_type="application/json")

@@ -24,6 +24,8 @@ from synergai.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.fleet.worker import CompletedQueries
 
 
@@ -61,12 +63,21 @@ OTHER: Final = "other"
 # --- histograms and statistics ------------------------------------------------------------------
 
 
+class Exemplar(NamedTuple):
+    """An observation of a bucket whose request was traced."""
+
+    seconds: float
+    trace_id: str
+    unix: float
+
+
 class Distribution(NamedTuple):
-    """Snapshot of a histogram: observations per bucket, and their sum."""
+    """Snapshot of a histogram: observations per bucket, their sum, and exemplars by bucket."""
 
     buckets: Buckets
     counts: list[int]
     total: float
+    exemplars: Mapping[int, Exemplar]
 
 
 class Histogram:
@@ -77,15 +88,21 @@ class Histogram:
         self._bounds = buckets.bounds
         self._counts = [0] * len(buckets.labels)
         self._total = 0.0
+        self._exemplars: dict[int, Exemplar] = {}
 
     def observe(self, seconds: float) -> None:
         """Record a duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._total += seconds
 
+    def show(self, seconds: float, trace_id: str, unix: float) -> None:
+        """Make a duration that was observed the exemplar of its bucket."""
+        bucket = bisect_left(self._bounds, seconds)
+        self._exemplars[bucket] = Exemplar(seconds, trace_id, unix)
+
     def read(self) -> Distribution:
         """Return a snapshot."""
-        return Distribution(self._buckets, self._counts.copy(), self._total)
+        return Distribution(self._buckets, self._counts.copy(), self._total, self._exemplars.copy())
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as Shown
 
 from gateway.monitoring.counts import Distribution
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.core import Metric
+
+    from gateway.monitoring.counts import Exemplar
 
     Series: TypeAlias = tuple[Sequence[str], float | Distribution]
 
@@ -42,11 +45,19 @@ class Family(NamedTuple):
         family = self.new(PREFIX + self.name, self.text, labels=self.labels)
         for labels, value in series:
             if isinstance(value, Distribution):
-                counts = zip(value.buckets.labels, accumulate(value.counts), strict=True)
-                family.add_metric(labels, list(counts), value.total)
+                buckets = zip(value.buckets.labels, accumulate(value.counts), strict=True)
+                shown = [
+                    (*bucket, _exemplar(value.exemplars.get(number)))
+                    for number, bucket in enumerate(buckets)
+                ]
+                family.add_metric(labels, shown, value.total)
             else:
                 family.add_metric(labels, value)
         return family  # type: ignore[no-any-return]  # the library's families share no `add_metric`
+
+
+def _exemplar(found: Exemplar | None) -> Shown | None:
+    return found and Shown({"trace_id": found.trace_id}, found.seconds, found.unix)
 
 
 def counter(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:

@@ -6,7 +6,8 @@ import asyncio
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Info, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Info, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -84,7 +85,12 @@ class Metrics:
         """Take a snapshot of all metrics; call on the event loop."""
         self._families.snapshot()
 
-    async def render(self) -> bytes:
-        """Return all metrics in Prometheus' text format, rendered in a thread."""
+    async def render(self, accepted: str = "") -> tuple[bytes, str]:
+        """Return all metrics and their content type, rendered in a thread.
+
+        They are in Prometheus' text format, or in that of OpenMetrics, which has exemplars, if the
+        header ``Accept`` asks for it.
+        """
         self.snapshot()
-        return await asyncio.to_thread(generate_latest, self.registry)
+        write, content_type = choose_encoder(accepted)
+        return await asyncio.to_thread(write, self.registry), content_type

@@ -10,6 +10,7 @@ from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
+from gateway.monitoring.tracing import Run
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
+    from gateway.monitoring.tracing import Trace
     from synergai.domain import EngineName, Fault
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
@@ -38,10 +40,11 @@ if TYPE_CHECKING:
 
 
 class RequestId(NamedTuple):
-    """The id of a request's job, and the id that its client chose, or an empty one."""
+    """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
 
     job: JobId
     client: str = ""
+    trace: Trace | None = None
 
 
 class PendingRequest(Protocol):
@@ -75,6 +78,8 @@ class Request(JobHandler):
         "job",
         "metrics",
         "result",
+        "run",
+        "trace",
         "usage",
     )
 
@@ -85,6 +90,7 @@ class Request(JobHandler):
         data: bytes,
         metrics: EngineMetrics,
         usage: TenantUsage | None,
+        trace: Trace | None,
         *,
         timings: bool,
     ) -> None:
@@ -95,6 +101,8 @@ class Request(JobHandler):
         self.data = data
         self.metrics = metrics
         self.usage = usage
+        self.trace = trace
+        self.run: Run | None = None
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
         self.accuracy = 0.0
@@ -154,6 +162,14 @@ class Request(JobHandler):
         # Workers report their compute time themselves; bound it by the elapsed time.
         compute_s = min(progress.compute_s, worker_s)
         self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+        if self.trace is not None:
+            self.run = Run(
+                worker=assignment.worker_id,
+                configuration=str(assignment.configuration),
+                dispatched_at=progress.dispatched_at,
+                compute_s=compute_s,
+                estimate_s=assignment.estimate_s,
+            )
         configuration = assignment.configuration
         if variant := configuration.variant or self.job.variant:
             statistics = self.metrics.variant(variant).statistics
@@ -208,7 +224,7 @@ class Inference:
         charged: bool = False,
     ) -> Request:
         """Accept and enqueue a request, of `tenant` if its parameters name none."""
-        job_id, client_id = request_id or RequestId(self.new_id())
+        job_id, client_id, trace = request_id or RequestId(self.new_id())
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message
@@ -267,7 +283,7 @@ class Inference:
                 usage.end_request()
             self.count_rejected(engine.name, tenant, error)
             raise
-        request = Request(self, job, data, metrics, usage, timings=options.timings)
+        request = Request(self, job, data, metrics, usage, trace, timings=options.timings)
         self._dispatcher.submit(job, request, ready=1)
         return request
 
@@ -329,10 +345,15 @@ class Inference:
         outcome = request_outcome(error, late=late)
         metrics.requests.count(outcome)
         self._metrics.tenants.count_request(request.job.tenant, outcome)
+        trace_id = ""
+        if request.trace is not None:
+            trace_id = request.trace.end(request.job, request.run, error, now)
         if error is None:
             if request.dispatched_at is not None:
                 run_s = now - request.dispatched_at
                 metrics.requests.observe_run(request.estimate_s, run_s)
+                if trace_id:
+                    metrics.requests.run.show(run_s, trace_id, self._clock.to_unix(now))
             if request.accuracy:
                 metrics.count_answer(request.accuracy, request.job.min_accuracy, late=late)
         else:

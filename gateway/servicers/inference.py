@@ -14,7 +14,7 @@ from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.request_ids import id_from_metadata
+from synergai.protocol.request_ids import ids_from_metadata
 from synergai.protocol.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class InferenceServicer:
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         metadata = context.invocation_metadata() or ()
-        tenant, chosen = tenant_from_metadata(metadata), id_from_metadata(metadata)
+        tenant, ids = tenant_from_metadata(metadata), ids_from_metadata(metadata)
         budget_s = rpc.budget_s(context)
         peer = partial(_peer, context)
-        response = bytes(await self._calls.infer(request, budget_s, tenant, peer, chosen))
+        response = bytes(await self._calls.infer(request, budget_s, tenant, peer, ids))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response

@@ -20,7 +20,7 @@ from gateway.servicers.engine_messages import engine_config, engine_metadata, en
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.request_codec import names_regions
-from synergai.protocol.request_ids import valid_id
+from synergai.protocol.request_ids import NO_IDS, TRACEPARENT, valid_id
 from synergai.versions import (
     parse_version,
     split_variant,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics
+    from gateway.monitoring.tracing import Trace, Tracing
     from gateway.requests.held import HeldRequests
     from gateway.requests.inference import Inference, PendingRequest
     from gateway.requests.shared_memory import SharedMemoryRegions
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.request_ids import CallIds
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
 
@@ -92,6 +94,7 @@ class InferenceCalls:
         model_control: ModelControl,
         regions: SharedMemoryRegions,
         clock: Clock,
+        tracing: Tracing | None = None,
     ) -> None:
         self.metadata = server_metadata()
         self._inference = inference
@@ -104,6 +107,7 @@ class InferenceCalls:
         self._model_control = model_control
         self._regions = regions
         self._clock = clock
+        self._tracing = tracing
 
     def is_ready(self) -> bool:
         """Return whether requests are accepted."""
@@ -117,10 +121,10 @@ class InferenceCalls:
         budget_s: float | None,
         tenant: str,
         peer: Callable[[], Peer],
-        chosen_id: str = "",
+        ids: CallIds = NO_IDS,
     ) -> Buffer:
         """Run one request and return the serialised response; cancelling cancels it."""
-        pending = self.begin(raw, budget_s, tenant, peer, chosen_id)
+        pending = self.begin(raw, budget_s, tenant, peer, ids)
         try:
             return await pending.result
         except asyncio.CancelledError:
@@ -133,15 +137,18 @@ class InferenceCalls:
         budget_s: float | None,
         tenant: str,
         peer: Callable[[], Peer],
-        chosen_id: str = "",
+        ids: CallIds = NO_IDS,
     ) -> PendingRequest:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
-        `chosen_id` is the id that the client chose for the call, if any. It precedes the message's.
+        The `ids` of the call precede those of the message.
         """
         caller, tensors = current_caller(), None
+        message = raw.parsed.message
         request_id = RequestId(
-            self._inference.new_id(), chosen_id or valid_id(raw.parsed.message.id)
+            self._inference.new_id(),
+            ids.chosen or valid_id(message.id),
+            None if self._tracing is None else self._trace(self._tracing, ids, message),
         )
         request: PendingRequest
         try:
@@ -159,10 +166,22 @@ class InferenceCalls:
                 )
         except SynergaiError as error:
             error.request_id = request_id.job
+            if request_id.trace is not None:
+                shown = request_id.client or request_id.job
+                request_id.trace.refuse(message.model_name, shown, error)
             if isinstance(error, REFUSALS):
-                record_refusal(error, raw.parsed.message.model_name)
+                record_refusal(error, message.model_name)
             raise
         return request if tensors is None else SharedMemoryRequest(request, tensors)
+
+    def _trace(
+        self, tracing: Tracing, ids: CallIds, message: inference_pb2.ModelInferRequest
+    ) -> Trace | None:
+        """Return the trace of a request, if it is sampled."""
+        traceparent = ids.traceparent
+        if not traceparent and TRACEPARENT in message.parameters:
+            traceparent = message.parameters[TRACEPARENT].string_param
+        return tracing.begin(traceparent)
 
     # --- engines --------------------------------------------------------------------------------
 

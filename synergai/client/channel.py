@@ -13,7 +13,7 @@ from synergai.client.forks import check_not_forked
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.bearer_token import authorized
 from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.request_ids import id_from_metadata
+from synergai.protocol.request_ids import ids_from_metadata
 from synergai.protocol.rpc import channel_options
 from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
@@ -160,7 +160,7 @@ class GatewayChannel:
     def to_error(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
         """Return the error that a failed call stands for."""
         error = error_from_call(self.target, failure.code(), failure.details() or "")
-        error.request_id = id_from_metadata(failure.trailing_metadata() or ())
+        error.request_id = ids_from_metadata(failure.trailing_metadata() or ()).chosen
         return error
 
     def cancellation_cause(self, cancellation: asyncio.CancelledError) -> BaseException:

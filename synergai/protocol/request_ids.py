@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 REQUEST_ID: Final = "request-id"
 """Metadata and header with the id of a request: of a call, as its client chose it, and of every
 error; in a stream, a parameter of the failed response."""
+TRACEPARENT: Final = "traceparent"
+"""Metadata and header with the trace context of a call (W3C Trace Context); in a stream, a
+parameter of the request."""
 _VALID: Final = re.compile("[!-~]{1,128}")
 """What can be printed and sent in a header; clients may write anything."""
 
@@ -20,9 +23,22 @@ def valid_id(*given: str) -> str:
     return next((text for text in given if _VALID.fullmatch(text)), "")
 
 
-def id_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the valid id in a call's metadata; empty if there is none."""
+class CallIds(NamedTuple):
+    """What a client says to find a call again: an id, and the trace that it is part of."""
+
+    chosen: str = ""
+    traceparent: str = ""
+
+
+NO_IDS: Final = CallIds()
+
+
+def ids_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> CallIds:
+    """Return the valid id and the trace context in a call's metadata."""
+    chosen = traceparent = ""
     for key, content in metadata:
         if key == REQUEST_ID:
-            return valid_id(str(content))
-    return ""
+            chosen = valid_id(str(content))
+        elif key == TRACEPARENT:
+            traceparent = str(content)
+    return CallIds(chosen, traceparent) if chosen or traceparent else NO_IDS

@@ -32,7 +32,7 @@ from synergai.errors import (
 from synergai.protocol.grpcio.connections import shut_down_connection
 from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
-from synergai.protocol.request_ids import REQUEST_ID, id_from_metadata
+from synergai.protocol.request_ids import REQUEST_ID, ids_from_metadata
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,
@@ -145,7 +145,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """
     await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
-    chosen = id_from_metadata(context.invocation_metadata() or ())
+    chosen = ids_from_metadata(context.invocation_metadata() or ()).chosen
     if request_id := chosen or error.request_id:
         trailers.append((REQUEST_ID, request_id))
     if (after_ms := retry_after_ms(error)) is not None:

@@ -19,8 +19,8 @@ from gateway.servicers.inference_calls import InferenceCalls
 DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
 
 
-async def render() -> bytes:
-    return b""
+async def render(_accepted: str) -> tuple[bytes, str]:
+    return b"", ""
 
 
 def routes() -> list[Route]:
