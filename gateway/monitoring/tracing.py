@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _VALID: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED: Final = 1
+_UNSAMPLED: Final = "02468ace"
+"""Last digits of flags without `_SAMPLED`."""
+_LENGTH: Final = 55
 _MAX_NAME: Final = 128
 """Characters of an engine's name as a client wrote it."""
 _CLOSE_S: Final = 2.0
@@ -88,6 +91,8 @@ class Tracing:
 
     def begin(self, traceparent: str) -> Trace | None:
         """Return the trace of a new request if it is sampled; an invalid context counts as none."""
+        if len(traceparent) == _LENGTH and traceparent[-1] in _UNSAMPLED:
+            return None  # the most frequent case
         found = _VALID.fullmatch(traceparent) if traceparent else None
         if found is None:
             return Trace(self, None) if random.random() < self._share else None
