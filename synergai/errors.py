@@ -143,6 +143,10 @@ class Overloaded(SynergaiError):
     """The work was shed: a queue is full, or no worker can meet the deadline."""
 
 
+class Infeasible(Overloaded):
+    """No worker is expected to answer the request before its deadline."""
+
+
 class ResponseTooLarge(Overloaded):
     """The response exceeds the size limit of a message; unlike other overload, it will again."""
 

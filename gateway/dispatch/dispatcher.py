@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
     from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
+    from synergai.explanations.facts import Cause, Explanation
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
@@ -235,6 +236,19 @@ class Dispatcher:
     def expected_answer_s(self, job: Job) -> float | None:
         """Return the seconds until a new request would be answered at the earliest, if known."""
         return self._core.expected_answer_s(job, self._clock.now())
+
+    def explain(self, name: str) -> Iterator[Explanation]:
+        """Yield what is known of the requests and jobs with an id, the newest first."""
+        return self._core.explain(name, self._clock.now())
+
+    def explained_s(self) -> float | None:
+        """Return for how long explanations have been kept at present; None if there are none."""
+        since = self._core.explained_since
+        return None if math.isinf(since) else self._clock.now() - since
+
+    def refused(self, job: Job, reason: str, refusal: Cause | None) -> None:
+        """Note a request that was refused on arrival; without `refusal`, as infeasible."""
+        self._core.refused(job, reason, refusal, self._clock.now())
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete, in monotonic seconds; None if unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
@@ -13,8 +13,20 @@ from gateway.monitoring.counts import request_outcome
 from gateway.monitoring.tracing import Run
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
-from synergai.domain import Job, JobId, JobState
-from synergai.errors import Cancelled, DeadlineExceeded, EnginePending, Overloaded, SynergaiError
+from synergai.domain import EngineName, Job, JobId, JobState
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EnginePending,
+    EngineUnusable,
+    Infeasible,
+    NotFound,
+    Overloaded,
+    QuotaExceeded,
+    SynergaiError,
+    Unavailable,
+    VersionNotFound,
+)
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.validation import check_header
 from synergai.versions import split_variant, split_version, versioned_variant
@@ -32,11 +44,26 @@ if TYPE_CHECKING:
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from gateway.monitoring.tracing import Trace
-    from synergai.domain import EngineName, Fault
+    from synergai.domain import Fault
+    from synergai.explanations.facts import Cause
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
+
+
+_MAX_NAME: Final = 200
+"""Characters that are kept of the name of an unknown engine."""
+_REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
+    (Infeasible, None),
+    (QuotaExceeded, "quota"),
+    (Overloaded, "refused"),
+    (VersionNotFound, "version"),
+    (NotFound, "no worker"),
+    (EngineUnusable, "no worker"),
+    (Unavailable, "no worker"),
+)
+"""Causes of the refusals that are remembered; without one, the core knows it."""
 
 
 class RequestId(NamedTuple):
@@ -241,10 +268,12 @@ class Inference:
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
             self._metrics.engine("unknown").requests.count(request_outcome(error))
+            name = EngineName(message.model_name[:_MAX_NAME])
+            self._note_refused(error, self._bare_job(job_id, client_id, name, tenant))
             raise
         metrics = self._metrics.engine(engine.name)
         options = DEFAULT_OPTIONS
-        usage = None
+        usage = job = None
         try:
             if parameters := message.parameters:
                 options = parse_options(parameters)
@@ -282,6 +311,8 @@ class Inference:
             if usage is not None:
                 usage.end_request()
             self.count_rejected(engine.name, tenant, error)
+            job = job or self._bare_job(job_id, client_id, engine.name, tenant)
+            self._note_refused(error, job)
             raise
         request = Request(self, job, data, metrics, usage, trace, timings=options.timings)
         self._dispatcher.submit(job, request, ready=1)
@@ -326,10 +357,24 @@ class Inference:
         """Refuse a request that no worker is expected to complete in time."""
         expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
-            raise Overloaded(
+            raise Infeasible(
                 f"a response of engine {job.engine!r} would take about {expected_s:.2g} s now, but "
                 f"the deadline is in {budget_s:.2g} s: allow more time, or try later"
             )
+
+    def _bare_job(self, job_id: JobId, client_id: str, engine: EngineName, tenant: str) -> Job:
+        """Return the job of a request that was refused before its options were known."""
+        now = self._clock.now()
+        return Job(
+            id=job_id, engine=engine, queries=1, arrival=now, tenant=tenant, client_id=client_id
+        )
+
+    def _note_refused(self, error: SynergaiError, job: Job) -> None:
+        """Let the core remember a refusal, unless the request itself is wrong."""
+        for kind, refusal in _REFUSALS:
+            if isinstance(error, kind):
+                self._dispatcher.refused(job, str(error), refusal)
+                return
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel the job of a request."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
+from gateway.jobs.explanations import explain
 from synergai.domain import UnusableSession
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import validate_name
@@ -74,6 +77,7 @@ class FleetServicer:
             "synergai.v1.Fleet",
             {
                 "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),
+                "Explain": rpc.unary(self.explain, fleet_pb2.ExplainRequest),
                 "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
@@ -99,6 +103,13 @@ class FleetServicer:
                 or any(caller.may(Role.OBSERVE, engine=name) for name in worker.engines)
             ]
         )
+
+    async def explain(
+        self, request: fleet_pb2.ExplainRequest, _context: Context
+    ) -> fleet_pb2.Explanation:
+        """Explain where the time of a request or job went."""
+        found = explain(current_caller(), self._dispatcher, request.id)
+        return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
 
     async def get_dictionary(
         self, request: fleet_pb2.GetDictionaryRequest, _context: Context

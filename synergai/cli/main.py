@@ -87,6 +87,9 @@ APPLICATIONS: Final = {
         _USE,
         "cli,client",
     ),
+    "explain": Application(
+        "synergai.cli.explain:app", "Say why a request or job is late.", _USE, "cli,client"
+    ),
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "synergai.cli.engines:app",

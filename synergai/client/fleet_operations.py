@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.connection import Connection
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
 from synergai.errors import NotFound, Unavailable
+from synergai.explanations.facts import Explanation
 from synergai.protocol.converters import profile_entry_from_proto
 from synergai.v1 import fleet_pb2
 from synergai.versions import validate_stored_version
@@ -40,6 +43,20 @@ class FleetOperations(Connection):
         method = self._channel.fleet.ListWorkers
         response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Explain why a request or job is late, was refused or waits.
+
+        Args:
+            request_id: id of a job, of a request that failed (`SynergaiError.request_id`), or the
+                one that a client gave its request.
+
+        Raises:
+            NotFound: the gateway keeps no explanation of it.
+        """
+        request = fleet_pb2.ExplainRequest(id=request_id)
+        response = await self._channel.call(self._channel.fleet.Explain, request)
+        return msgspec.json.decode(response.json, type=Explanation)
 
     async def engine(self, name: str, *, deadline: float | None = None) -> Engine:
         """Return an engine's description: its inputs, outputs and version.

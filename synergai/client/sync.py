@@ -164,6 +164,7 @@ class SyncClient:
 
     ready = _waiting(Client.ready)
     workers = _waiting(Client.workers)
+    explain = _waiting(Client.explain)
     dictionary = _waiting(Client.dictionary)
     engine = _waiting(Client.engine)
     load = _waiting(Client.load)

@@ -28,6 +28,7 @@ from synergai.scheduling import events
 from synergai.scheduling.rules.active_jobs import ActiveJobs
 from synergai.scheduling.rules.decisions import Decisions
 from synergai.scheduling.rules.failures import Failures
+from synergai.scheduling.rules.history import History
 from synergai.scheduling.rules.interleaving import Interleaver
 from synergai.scheduling.rules.kernel import State
 from synergai.scheduling.rules.leases import Leases
@@ -40,9 +41,10 @@ from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
+    from synergai.explanations.facts import Cause, End, Explanation
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.events import (
         AssignmentEnded,
@@ -72,7 +74,8 @@ class SchedulerCore:
         leases = self._leases = Leases(state, epoch)
         probes = self._probes = Probes(state)
         residency = self._residency = Residency(state)
-        jobs = self._jobs = ActiveJobs(state, leases, probes, residency)
+        history = self._history = History(state)
+        jobs = self._jobs = ActiveJobs(state, leases, probes, residency, history)
         outliers = self._outliers = Outliers(state, jobs)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
@@ -143,7 +146,7 @@ class SchedulerCore:
     def expected_answer_s(self, job: Job, now: float) -> float | None:
         """Return the seconds until a new request would be answered; None if unknown."""
         self.state.now = now
-        request = JobRecord(job, self.state.queue.newest + 1, Ranges.complement((), 1), 1)
+        request = _record_of(job, self.state.queue.newest + 1)
         self.state.waiting.rank(request)
         return self._interleaver.expected_answer_s(
             request, interruptible=not self.state.settings.strict
@@ -153,6 +156,27 @@ class SchedulerCore:
         """Return when a job is expected to complete; None if it has ended or that is unknown."""
         self.state.now = now
         return self._jobs.expected_completion(job_id)
+
+    def explain(self, name: str, now: float) -> Iterator[Explanation]:
+        """Yield what is known of the requests and jobs with an id, the newest first.
+
+        `name` is the gateway's id, or the id that a client gave its request.
+        """
+        self.state.now = now
+        for job in reversed(self._jobs.by_id.values()):
+            if name in (job.job.id, job.job.client_id):
+                yield self._history.explain(job)
+        yield from self._history.find(name)
+
+    @property
+    def explained_since(self) -> float:
+        """When the oldest request or job ended that can be explained; infinite without any."""
+        return self._history.kept_since
+
+    def refused(self, job: Job, reason: str, refusal: Cause | None, now: float) -> None:
+        """Note a request that was refused on arrival; without `refusal`, as infeasible."""
+        self.state.now = now
+        self._history.refused(_record_of(job), reason, refusal)
 
     @property
     def queued(self) -> int:
@@ -234,16 +258,18 @@ class SchedulerCore:
         if lease is None:
             return
         done, stopped = max(event.done, lease.done), event.outcome is Outcome.STOPPED
-        self._hear(lease, completed=event.outcome is Outcome.COMPLETED)
+        completed = event.outcome is Outcome.COMPLETED
+        self._hear(lease, completed=completed)
         lease.batch_size = event.batch
         if new := self._leases.record_progress(lease, done, event.compute_s, final=True):
             self._interleaver.progressed(lease, new)
         if lease.done:
             self._profiles.learn(lease)
-        self._jobs.release(lease, stopped=stopped)
+        end: End = "stopped" if stopped else "completed" if completed else "failed"
+        self._jobs.release(lease, end, event.detail)
         if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
             self._decisions.interrupted(lease)
-        if event.outcome is not Outcome.COMPLETED or lease.remaining:
+        if not completed or lease.remaining:
             self._failures.ended(lease, event)
 
     def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
@@ -256,3 +282,8 @@ class SchedulerCore:
         if completed:
             self._outliers.completed(worker)
         return worker
+
+
+def _record_of(request: Job, sequence: int = 0) -> JobRecord:
+    """Return the record that a request would have."""
+    return JobRecord(request, sequence, Ranges.complement((), 1), 1)

@@ -64,6 +64,11 @@ class FleetStub:
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/synergai.v1.Fleet/Explain',
+                request_serializer=synergai_dot_v1_dot_fleet__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_fleet__pb2.Explanation.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -110,6 +115,13 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +154,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.SetVersionPolicy,
                     request_deserializer=synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.ExplainRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_fleet__pb2.Explanation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,6 +323,33 @@ class Fleet:
             '/synergai.v1.Fleet/SetVersionPolicy',
             synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.SerializeToString,
             synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/synergai.v1.Fleet/Explain',
+            synergai_dot_v1_dot_fleet__pb2.ExplainRequest.SerializeToString,
+            synergai_dot_v1_dot_fleet__pb2.Explanation.FromString,
             options,
             channel_credentials,
             insecure,

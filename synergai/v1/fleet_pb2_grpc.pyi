@@ -43,6 +43,8 @@ class FleetStub:
     """Returns which version of an engine requests get that name none, and figures of all versions."""
     SetVersionPolicy: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.SetVersionPolicyRequest, _fleet_pb2.VersionPolicy]
     """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ExplainRequest, _fleet_pb2.Explanation]
+    """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -59,6 +61,8 @@ class FleetAsyncStub(FleetStub):
     """Returns which version of an engine requests get that name none, and figures of all versions."""
     SetVersionPolicy: _aio.UnaryUnaryMultiCallable[_fleet_pb2.SetVersionPolicyRequest, _fleet_pb2.VersionPolicy]  # type: ignore[assignment]
     """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
+    Explain: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ExplainRequest, _fleet_pb2.Explanation]  # type: ignore[assignment]
+    """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -108,5 +112,13 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.VersionPolicy, _abc.Awaitable[_fleet_pb2.VersionPolicy]]:
         """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _fleet_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.Explanation, _abc.Awaitable[_fleet_pb2.Explanation]]:
+        """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -40,6 +40,7 @@ ORDER = {
         "domain",
         "jobs",
         "runtime",
+        "explanations",
         "profiles",
         "routes",
         "protocol",
@@ -141,7 +142,17 @@ APART = {
 }
 """Parts of the library that stand side by side, whatever their order."""
 
-PURE = {"errors", "names", "domain", "jobs", "profiles", "routes", "scheduling"}
+PURE = {
+    "errors",
+    "names",
+    "domain",
+    "jobs",
+    "versions",
+    "explanations",
+    "profiles",
+    "routes",
+    "scheduling",
+}
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 

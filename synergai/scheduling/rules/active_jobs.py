@@ -9,6 +9,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from synergai.domain import JobState
 from synergai.scheduling.events import Expire, Finish, Revoke
 from synergai.scheduling.policies.water_filling import water_fill
 from synergai.scheduling.state.ranges import Ranges
@@ -16,12 +17,14 @@ from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
     from synergai.domain import JobId, Session, WorkerId
+    from synergai.explanations.facts import End
     from synergai.scheduling.events import (
         AssignmentsRevoked,
         JobArrived,
         JobCancelled,
         QueriesReady,
     )
+    from synergai.scheduling.rules.history import History
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
@@ -32,8 +35,16 @@ if TYPE_CHECKING:
 class ActiveJobs:
     """Lets jobs enter and leave the system, and ends their assignments."""
 
-    def __init__(self, state: State, leases: Leases, probes: Probes, residency: Residency) -> None:
+    def __init__(
+        self,
+        state: State,
+        leases: Leases,
+        probes: Probes,
+        residency: Residency,
+        history: History,
+    ) -> None:
         self._state = state
+        self._history = history
         self._leases = leases
         self._probes = probes
         self._residency = residency
@@ -74,10 +85,14 @@ class ActiveJobs:
     def cancel(self, event: JobCancelled) -> None:
         """Remove a job that is no longer wanted."""
         if job := self.by_id.get(event.job_id):
-            self.abort(job)
+            self.abort(job, JobState.CANCELLED)
 
-    def abort(self, job: JobRecord) -> None:
-        """Remove the job and stop its assignments in flight."""
+    def abort(self, job: JobRecord, ended: JobState, reason: str = "") -> None:
+        """Remove a job, which ended in a state, and stop its assignments in flight."""
+        self._history.ended(job, ended, reason)
+        self._remove(job)
+
+    def _remove(self, job: JobRecord) -> None:
         state = self._state
         del self.by_id[job.job.id]
         job.removed = True
@@ -91,19 +106,22 @@ class ActiveJobs:
 
     def finish(self, job: JobRecord) -> None:
         """Remove a job whose queries are all recorded."""
+        if job.runs is not None:
+            self._history.ended(job, JobState.SUCCEEDED)
         # An assignment whose queries are all recorded may not have ended yet.
-        self.abort(job)
+        self._remove(job)
         self._state.commands.append(Finish(job.job.id))
 
     def _expire(self, job: JobRecord) -> None:
-        self.abort(job)
+        self.abort(job, JobState.EXPIRED)
         self._state.commands.append(Expire(job.job.id))
 
     # --- assignments --------------------------------------------------------------------
 
-    def release(self, lease: Lease, *, stopped: bool = False) -> None:
-        """End a lease; its job finishes if nothing of it remains."""
-        self._leases.release(lease, stopped=stopped)
+    def release(self, lease: Lease, end: End, detail: str = "") -> None:
+        """End a lease in some way; its job finishes if nothing of it remains."""
+        self._history.released(lease, end, detail)
+        self._leases.release(lease, stopped=end in ("stopped", "revoked"))
         self._residency.released(lease)
         self._probes.finished(lease.assignment.id)
         job = lease.job
@@ -115,7 +133,7 @@ class ActiveJobs:
         for lease in worker.all_leases():
             if session is None or lease.session == session:
                 self._state.commands.append(Revoke(lease.assignment.id, worker.id))
-                self.release(lease, stopped=True)
+                self.release(lease, "revoked")
 
     def revoke_all(self, event: AssignmentsRevoked) -> None:
         """Take back the assignments of a worker whose reports are not trusted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from synergai.domain import JobState
 from synergai.scheduling.events import Reject
 from synergai.scheduling.policy import Assign, Expect, Preempt
 from synergai.scheduling.state.records import MEASURED_S, is_brief
@@ -125,14 +126,12 @@ class Decisions:
         for job in self._state.waiting.infeasible():
             remaining_s = job.job.deadline - self._state.now
             fastest_s = job.job.deadline - job.latest_start
-            self._jobs.abort(job)
-            self._state.commands.append(
-                Reject(
-                    job.job.id,
-                    f"no worker can meet the deadline: the fastest needs {fastest_s:.3g} s, "
-                    f"{max(0.0, remaining_s):.3g} s remain",
-                )
+            reason = (
+                f"no worker can meet the deadline: the fastest needs {fastest_s:.3g} s, "
+                f"{max(0.0, remaining_s):.3g} s remain"
             )
+            self._jobs.abort(job, JobState.REJECTED, reason)
+            self._state.commands.append(Reject(job.job.id, reason))
 
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         for job, worker in probes:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Fault, Outcome, Session
+from synergai.domain import Fault, JobState, Outcome, Session
 from synergai.scheduling.events import Fail, Pause
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Failures:
         if fault is Fault.OUT_OF_MEMORY:
             most = 1 if lacks_memory and job.is_request else MEMORY_FAULTS
         if fault.is_of_query or no_worker_left or job.faults >= most:
-            self._jobs.abort(job)
+            self._jobs.abort(job, JobState.FAILED, detail)
             self._state.commands.append(Fail(job.job.id, detail, fault))
         elif lacks_memory:
             self._hold(job)

@@ -187,6 +187,8 @@ class Leases:
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
+        if mode := configuration.power_mode:
+            lease.switches_mode = worker.power_mode not in (None, mode)
         self._by_id[assignment.id] = lease
         job.leases[assignment.id] = lease
         worker.append(lease, now)

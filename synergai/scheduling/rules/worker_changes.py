@@ -87,7 +87,7 @@ class WorkerChanges:
         for forget in state.forget_worker:
             forget(worker)
         for lease in worker.all_leases():
-            self._jobs.release(lease)
+            self._jobs.release(lease, "left")
         self._rerank(worker.engines)
 
     def drain(self, _event: WorkerDraining, worker: WorkerRecord) -> None:

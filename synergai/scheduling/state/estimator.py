@@ -68,6 +68,11 @@ class Estimator:
             found = worker.estimates[engine] = self._compute(engine, worker)
             return found
 
+    def current(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return `estimates` without keeping them: what decisions rest on does not change."""
+        known = worker.estimates.get(engine)
+        return self._compute(engine, worker) if known is None else known
+
     def for_job(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
         """Return the cost of a job's engine on `worker`, in variants that the job may use now.
 

@@ -13,6 +13,7 @@ from synergai.domain import Session
 from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit, Observed
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable
 
     from synergai.domain import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Variant,
         WorkerId,
     )
+    from synergai.explanations.facts import Run
     from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Estimate
@@ -100,6 +102,7 @@ class Lease:
         awaited_since: when a request first waited for the loaded session that it measures.
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
         group: None if it runs concurrently.
+        switches_mode: its worker switches the power mode for it.
     """
 
     assignment: Assignment
@@ -122,6 +125,7 @@ class Lease:
     awaited_since: float | None = None
     is_long_probe: bool = False
     group: Group | None = None
+    switches_mode: bool = False
 
     def __post_init__(self) -> None:
         if self.estimate is not None:
@@ -211,6 +215,7 @@ class JobRecord:
         lane: where it is queued; None while it is not queued.
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
+        runs: its ended assignments, the newest ones; see `rules.history`.
     """
 
     job: Job
@@ -230,6 +235,7 @@ class JobRecord:
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
     removed: bool = False
+    runs: deque[Run] | None = None
     is_request: bool = field(init=False)
     limit: Limit | None = None
 

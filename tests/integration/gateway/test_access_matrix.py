@@ -102,6 +102,8 @@ GRPC_CALLS = {
     # The job has no upload, which only those learn that may see it.
     "synergai.v1.Jobs/Results": Call(("submit", "observe"), MISSING, MISSING, "no results"),
     "synergai.v1.Fleet/ListWorkers": Call(("observe",), HIDDEN),
+    # Of what ended in time, nothing is kept.
+    "synergai.v1.Fleet/Explain": Call(READ, MISSING, MISSING, MISSING),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
     "synergai.v1.Fleet/ForgetEngine": Call(("operate",), DENIED),
@@ -158,6 +160,7 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Results": jobs_pb2.ResultsRequest(job_id=job_id),
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
+        "synergai.v1.Fleet/Explain": fleet_pb2.ExplainRequest(id=job_id),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "synergai.v1.Fleet/GetVersionPolicy": fleet_pb2.GetVersionPolicyRequest(engine=ECHO),
         "synergai.v1.Fleet/SetVersionPolicy": fleet_pb2.SetVersionPolicyRequest(

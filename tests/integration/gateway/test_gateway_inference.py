@@ -9,12 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
+import msgspec
 import pytest
 from grpc_health.v1 import health_pb2
 
+from synergai.explanations.facts import Explanation
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
-from synergai.v1 import common_pb2, hub_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
 from tests.integration.gateway.conftest import both_servers
 from tests.message_fields import RequestFactory, RequestFields
@@ -73,6 +75,45 @@ async def test_every_error_of_a_request_has_its_id(
     assert f"request {crashed}" in caplog.text
     assert await failed(unknown, ("request-id", "frame-7")) == "frame-7"
     assert await failed(unknown, ("request-id", "two words")) not in ("two words", refused)
+
+
+async def explained(caller: Caller, request_id: str) -> Explanation:
+    answer = await caller.fleet.Explain(fleet_pb2.ExplainRequest(id=request_id))
+    return msgspec.json.decode(answer.json, type=Explanation)
+
+
+async def test_late_request_is_explained_by_what_ran_ahead_of_it(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+) -> None:
+    await caller.profile()
+    agent.answer = agent.hold
+    ahead = caller.oip.ModelInfer(a_request(id="ahead"), timeout=30)
+    await agent.until(lambda: len(agent.assignments) == 1)
+    waits = a_request(id="frame-7", parameters=parameter(timeout=300_000))
+    failure = await caller.failure(caller.oip.ModelInfer(waits, timeout=30))
+    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    found = await explained(caller, "frame-7")
+    made = dict(failure.trailing_metadata() or ())["request-id"]
+    assert (found.id, found.state, found.cause) == (made, "expired", "busy")
+    assert "which ran" in " ".join(found.sentences)
+    ahead.cancel()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_refused_request_is_explained_by_its_refusal(
+    caller: Caller, a_request: RequestFactory
+) -> None:
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(model_version="7"), timeout=30))
+    found = await explained(caller, str(dict(failure.trailing_metadata() or ())["request-id"]))
+    assert found.cause == "version"
+    assert found.sentences == (f"Refused: {failure.details()}.",)
+
+
+async def test_explanation_of_an_unknown_id_says_how_long_ids_are_kept(caller: Caller) -> None:
+    unknown = caller.fleet.Explain(fleet_pb2.ExplainRequest(id="nobody"))
+    failure = await caller.failure(unknown)
+    assert failure.code() is grpc.StatusCode.NOT_FOUND
+    assert "'nobody': the gateway keeps the last 2,000 requests" in (failure.details() or "")
 
 
 async def test_failed_response_of_a_stream_has_the_id_of_its_request(

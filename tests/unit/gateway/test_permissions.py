@@ -4,8 +4,9 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.access.roles import Grant, Role
+from gateway.jobs.explanations import explain
 from synergai.domain import EngineName, JobSpec, JobState
-from synergai.errors import JobNotFound, PermissionDenied, Unauthenticated
+from synergai.errors import JobNotFound, NotFound, PermissionDenied, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.request_codec import RequestDecoder, RequestHeader
 from synergai.protocol.rpc import RawRequest
@@ -102,3 +103,20 @@ async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) ->
     await harness.flush_journal()
     with pytest.raises(Unauthenticated, match="removed from the access table"):
         await anext(statuses)
+
+
+async def test_explanation_is_for_the_tenant_and_hides_the_work_of_others(
+    harness: GatewayHarness,
+) -> None:
+    harness.add_worker()
+    camera, lab = client("camera", Role.INFER), client("lab", Role.INFER)
+    harness.inference.begin(lab, infer_request(), None)
+    request = harness.inference.begin(camera, infer_request(), 60.0)
+    name = request.job.id
+    assert explain(UNRESTRICTED, harness.dispatcher, name).tenant == "camera"
+    [mine] = explain(camera, harness.dispatcher, name).ahead
+    assert (mine.worker, mine.engine, mine.tenant) == ("w1", "", "")
+    [seen] = explain(client("eye", Role.OBSERVE, tenants="*"), harness.dispatcher, name).ahead
+    assert (seen.engine, seen.tenant) == ("echo", "lab")
+    with pytest.raises(NotFound, match="nothing is known of"):
+        explain(lab, harness.dispatcher, name)

@@ -1,0 +1,172 @@
+"""Sentences on an explanation, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from synergai.explanations.causes import cause_of
+from synergai.runtime.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.explanations.facts import Ahead, End, Explanation, Run, Verdict
+
+_NAMED: Final = 3
+"""How many pieces of work ahead, and workers without the engine, are named."""
+_NOTABLE: Final = 0.1
+"""Share of the whole time from which on a part of it is worth a sentence."""
+_SHORTEST_S: Final = 0.001
+_ENDS: Final[dict[End, str]] = {
+    "failed": "It failed on {worker} after {after}{detail}.",
+    "left": "{worker} left after {after}.",
+    "revoked": "It was taken back from {worker} after {after}, which had crashed or hung.",
+    "stopped": "It made way for more urgent work on {worker} after {after}.",
+    "yielded": "It yielded to a request on {worker} after {after}.",
+}
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with its unit."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.{0 if seconds >= 0.01 else 1}f} ms"
+    if seconds < 120:
+        return f"{seconds:.{1 if seconds < 10 else 0}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def worded(facts: Explanation) -> Explanation:
+    """Return an explanation with its cause and its sentences."""
+    return replace(facts, cause=cause_of(facts), sentences=tuple(sentences(facts)))
+
+
+def sentences(facts: Explanation) -> list[str]:
+    """Return an explanation in sentences: what happened, then what led to it."""
+    found = [_outcome(facts), *_waits(facts), *_runs(facts)]
+    if not facts.has_details:
+        found.append("So much was late at that time that nothing else was recorded.")
+    if not facts.workers or facts.refusal is not None:
+        return found
+    return found + list(_verdicts(facts))
+
+
+def _outcome(facts: Explanation) -> str:
+    took = duration(facts.total_s)
+    if facts.state == "rejected":
+        return f"Refused: {facts.reason}."
+    if facts.state == "failed":
+        return f"Failed after {took}: {facts.reason}."
+    if facts.state == "cancelled":
+        return f"Cancelled after {took}."
+    if facts.state == "expired":
+        return f"It was not done by its deadline, {took} after it arrived."
+    verb = "It took" if facts.has_ended else "It has waited" if not facts.runs else "It runs since"
+    if facts.budget_s is None:
+        return f"{verb} {took}. It has no deadline."
+    budget = duration(facts.budget_s)
+    if facts.late_s:
+        return f"Late by {duration(facts.late_s)}: {verb[0].lower()}{verb[1:]} {took} of {budget}."
+    early = duration(facts.budget_s - facts.total_s)
+    if facts.has_ended:
+        return f"On time, {early} before its deadline."
+    return f"{verb} {took}. Its deadline is in {early}."
+
+
+def _waits(facts: Explanation) -> Iterator[str]:
+    if facts.held_s:
+        yield f"It pauses for {duration(facts.held_s)} after its last failure."
+    if facts.waited_s < max(_NOTABLE * facts.total_s, _SHORTEST_S):
+        return
+    waited = duration(facts.waited_s)
+    if not facts.ahead:
+        yield f"Waited {waited}."
+        return
+    first, *others = facts.ahead[:_NAMED]
+    yield f"Waited {waited} for {first.worker}, which ran {_work(first)}."
+    for each in others:
+        yield f"{each.worker} ran {_work(each)}."
+
+
+def _work(ahead: Ahead) -> str:
+    if ahead.job:
+        text = f"{counted(ahead.queries, 'query')} of job {ahead.job}"
+    else:
+        text = counted(ahead.queries, "request") if ahead.engine else "other work"
+        text += f" of {ahead.engine}" if ahead.engine else ""
+    text += f" for {duration(ahead.seconds)}"
+    if ahead.earlier_s is None:
+        return text
+    size, side = duration(abs(ahead.earlier_s)), "earlier" if ahead.earlier_s > 0 else "later"
+    return f"{text} (deadline {size} {side})"
+
+
+def _runs(facts: Explanation) -> Iterator[str]:
+    for run in facts.runs:
+        until_s = facts.total_s if run.ended_s is None else run.ended_s
+        began_s = run.given_s if run.began_s is None else run.began_s
+        if run.end in _ENDS and run.done < run.queries:
+            yield _ENDS[run.end].format(
+                worker=run.worker,
+                after=duration(until_s - began_s),
+                detail=f": {run.detail}" if run.detail else "",
+            )
+        if run.setup_s and run.setup_s >= _NOTABLE * facts.total_s:
+            switch = f"to switch to mode {run.switched_to} and " if run.switched_to else ""
+            yield f"{run.worker} needed {duration(run.setup_s)} {switch}to load {facts.engine}."
+        yield from _estimate(run, facts, until_s - run.given_s)
+
+
+def _estimate(run: Run, facts: Explanation, took_s: float) -> Iterator[str]:
+    if run.estimated_s is None or run.end not in ("running", "completed"):
+        return
+    if took_s - run.estimated_s >= _NOTABLE * facts.total_s:
+        verb = "took" if run.end == "completed" else "has taken"
+        estimated = duration(run.estimated_s)
+        yield f"{run.worker} {verb} {duration(took_s)}; {estimated} were estimated."
+
+
+def _verdicts(facts: Explanation) -> Iterator[str]:
+    without = [verdict.worker for verdict in facts.workers if verdict.obstacle == "engine"]
+    for verdict in facts.workers:
+        if verdict.obstacle not in ("", "engine"):
+            yield f"{verdict.worker} {_verdict(verdict, facts)}."
+    if len(without) == len(facts.workers):
+        yield f"No worker has {facts.engine}."
+    elif without:
+        names = ", ".join(without[:_NAMED]) + (" and others" if len(without) > _NAMED else "")
+        yield f"Without {facts.engine}: {names}."
+
+
+def _verdict(verdict: Verdict, facts: Explanation) -> str:
+    seconds = duration(verdict.seconds or 0.0)
+    needed, setup = duration(verdict.needed_s or 0.0), duration(verdict.setup_s)
+    excess = f"{duration(verdict.too_many_s or 0.0)} too many"
+    tense = "was" if facts.has_ended else "is"
+    not_ok = f"{tense} not acceptable"
+    match verdict.obstacle:
+        case "version":
+            return f"{not_ok}: it has {verdict.detail}"
+        case "variant":
+            return f"{not_ok}: it has no variant that may be used"
+        case "draining":
+            return f"{not_ok}: it drains"
+        case "ejected":
+            return f"{not_ok}: it made no progress, and gets no work for {seconds}"
+        case "paused":
+            return f"{not_ok}: {facts.engine} crashed or lacked memory there; paused for {seconds}"
+        case "unprofiled":
+            return f"{not_ok}: its speed is not known"
+        case "slow":
+            return f"{not_ok}: it needs {needed}, {excess}"
+        case "loading":
+            return f"{not_ok}: it needs {needed}, of which {setup} to load, {excess}"
+        case "mode switch":
+            return f"{not_ok}: it needs {needed}, of which {setup} to switch its mode, {excess}"
+        case "left":
+            return f"left after {seconds}"
+        case _ if verdict.too_many_s is not None:
+            return f"{tense} busy for {seconds}; with the {needed} that it needs, {excess}"
+        case _:
+            return f"{tense} busy for {seconds}" + (" of the wait" if facts.has_ended else "")

@@ -1,0 +1,354 @@
+"""History of what was late, refused or interrupted, for explanations.
+
+A request or job that ends in time leaves no trace but that its worker was busy. Everything is
+bounded, and details are recorded of a limited number of requests per second: under overload, when
+most are late, the core has no time to say why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from synergai.domain import JobId, JobState
+from synergai.explanations.facts import Ahead, Explanation, Run, Verdict
+from synergai.versions import split_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from synergai.domain import Job, WorkerId
+    from synergai.explanations.facts import Cause, End, Obstacle
+    from synergai.scheduling.rules.kernel import State
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+
+KEPT: Final = 2000
+"""Requests and jobs whose explanations are kept once they have ended."""
+MAX_REASON: Final = 500
+DETAILED_PER_S: Final = 50
+_SLOW_S: Final = 1.0
+"""Time from which on a request or job without a deadline is kept as well."""
+_STRETCHES: Final = 32
+"""Pieces of work that are remembered of each worker."""
+_RUNS: Final = 16
+_AHEAD: Final = 8
+_VERDICTS: Final = 16
+_LEFT: Final = 32
+_APART_S: Final = 0.1
+"""Idle time of a worker between two requests that makes them separate pieces of work."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stretch:
+    """Work of a worker: a job, or requests of an engine in a row."""
+
+    job: Job
+    is_request: bool
+    queries: int
+    since: float
+    until: float
+
+    def precedes(self, request: Job) -> bool:
+        """Return whether it is of requests to the same engine by the same tenant."""
+        job = self.job
+        return self.is_request and job.engine == request.engine and job.tenant == request.tenant
+
+
+class History:
+    """Remembers what workers computed, and how requests and jobs ended."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._work: dict[WorkerId, deque[_Stretch]] = {}
+        self._newest: dict[WorkerId, _Stretch] = {}
+        self._kept: dict[JobId, tuple[float, Explanation]] = {}
+        self._left: deque[tuple[float, WorkerRecord]] = deque(maxlen=_LEFT)
+        self._second = -math.inf
+        self._detailed = 0
+        state.forget_worker.append(self._forget_worker)
+
+    # --- events -------------------------------------------------------------------------
+
+    def released(self, lease: Lease, end: End, detail: str = "") -> None:
+        """Record the end of an assignment."""
+        now, record = self._state.now, lease.job
+        job, since = record.job, lease.head_at
+        if since is not None and not lease.assignment.concurrent:
+            last = self._newest.get(lease.assignment.worker_id)
+            if (
+                last is not None
+                and since < last.until + _APART_S
+                and (last.job is job or (record.is_request and last.precedes(job)))
+            ):
+                last.job, last.until = job, now
+                last.queries += lease.done
+            else:
+                self._begin_stretch(lease, since, now)
+        if lease.done < job.queries or now > job.deadline or now > job.arrival + _SLOW_S:
+            self._note_run(lease, end, detail)
+
+    def ended(self, job: JobRecord, state: JobState, reason: str = "") -> None:
+        """Record the end of a job; its assignments in flight are in its leases."""
+        if state is not JobState.SUCCEEDED or self._state.now > _due(job.job):
+            self._keep(self._explain(job, state, reason, detailed=self._may_detail()))
+
+    def refused(self, job: JobRecord, reason: str, refusal: Cause | None) -> None:
+        """Record a request that was refused on arrival; without `refusal`, as infeasible."""
+        detailed = self._may_detail()
+        if refusal is None:
+            self._keep(self._explain(job, JobState.REJECTED, reason, detailed=detailed))
+        elif detailed:  # a tenant without a quota left would push out all others
+            found = self._explain(job, JobState.REJECTED, reason, detailed=False)
+            self._keep(replace(found, refusal=refusal, has_details=True))
+
+    def _begin_stretch(self, lease: Lease, since: float, now: float) -> None:
+        worker_id, job = lease.assignment.worker_id, lease.job
+        new = _Stretch(job.job, job.is_request, lease.done, since, now)
+        self._newest[worker_id] = new
+        self._work.setdefault(worker_id, deque(maxlen=_STRETCHES)).append(new)
+
+    def _note_run(self, lease: Lease, end: End, detail: str) -> None:
+        """Note an assignment of a job that is late, slow, or runs in several."""
+        job = lease.job
+        if not job.removed:  # otherwise its explanation has it already
+            if job.runs is None:
+                job.runs = deque(maxlen=_RUNS)
+            job.runs.append(_run(lease, end, detail, self._state.now))
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self._work.pop(worker.id, None)
+        self._newest.pop(worker.id, None)
+        self._left.append((self._state.now, worker))
+
+    def _may_detail(self) -> bool:
+        if self._state.now >= self._second + 1.0:
+            self._second, self._detailed = self._state.now, 0
+        self._detailed += 1
+        return self._detailed <= DETAILED_PER_S
+
+    def _keep(self, found: Explanation) -> None:
+        self._kept.pop(JobId(found.id), None)  # of a job that was suspended
+        self._kept[JobId(found.id)] = self._state.now, found
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    # --- explanations -------------------------------------------------------------------
+
+    @property
+    def kept_since(self) -> float:
+        """When the oldest of the kept requests and jobs ended; infinite without any."""
+        return next((at for at, _ in self._kept.values()), math.inf)
+
+    def find(self, name: str) -> Iterator[Explanation]:
+        """Yield what ended under an id of the gateway's, or of clients', the newest first."""
+        for _, found in reversed(self._kept.values()):
+            if name in (found.id, found.client_id):
+                yield found
+
+    def explain(self, job: JobRecord) -> Explanation:
+        """Explain what has become of an active job so far."""
+        state = JobState.RUNNING if job.leases else JobState.QUEUED
+        return self._explain(job, state, "", detailed=True)
+
+    def _explain(
+        self, record: JobRecord, state: JobState, reason: str, *, detailed: bool
+    ) -> Explanation:
+        now, job = self._state.now, record.job
+        in_flight = [_run(lease, "running", "", now) for lease in record.leases.values()]
+        runs = tuple(sorted([*(record.runs or ()), *in_flight], key=lambda run: run.given_s))
+        total_s = now - job.arrival
+        waits = list(_waits(runs, total_s))
+        ahead: list[Ahead] = []
+        verdicts: list[Verdict] = []
+        if detailed:
+            workers = self._workers(job)
+            serving = [worker for worker in workers if job.engine in worker.engines]
+            ahead = [each for worker in serving for each in self._ahead(worker, job, waits)]
+            ahead.sort(key=lambda each: -each.seconds)
+            live = not state.ended or state is JobState.REJECTED
+            verdicts = [self._verdict(record, worker, ahead, live=live) for worker in workers]
+            verdicts += self._departures(job)
+        return Explanation(
+            id=job.id,
+            client_id=job.client_id,
+            engine=job.engine,
+            tenant=job.tenant,
+            queries=job.queries,
+            state=state.name.lower(),
+            reason=reason[:MAX_REASON],
+            budget_s=None if job.deadline == math.inf else job.deadline - job.arrival,
+            total_s=total_s,
+            waited_s=sum(until - since for since, until in waits),
+            held_s=0.0 if record.held_until is None else max(0.0, record.held_until - now),
+            runs=runs,
+            ahead=tuple(ahead[:_AHEAD]),
+            workers=tuple(verdicts),
+            has_details=detailed,
+        )
+
+    def _workers(self, job: Job) -> list[WorkerRecord]:
+        """Return the workers to give verdicts on, those first that have the engine."""
+        found = list(self._state.serving(job.engine)[:_VERDICTS])
+        for worker in self._state.workers.values():
+            if len(found) >= _VERDICTS:
+                break
+            if job.engine not in worker.engines:
+                found.append(worker)
+        return found
+
+    def _ahead(
+        self, worker: WorkerRecord, job: Job, waits: Sequence[tuple[float, float]]
+    ) -> Iterator[Ahead]:
+        """Yield what a worker computed while a job waited."""
+        now = self._state.now
+        stretches = list(self._work.get(worker.id, ()))
+        head = worker.head
+        if head is not None and head.head_at is not None:
+            running = head.job
+            stretches.append(
+                _Stretch(running.job, running.is_request, max(1, head.done), head.head_at, now)
+            )
+        for stretch in stretches:
+            if stretch.job is job:
+                continue
+            seconds = sum(
+                max(
+                    0.0,
+                    min(until, stretch.until - job.arrival)
+                    - max(since, stretch.since - job.arrival),
+                )
+                for since, until in waits
+            )
+            if seconds <= 0:
+                continue
+            earlier_s = job.deadline - stretch.job.deadline
+            yield Ahead(
+                worker=worker.id,
+                engine=stretch.job.engine,
+                job="" if stretch.is_request else stretch.job.id,
+                tenant=stretch.job.tenant,
+                queries=stretch.queries,
+                seconds=seconds,
+                earlier_s=earlier_s if math.isfinite(earlier_s) else None,
+            )
+
+    def _departures(self, job: Job) -> Iterator[Verdict]:
+        """Yield the workers with the engine that left since a job arrived."""
+        for at, worker in self._left:
+            if at >= job.arrival and job.engine in worker.engines:
+                yield Verdict(worker=worker.id, obstacle="left", seconds=at - job.arrival)
+
+    def _verdict(
+        self, record: JobRecord, worker: WorkerRecord, ahead: Sequence[Ahead], *, live: bool
+    ) -> Verdict:
+        """Return whether a worker was acceptable for a whole job; `live`: from now on."""
+        state, job, now = self._state, record.job, self._state.now
+        found = Verdict(worker=worker.id)
+        if job.engine not in worker.engines:
+            return _without(worker, job, found)
+        if worker.draining:
+            return replace(found, obstacle="draining")
+        if worker.ejected_until is not None:
+            return replace(found, obstacle="ejected", seconds=worker.ejected_until - now)
+        profiled = state.estimator.current(job.engine, worker)
+        if not profiled:
+            paused_s = max(
+                (at - now for each, at in worker.paused.items() if each.engine == job.engine),
+                default=0.0,
+            )
+            if paused_s:
+                return replace(found, obstacle="paused", seconds=paused_s)
+            return replace(found, obstacle="unprofiled")
+        usable = [each for each in profiled if record.limit is None or record.limit.allows(each)]
+        if not usable:
+            return replace(found, obstacle="variant")
+        needed_s, setup_s, estimate = min(
+            (self._needed_s(record, worker, each) for each in usable), key=lambda each: each[0]
+        )
+        found = replace(found, needed_s=needed_s, setup_s=setup_s)
+        too_many_s = needed_s - (job.deadline - job.arrival)
+        if too_many_s > 0:
+            obstacle = self._slowness(worker, estimate, needed_s - too_many_s, found)
+            return replace(found, obstacle=obstacle, too_many_s=too_many_s)
+        if live:
+            busy_s = worker.free_at(now) - now
+            too_many_s = now + busy_s + needed_s - job.deadline
+            if busy_s > 0 and (too_many_s > 0 or job.deadline == math.inf):
+                found = replace(found, obstacle="busy", seconds=busy_s)
+                return replace(found, too_many_s=too_many_s) if too_many_s > 0 else found
+            return found
+        busy_s = sum(each.seconds for each in ahead if each.worker == worker.id)
+        return replace(found, obstacle="busy", seconds=busy_s) if busy_s else found
+
+    def _needed_s(
+        self, record: JobRecord, worker: WorkerRecord, estimate: Estimate
+    ) -> tuple[float, float, Estimate]:
+        state = self._state
+        setup_s = state.setup_s(record, worker, estimate)
+        queries = record.job.queries
+        return setup_s + queries * state.per_query_s(record, worker, estimate), setup_s, estimate
+
+    def _slowness(
+        self, worker: WorkerRecord, estimate: Estimate, budget_s: float, found: Verdict
+    ) -> Obstacle:
+        """Return why an idle worker takes longer than the budget."""
+        if (found.needed_s or 0.0) - found.setup_s > budget_s:
+            return "slow"
+        mode, loads = estimate.configuration.power_mode, estimate.session not in worker.sessions
+        switches = mode and worker.power_mode is not None and worker.power_mode != mode
+        return "mode switch" if switches and not loads else "loading"
+
+
+def _without(worker: WorkerRecord, job: Job, found: Verdict) -> Verdict:
+    """Return the verdict on a worker without the engine, or with other versions of it."""
+    name = split_version(job.engine)[0]
+    others = sorted(each for each in worker.engines if split_version(each)[0] == name)
+    if others:
+        return replace(found, obstacle="version", detail=", ".join(others))
+    return replace(found, obstacle="engine")
+
+
+def _due(job: Job) -> float:
+    """Return from when on a job is kept."""
+    return job.deadline if job.deadline < math.inf else job.arrival + _SLOW_S
+
+
+def _run(lease: Lease, end: End, detail: str, now: float) -> Run:
+    """Return the facts on an assignment, as of now."""
+    assignment, arrival = lease.assignment, lease.job.job.arrival
+    if end == "stopped" and lease.yielding:
+        end = "yielded"
+    return Run(
+        worker=assignment.worker_id,
+        configuration=str(assignment.configuration),
+        queries=assignment.count,
+        done=lease.done,
+        given_s=lease.assigned_at - arrival,
+        began_s=None if lease.head_at is None else lease.head_at - arrival,
+        ended_s=None if end == "running" else now - arrival,
+        end=end,
+        setup_s=lease.setup_s or assignment.setup_s,
+        switched_to=assignment.configuration.power_mode if lease.switches_mode else "",
+        estimated_s=assignment.estimate_s or None,
+        detail=detail[:MAX_REASON],
+    )
+
+
+def _waits(runs: Sequence[Run], total_s: float) -> Iterator[tuple[float, float]]:
+    """Yield the intervals in which no worker turned to a job."""
+    until_s = 0.0
+    for run in runs:
+        began_s = total_s if run.began_s is None else run.began_s
+        if began_s > until_s:
+            yield until_s, began_s
+        until_s = max(
+            until_s,
+            total_s if run.ended_s is None and run.began_s is not None else run.ended_s or began_s,
+        )
+    if total_s > until_s:
+        yield until_s, total_s

@@ -1,0 +1,218 @@
+"""Staged situations, each with the cause that the core names for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.domain import Configuration, Fault, Outcome, WorkerId
+from synergai.explanations.causes import cause_of
+from synergai.explanations.wording import sentences
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    JobArrived,
+    QueriesDone,
+    TimePassed,
+    WorkerLeft,
+)
+from synergai.scheduling.rules import history
+from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
+
+if TYPE_CHECKING:
+    from synergai.explanations.facts import Cause, Explanation
+    from synergai.scheduling.core import SchedulerCore
+    from synergai.scheduling.events import Assignment
+
+XEON, NANO = new_worker("xeon", "x86", ["m"]), new_worker("nano", "nano", ["m"])
+FAST, SLOW = new_entry("m", "x86", 10.0), new_entry("m", "nano", 0.5)
+LOADS = new_entry("m", "x86", 10.0, model_load_s=2.0)
+
+
+def arrive(core: SchedulerCore, arrival: JobArrived) -> list[Assignment]:
+    return dispatched(core.handle(arrival, arrival.job.arrival))
+
+
+def end(
+    core: SchedulerCore,
+    assignment: Assignment,
+    at: float,
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    done: int | None = None,
+    fault: Fault = Fault.UNSPECIFIED,
+) -> list[Assignment]:
+    done = assignment.count if done is None else done
+    event = AssignmentEnded(assignment.id, done, outcome, fault, "segmentation fault")
+    return dispatched(core.handle(event, at))
+
+
+def explain(core: SchedulerCore, name: str, now: float) -> tuple[Cause, str, Explanation]:
+    found = next(core.explain(name, now))
+    return cause_of(found), " ".join(sentences(found)), found
+
+
+def test_request_behind_a_job_names_the_job_and_its_deadline() -> None:
+    core = make_core([FAST], [XEON], policy="edf", strict=True)
+    [job] = arrive(core, new_job("job-7", "m", 12, deadline=2.0))
+    arrive(core, new_job("late", "m", 1, 0.2, deadline=1.2))
+    [mine] = end(core, job, 1.4)
+    cause, text, _ = explain(core, "late", 1.45)
+    assert cause == "busy"
+    assert "for xeon, which ran 12 queries of job job-7" in text
+    end(core, mine, 1.5)
+    cause, text, found = explain(core, "late", 99.0)
+    assert cause == "busy"
+    assert text.startswith("Late by 300 ms: it took 1.3 s of 1.0 s. Waited 1.2 s for xeon")
+    assert "(deadline 800 ms later)" in text
+    assert [each.seconds for each in found.ahead] == [1.2]
+
+
+def test_worker_that_is_too_slow_is_named_with_what_is_too_many() -> None:
+    core = make_core([SLOW], [NANO])
+    [mine] = arrive(core, new_job("late", "m", deadline=1.0))
+    end(core, mine, 2.0)
+    cause, text, _ = explain(core, "late", 3.0)
+    assert cause == "slow"
+    assert "nano was not acceptable: it needs 2.0 s, 1.0 s too many." in text
+
+
+def test_model_that_was_not_loaded_is_named_with_its_load_time() -> None:
+    core = make_core([LOADS], [new_worker("xeon", "x86", ["m"], loaded=False)])
+    [mine] = arrive(core, new_job("late", "m", deadline=1.0))
+    cause, text, _ = explain(core, "late", 0.5)
+    assert cause == "loading"
+    end(core, mine, 2.1)
+    cause, text, _ = explain(core, "late", 3.0)
+    assert cause == "loading"
+    assert "xeon needed 2.0 s to load m." in text
+
+
+def test_switch_of_the_power_mode_is_named() -> None:
+    mode = Configuration(1, "MAXN")
+    board = new_worker("agx", "agx", ["m"], (mode,), power_mode="15W")
+    core = make_core([new_entry("m", "agx", 10.0, mode)], [board], mode_switch_s=3.0)
+    [mine] = arrive(core, new_job("late", "m", deadline=1.0))
+    end(core, mine, 3.1)
+    cause, text, _ = explain(core, "late", 4.0)
+    assert cause == "mode switch"
+    assert "agx needed 3.0 s to switch to mode MAXN" in text
+
+
+def test_wrong_estimate_is_compared_with_what_was_measured() -> None:
+    core = make_core([FAST], [XEON])
+    [mine] = arrive(core, new_job("late", "m", deadline=1.0))
+    end(core, mine, 1.5)
+    cause, text, _ = explain(core, "late", 2.0)
+    assert cause == "estimate"
+    assert "xeon took 1.5 s; 100 ms were estimated." in text
+
+
+def test_engine_that_no_worker_has_is_said_to_be_missing() -> None:
+    core = make_core([FAST], [new_worker("xeon", "x86", ["other"])])
+    arrive(core, new_request("r1", "m", deadline=0.5))
+    assert explain(core, "r1", 0.2)[:2] == (
+        "no worker",
+        "It has waited 200 ms. Its deadline is in 300 ms. Waited 200 ms. No worker has m.",
+    )
+    core.handle(TimePassed(), 0.5)
+    assert explain(core, "r1", 1.0)[0] == "no worker"
+
+
+def test_impossible_deadline_is_refused_with_every_workers_excess() -> None:
+    core = make_core([FAST, SLOW], [XEON, NANO], infeasible="reject")
+    arrive(core, new_job("late", "m", 20, deadline=1.0))
+    core.handle(TimePassed(), 0.0)
+    cause, text, _ = explain(core, "late", 0.0)
+    assert cause == "impossible"
+    assert text.startswith("Refused: no worker can meet the deadline")
+    assert "xeon was not acceptable: it needs 2.0 s, 1.0 s too many." in text
+    assert "nano was not acceptable: it needs 40 s, 39 s too many." in text
+
+
+def test_request_refused_on_arrival_is_remembered_with_its_reason() -> None:
+    core = make_core([FAST], [XEON])
+    [job] = arrive(core, new_job("job", "m", 100))
+    request = new_request("r1", "m", 0.0, deadline=0.5, client_id="frame-7").job
+    core.refused(request, "a response would take about 10 s", None, 0.0)
+    cause, text, found = explain(core, "frame-7", 5.0)
+    assert (cause, found.id) == ("busy", "r1")
+    assert "xeon was busy for 10 s; with the 100 ms that it needs, 9.6 s too many." in text
+    core.refused(request, "the quota of tenant 'lab' is used up", "quota", 0.0)
+    assert explain(core, "r1", 5.0)[:2] == (
+        "quota",
+        "Refused: the quota of tenant 'lab' is used up.",
+    )
+    assert job.count == 100
+
+
+def test_worker_that_left_in_the_middle_is_named() -> None:
+    core = make_core([FAST, SLOW], [XEON, NANO])
+    arrive(core, new_job("late", "m", 10, deadline=1.2))
+    [again] = dispatched(core.handle(WorkerLeft(WorkerId("xeon")), 0.9))
+    end(core, again, 20.9)
+    cause, text, _ = explain(core, "late", 21.0)
+    assert cause == "worker left"
+    assert "xeon left after 900 ms." in text
+
+
+def test_retry_after_a_crash_is_named_with_its_reason() -> None:
+    core = make_core([FAST], [XEON])
+    [mine] = arrive(
+        core,
+        new_request(
+            "r1",
+            "m",
+        ),
+    )
+    [again] = end(core, mine, 3.0, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
+    end(core, again, 3.1)
+    cause, text, _ = explain(core, "r1", 4.0)
+    assert cause == "crash"
+    assert "It failed on xeon after 3.0 s: segmentation fault." in text
+
+
+def test_pinned_version_names_the_version_that_a_faster_worker_has() -> None:
+    profiles = [FAST, new_entry("m/2", "nano", 0.5)]
+    core = make_core(profiles, [XEON, new_worker("nano", "nano", ["m/2"])])
+    [mine] = arrive(core, new_job("late", "m/2", deadline=1.0))
+    end(core, mine, 2.0)
+    cause, text, _ = explain(core, "late", 3.0)
+    assert cause == "version"
+    assert "xeon was not acceptable: it has m." in text
+
+
+def test_job_that_yielded_to_a_request_says_so() -> None:
+    profiles = [FAST, new_entry("live", "x86", 1.0)]
+    core = make_core(profiles, [new_worker("xeon", "x86", ["m", "live"])], policy="synergai")
+    [mine] = arrive(core, new_job("job", "m", 20))
+    core.handle(QueriesDone(mine.id, 9, 0.9), 0.9)
+    [request] = arrive(core, new_request("r1", "live", 1.0, deadline=9.0))
+    end(core, mine, 1.1, Outcome.STOPPED, done=11)
+    [rest] = end(core, request, 4.1)
+    end(core, rest, 5.0)
+    cause, text, _ = explain(core, "job", 6.0)
+    assert cause == "preempted"
+    assert "It yielded to a request on xeon after 1.1 s." in text
+    assert "xeon, which ran 1 request of live for 3.0 s" in text
+
+
+def test_request_in_time_is_not_kept_and_the_number_of_others_is_bounded() -> None:
+    core = make_core([FAST], [XEON])
+    [mine] = arrive(core, new_request("r1", "m", deadline=1.0))
+    end(core, mine, 0.1)
+    assert not list(core.explain("r1", 1.0))
+    for number in range(history.KEPT + 5):
+        request = new_request(f"q{number}", "m", 2.0, deadline=2.5).job
+        core.refused(request, "late", None, 2.0)
+    assert not list(core.explain("q4", 3.0))
+    assert next(core.explain("q5", 3.0)).has_details
+    assert not next(core.explain(f"q{history.KEPT}", 3.0)).has_details
+
+
+def test_explanations_change_no_decision() -> None:
+    arrivals = [new_job(f"j{n}", "m", 5, n / 4, deadline=n / 4 + 0.6) for n in range(8)]
+    watched, other = (make_core([FAST, SLOW], [XEON, NANO]) for _ in range(2))
+    for arrival in arrivals:
+        assert watched.handle(arrival, arrival.job.arrival) == other.handle(
+            arrival, arrival.job.arrival
+        )
+        list(watched.explain(arrival.job.id, arrival.job.arrival))
