@@ -14,7 +14,7 @@ _OF_ENDS: Final[dict[End, Cause]] = {
     "stopped": "preempted",
     "yielded": "preempted",
 }
-_TOO_LONG: Final = ("slow", "loading", "mode switch")
+_TOO_LONG: Final = ("slow", "loading", "mode switch", "paused")
 
 
 def cause_of(facts: Explanation) -> Cause:
@@ -22,6 +22,8 @@ def cause_of(facts: Explanation) -> Cause:
     able = [verdict for verdict in facts.workers if verdict.needed_s is not None]
     if facts.refusal is not None:
         return facts.refusal
+    if facts.state == "rejected" and not able:
+        return "refused"
     if facts.state == "rejected":
         return "busy" if any(verdict.obstacle == "busy" for verdict in able) else "impossible"
     if facts.state == "succeeded" and not facts.late_s and facts.budget_s is not None:

@@ -155,7 +155,8 @@ def _verdict(verdict: Verdict, facts: Explanation) -> str:
         case "ejected":
             return f"{not_ok}: it made no progress, and gets no work for {seconds}"
         case "paused":
-            return f"{not_ok}: {facts.engine} crashed or lacked memory there; paused for {seconds}"
+            paused = f"{facts.engine} crashed or lacked memory there and pauses for {seconds}"
+            return f"{not_ok}: {paused}; otherwise it needs {needed}, {excess}"
         case "unprofiled":
             return f"{not_ok}: its speed is not known"
         case "slow":

@@ -16,15 +16,14 @@ from msgspec.structs import replace
 
 from synergai.domain import JobId, JobState
 from synergai.explanations.facts import Ahead, Explanation, Run, Verdict
-from synergai.versions import split_version
+from synergai.scheduling.rules.verdicts import verdict_from_now, verdict_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.domain import Job, WorkerId
-    from synergai.explanations.facts import Cause, End, Obstacle
+    from synergai.explanations.facts import Cause, End
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.state.estimate import Estimate
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 KEPT: Final = 2000
@@ -170,8 +169,13 @@ class History:
             serving = [worker for worker in workers if job.engine in worker.engines]
             ahead = [each for worker in serving for each in self._ahead(worker, job, waits)]
             ahead.sort(key=lambda each: -each.seconds)
-            live = not state.ended or state is JobState.REJECTED
-            verdicts = [self._verdict(record, worker, ahead, live=live) for worker in workers]
+            waits_on = not state.ended or state is JobState.REJECTED
+            verdicts = [
+                verdict_from_now(self._state, record, worker)
+                if waits_on
+                else verdict_so_far(self._state, record, worker, ahead)
+                for worker in workers
+            ]
             verdicts += self._departures(job)
         return Explanation(
             id=job.id,
@@ -205,34 +209,32 @@ class History:
         self, worker: WorkerRecord, job: Job, waits: Sequence[tuple[float, float]]
     ) -> Iterator[Ahead]:
         """Yield what a worker computed while a job waited."""
-        now = self._state.now
         stretches = list(self._work.get(worker.id, ()))
-        head = worker.head
-        if head is not None and head.head_at is not None:
-            running = head.job
+        if (head := worker.head) is not None and head.head_at is not None:
+            running, done = head.job, max(1, head.done)
             stretches.append(
-                _Stretch(running.job, running.is_request, max(1, head.done), head.head_at, now)
+                _Stretch(running.job, running.is_request, done, head.head_at, self._state.now)
             )
         for stretch in stretches:
-            if stretch.job is job:
-                continue
             seconds = sum(
                 max(
                     0.0,
-                    min(until, stretch.until - job.arrival)
-                    - max(since, stretch.since - job.arrival),
+                    min(job.arrival + until, stretch.until)
+                    - max(job.arrival + since, stretch.since),
                 )
                 for since, until in waits
             )
             if seconds <= 0:
                 continue
-            earlier_s = job.deadline - stretch.job.deadline
+            other = stretch.job
+            earlier_s = math.inf if stretch.is_request else job.deadline - other.deadline
             yield Ahead(
                 worker=worker.id,
-                engine=stretch.job.engine,
-                job="" if stretch.is_request else stretch.job.id,
-                tenant=stretch.job.tenant,
-                queries=stretch.queries,
+                engine=other.engine,
+                job="" if stretch.is_request else other.id,
+                tenant=other.tenant,
+                # Of the requests in a row, the last may be the one that waited.
+                queries=stretch.queries - (stretch.is_request and other is job),
                 seconds=seconds,
                 earlier_s=earlier_s if math.isfinite(earlier_s) else None,
             )
@@ -242,75 +244,6 @@ class History:
         for at, worker in self._left:
             if at >= job.arrival and job.engine in worker.engines:
                 yield Verdict(worker=worker.id, obstacle="left", seconds=at - job.arrival)
-
-    def _verdict(
-        self, record: JobRecord, worker: WorkerRecord, ahead: Sequence[Ahead], *, live: bool
-    ) -> Verdict:
-        """Return whether a worker was acceptable for a whole job; `live`: from now on."""
-        state, job, now = self._state, record.job, self._state.now
-        found = Verdict(worker=worker.id)
-        if job.engine not in worker.engines:
-            return _without(worker, job, found)
-        if worker.draining:
-            return replace(found, obstacle="draining")
-        if worker.ejected_until is not None:
-            return replace(found, obstacle="ejected", seconds=worker.ejected_until - now)
-        profiled = state.estimator.current(job.engine, worker)
-        if not profiled:
-            paused_s = max(
-                (at - now for each, at in worker.paused.items() if each.engine == job.engine),
-                default=0.0,
-            )
-            if paused_s:
-                return replace(found, obstacle="paused", seconds=paused_s)
-            return replace(found, obstacle="unprofiled")
-        usable = [each for each in profiled if record.limit is None or record.limit.allows(each)]
-        if not usable:
-            return replace(found, obstacle="variant")
-        needed_s, setup_s, estimate = min(
-            (self._needed_s(record, worker, each) for each in usable), key=lambda each: each[0]
-        )
-        found = replace(found, needed_s=needed_s, setup_s=setup_s)
-        too_many_s = needed_s - (job.deadline - job.arrival)
-        if too_many_s > 0:
-            obstacle = self._slowness(worker, estimate, needed_s - too_many_s, found)
-            return replace(found, obstacle=obstacle, too_many_s=too_many_s)
-        if live:
-            busy_s = worker.free_at(now) - now
-            too_many_s = now + busy_s + needed_s - job.deadline
-            if busy_s > 0 and (too_many_s > 0 or job.deadline == math.inf):
-                found = replace(found, obstacle="busy", seconds=busy_s)
-                return replace(found, too_many_s=too_many_s) if too_many_s > 0 else found
-            return found
-        busy_s = sum(each.seconds for each in ahead if each.worker == worker.id)
-        return replace(found, obstacle="busy", seconds=busy_s) if busy_s else found
-
-    def _needed_s(
-        self, record: JobRecord, worker: WorkerRecord, estimate: Estimate
-    ) -> tuple[float, float, Estimate]:
-        state = self._state
-        setup_s = state.setup_s(record, worker, estimate)
-        queries = record.job.queries
-        return setup_s + queries * state.per_query_s(record, worker, estimate), setup_s, estimate
-
-    def _slowness(
-        self, worker: WorkerRecord, estimate: Estimate, budget_s: float, found: Verdict
-    ) -> Obstacle:
-        """Return why an idle worker takes longer than the budget."""
-        if (found.needed_s or 0.0) - found.setup_s > budget_s:
-            return "slow"
-        mode, loads = estimate.configuration.power_mode, estimate.session not in worker.sessions
-        switches = mode and worker.power_mode is not None and worker.power_mode != mode
-        return "mode switch" if switches and not loads else "loading"
-
-
-def _without(worker: WorkerRecord, job: Job, found: Verdict) -> Verdict:
-    """Return the verdict on a worker without the engine, or with other versions of it."""
-    name = split_version(job.engine)[0]
-    others = sorted(each for each in worker.engines if split_version(each)[0] == name)
-    if others:
-        return replace(found, obstacle="version", detail=", ".join(others))
-    return replace(found, obstacle="engine")
 
 
 def _due(job: Job) -> float:
@@ -343,12 +276,10 @@ def _waits(runs: Sequence[Run], total_s: float) -> Iterator[tuple[float, float]]
     """Yield the intervals in which no worker turned to a job."""
     until_s = 0.0
     for run in runs:
-        began_s = total_s if run.began_s is None else run.began_s
-        if began_s > until_s:
-            yield until_s, began_s
-        until_s = max(
-            until_s,
-            total_s if run.ended_s is None and run.began_s is not None else run.ended_s or began_s,
-        )
+        if run.began_s is None:
+            continue
+        if run.began_s > until_s:
+            yield until_s, run.began_s
+        until_s = max(until_s, total_s if run.ended_s is None else run.ended_s)
     if total_s > until_s:
         yield until_s, total_s

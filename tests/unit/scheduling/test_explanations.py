@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.domain import Configuration, Fault, Outcome, WorkerId
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
 from synergai.explanations.causes import cause_of
 from synergai.explanations.wording import sentences
 from synergai.scheduling.events import (
@@ -64,6 +64,21 @@ def test_request_behind_a_job_names_the_job_and_its_deadline() -> None:
     assert text.startswith("Late by 300 ms: it took 1.3 s of 1.0 s. Waited 1.2 s for xeon")
     assert "(deadline 800 ms later)" in text
     assert [each.seconds for each in found.ahead] == [1.2]
+
+
+def test_requests_in_a_row_ahead_of_one_are_counted_together() -> None:
+    core = make_core([FAST], [XEON], policy="fifo", strict=True, prefetch_count=1)
+    [running] = arrive(core, new_request("r0", "m", deadline=9.0))
+    for number in range(1, 4):
+        assert not arrive(core, new_request(f"r{number}", "m", deadline=9.0))
+    [running] = end(core, running, 0.1)
+    [running] = end(core, running, 0.2)
+    [running] = end(core, running, 0.3)
+    end(core, running, 9.5)
+    cause, text, found = explain(core, "r3", 10.0)
+    assert [(each.queries, round(each.seconds, 3)) for each in found.ahead] == [(3, 0.3)]
+    assert cause == "estimate"
+    assert "xeon took 9.2 s; 100 ms were estimated." in text
 
 
 def test_worker_that_is_too_slow_is_named_with_what_is_too_many() -> None:
@@ -178,6 +193,19 @@ def test_pinned_version_names_the_version_that_a_faster_worker_has() -> None:
     cause, text, _ = explain(core, "late", 3.0)
     assert cause == "version"
     assert "xeon was not acceptable: it has m." in text
+
+
+def test_session_that_crashed_is_named_where_a_slower_one_is_left() -> None:
+    fast, slow = Configuration(1, variant="a"), Configuration(1, variant="b")
+    profiles = [new_entry("m", "x86", 10.0, fast), new_entry("m", "x86", 0.5, slow)]
+    variants = {EngineName("m"): (Variant(name="a"), Variant(name="b"))}
+    loaded = [Session(EngineName("m"), each) for each in (fast, slow)]
+    worker = new_worker("xeon", "x86", ["m"], variants=variants, loaded=loaded)
+    core = make_core(profiles, [worker])
+    [mine] = arrive(core, new_job("late", "m", deadline=1.0))
+    end(core, mine, 0.1, Outcome.FAILED, done=0, fault=Fault.CRASHED)
+    _, text, _ = explain(core, "late", 0.2)
+    assert "xeon is not acceptable: m crashed or lacked memory there" in text
 
 
 def test_job_that_yielded_to_a_request_says_so() -> None:
