@@ -20,7 +20,7 @@ _QUOTED: Final = 128
 
 
 def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
-    """Return the newest explanation under an id that a caller may see.
+    """Return the newest explanation under an id, or of all, that a caller may see.
 
     Raises:
         NotFound: there is none, or it is no longer kept.
@@ -32,8 +32,9 @@ def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
             return worded(replace(found, ahead=ahead))
     kept_s = dispatcher.explained_s()
     since = "" if kept_s is None else f", at present those of the last {duration(kept_s)}"
+    what = f"nothing is known of {name[:_QUOTED]!r}" if name else "there is nothing to explain"
     raise NotFound(
-        f"nothing is known of {name[:_QUOTED]!r}: the gateway keeps the last {KEPT:,} requests and "
+        f"{what}: the gateway keeps the last {KEPT:,} requests and "
         f"jobs that were late, refused or failed{since}, and none that were in time"
     )
 

@@ -44,12 +44,12 @@ class FleetOperations(Connection):
         response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
 
-    async def explain(self, request_id: str) -> Explanation:
+    async def explain(self, request_id: str = "") -> Explanation:
         """Explain why a request or job is late, was refused or waits.
 
         Args:
             request_id: id of a job, of a request that failed (`SynergaiError.request_id`), or the
-                one that a client gave its request.
+                one that a client gave its request; by default, of the newest that was late.
 
         Raises:
             NotFound: the gateway keeps no explanation of it.

@@ -31,8 +31,9 @@ def cause_of(facts: Explanation) -> Cause:
     if facts.has_details and not (able or facts.runs):
         return "no worker"
     losses = _losses(facts)
-    interrupted = not losses.keys().isdisjoint(_OF_ENDS.values())
-    if able and all(verdict.obstacle in _TOO_LONG for verdict in able) and not interrupted:
+    interrupted_s = max((losses.get(cause, 0.0) for cause in _OF_ENDS.values()), default=0.0)
+    too_long = able and all(verdict.obstacle in _TOO_LONG for verdict in able)
+    if too_long and min(verdict.too_many_s or 0.0 for verdict in able) >= interrupted_s:
         return _too_long(facts, able)
     return max(losses, key=lambda cause: losses[cause], default="slow")
 

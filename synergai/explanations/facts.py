@@ -156,6 +156,11 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sentences: tuple[str, ...] = ()
 
     @property
+    def name(self) -> str:
+        """Its ids."""
+        return f"{self.id} ({self.client_id})" if self.client_id else self.id
+
+    @property
     def late_s(self) -> float:
         """By how much it exceeded its deadline so far; 0 if it did not, or has none."""
         return 0.0 if self.budget_s is None else max(0.0, self.total_s - self.budget_s)

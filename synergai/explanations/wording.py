@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 3
 """How many pieces of work ahead, and workers without the engine, are named."""
-_NOTABLE: Final = 0.1
+_NOTABLE: Final = 0.05
 """Share of the whole time from which on a part of it is worth a sentence."""
 _SHORTEST_S: Final = 0.001
 _ENDS: Final[dict[End, str]] = {
@@ -62,16 +62,16 @@ def _outcome(facts: Explanation) -> str:
         return f"Cancelled after {took}."
     if facts.state == "expired":
         return f"It was not done by its deadline, {took} after it arrived."
-    verb = "It took" if facts.has_ended else "It has waited" if not facts.runs else "It runs since"
     if facts.budget_s is None:
-        return f"{verb} {took}. It has no deadline."
-    budget = duration(facts.budget_s)
-    if facts.late_s:
-        return f"Late by {duration(facts.late_s)}: {verb[0].lower()}{verb[1:]} {took} of {budget}."
-    early = duration(facts.budget_s - facts.total_s)
+        verb = f"It took {took}" if facts.has_ended else f"It arrived {took} ago"
+        return f"{verb}. It has no deadline."
+    budget, late = duration(facts.budget_s), duration(facts.late_s)
     if facts.has_ended:
-        return f"On time, {early} before its deadline."
-    return f"{verb} {took}. Its deadline is in {early}."
+        return f"Late by {late}: it took {took}, and had {budget}."
+    if facts.late_s:
+        return f"Late by {late} so far: it arrived {took} ago, and had {budget}."
+    left = duration(facts.budget_s - facts.total_s)
+    return f"It arrived {took} ago. Its deadline is in {left}."
 
 
 def _waits(facts: Explanation) -> Iterator[str]:

@@ -160,11 +160,12 @@ class SchedulerCore:
     def explain(self, name: str, now: float) -> Iterator[Explanation]:
         """Yield what is known of the requests and jobs with an id, the newest first.
 
-        `name` is the gateway's id, or the id that a client gave its request.
+        `name` is the gateway's id, or the id that a client gave its request; empty for all that
+        have ended.
         """
         self.state.now = now
         for job in reversed(self._jobs.by_id.values()):
-            if name in (job.job.id, job.job.client_id):
+            if name and name in (job.job.id, job.job.client_id):
                 yield self._history.explain(job)
         yield from self._history.find(name)
 

@@ -508,7 +508,7 @@ class ExplainRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """of a job or request, as the gateway or the client named it"""
+    """of a job or request, as the gateway or the client named it; empty: the newest"""
     def __init__(
         self,
         *,

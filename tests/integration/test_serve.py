@@ -1,5 +1,6 @@
 """``synergai serve``: a gateway and a worker in one process."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -137,3 +138,16 @@ def test_second_server_on_a_port_or_state_directory_is_refused(
         assert same_port.returncode == 1
         assert addresses["address"] in same_port.stderr
         assert "Traceback" not in same_port.stderr
+
+
+async def test_late_job_is_explained_by_the_command(tmp_path: Path, models: Path) -> None:
+    with serving(tmp_path, models) as (_, addresses):
+        async with synergai.Client(addresses["address"]) as client:
+            await (await client.submit(BATCH, queries=10)).wait()  # its speed is known then
+            job = await client.submit(BATCH, queries=50, qos=0.2)
+            await job.wait()
+        command = [sys.executable, "-m", "synergai", "explain", job.id]
+        command += ["--target", addresses["address"]]
+        text = await asyncio.to_thread(subprocess.check_output, command, text=True, timeout=60)
+    assert text.startswith(f"{job.id}: 50 queries of batch\nLate by ")
+    assert " was not acceptable: it needs " in text

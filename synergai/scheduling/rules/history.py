@@ -144,9 +144,9 @@ class History:
         return next((at for at, _ in self._kept.values()), math.inf)
 
     def find(self, name: str) -> Iterator[Explanation]:
-        """Yield what ended under an id of the gateway's, or of clients', the newest first."""
+        """Yield what ended under an id of the gateway's or a client's, or all; the newest first."""
         for _, found in reversed(self._kept.values()):
-            if name in (found.id, found.client_id):
+            if not name or name in (found.id, found.client_id):
                 yield found
 
     def explain(self, job: JobRecord) -> Explanation:

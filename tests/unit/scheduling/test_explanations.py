@@ -61,7 +61,7 @@ def test_request_behind_a_job_names_the_job_and_its_deadline() -> None:
     end(core, mine, 1.5)
     cause, text, found = explain(core, "late", 99.0)
     assert cause == "busy"
-    assert text.startswith("Late by 300 ms: it took 1.3 s of 1.0 s. Waited 1.2 s for xeon")
+    assert text.startswith("Late by 300 ms: it took 1.3 s, and had 1.0 s. Waited 1.2 s for xeon")
     assert "(deadline 800 ms later)" in text
     assert [each.seconds for each in found.ahead] == [1.2]
 
@@ -126,7 +126,7 @@ def test_engine_that_no_worker_has_is_said_to_be_missing() -> None:
     arrive(core, new_request("r1", "m", deadline=0.5))
     assert explain(core, "r1", 0.2)[:2] == (
         "no worker",
-        "It has waited 200 ms. Its deadline is in 300 ms. Waited 200 ms. No worker has m.",
+        "It arrived 200 ms ago. Its deadline is in 300 ms. Waited 200 ms. No worker has m.",
     )
     core.handle(TimePassed(), 0.5)
     assert explain(core, "r1", 1.0)[0] == "no worker"
@@ -183,6 +183,26 @@ def test_retry_after_a_crash_is_named_with_its_reason() -> None:
     cause, text, _ = explain(core, "r1", 4.0)
     assert cause == "crash"
     assert "It failed on xeon after 3.0 s: segmentation fault." in text
+
+
+def test_job_that_was_too_long_anyway_is_not_late_for_an_interruption() -> None:
+    profiles = [FAST, new_entry("live", "x86", 10.0)]
+    core = make_core(profiles, [new_worker("xeon", "x86", ["m", "live"])], policy="synergai")
+    [mine] = arrive(core, new_job("job", "m", 20, deadline=1.0))
+    [request] = arrive(core, new_request("r1", "live", 0.1, deadline=9.0))
+    end(core, mine, 0.2, Outcome.STOPPED, done=2)
+    [rest] = end(core, request, 0.3)
+    end(core, rest, 2.1)
+    cause, text, _ = explain(core, "job", 3.0)
+    assert cause == "slow"
+    assert "It yielded to a request on xeon after 200 ms." in text
+
+
+def test_newest_is_explained_without_an_id() -> None:
+    core = make_core([FAST], [XEON])
+    for name in ("r1", "r2"):
+        core.refused(new_request(name, "m", deadline=0.01).job, "late", None, 0.0)
+    assert [each.id for each in core.explain("", 1.0)] == ["r2", "r1"]
 
 
 def test_pinned_version_names_the_version_that_a_faster_worker_has() -> None:
