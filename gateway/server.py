@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
+from gateway.access.caller import current_caller
 from gateway.access.exposure import check_exposure
 from gateway.admission.connections import current_connection_limits
 from gateway.app import App
@@ -26,6 +27,7 @@ from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer
 from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
+from gateway.jobs.explanations import explain
 from gateway.passage.interceptor import PassageInterceptor
 from gateway.passage.middleware import guard
 from gateway.servicers.fleet import FleetServicer
@@ -246,7 +248,11 @@ class Gateway:
                 lambda: (each.difference for each in app.catalogue.conflicts),
             ),
             *page_routes(app.calls),
-            *fleet_page_routes(app.fleet_feed, any_host=config.access is not None),
+            *fleet_page_routes(
+                app.fleet_feed,
+                lambda name: explain(current_caller(), app.dispatcher, name),
+                any_host=config.access is not None,
+            ),
         ]
         if app.passage.is_needed:
             guard(routes, app.passage)

@@ -111,6 +111,7 @@ ROUTES: Final = {
     "/fleet": PUBLIC,
     "/fleet/{file}": PUBLIC,
     "/fleet/events": _OBSERVE_ALL,
+    "/fleet/explain/{id}": _OBSERVE_ALL,
     "/v2": KNOWN,
     "/v2/": KNOWN,
     "/v2/health/live": PUBLIC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -14,17 +14,20 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect
+from gateway.http.errors import json_response
 from gateway.passage.middleware import peer_of
+from synergai.errors import NotFound
 from synergai.fleet_page.files import SCRIPTS, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
 
     from gateway.monitoring.fleet_feed import FleetFeed
+    from synergai.explanations.facts import Explanation
 
 _SECURITY: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -41,10 +44,13 @@ _END_S: Final = 0.2
 """Time to send the end of the events at shutdown."""
 
 
-def fleet_page_routes(feed: FleetFeed, *, any_host: bool) -> Sequence[BaseRoute]:
+def fleet_page_routes(
+    feed: FleetFeed, explain: Callable[[str], Explanation], *, any_host: bool
+) -> Sequence[BaseRoute]:
     """Return the routes.
 
     Args:
+        explain: explains a job or request; raises `NotFound`.
         any_host: serve the events under any host name, because callers must have credentials.
     """
 
@@ -62,9 +68,19 @@ def fleet_page_routes(feed: FleetFeed, *, any_host: bool) -> Sequence[BaseRoute]
             _check_host(request.url.hostname or "")
         return _EventStream(feed, request)
 
+    async def explanation(request: Request) -> Response:
+        if not any_host:
+            _check_host(request.url.hostname or "")
+        sentences: Sequence[str] = ()
+        # Most is in time, and so not kept: the page asks of everything.
+        with suppress(NotFound):
+            sentences = explain(request.path_params["id"]).sentences
+        return json_response({"sentences": sentences}, headers=_SECURITY)
+
     return [
         Route("/fleet", page),
         Route("/fleet/events", events),
+        Route("/fleet/explain/{id}", explanation),
         Route("/fleet/{file}", file),
     ]
 

@@ -20,7 +20,9 @@ const pause = (time) => new Promise((done) => setTimeout(done, time));
 const once = (target, name) => new Promise((done) => target.addEventListener(name, done, { once: true }));
 
 // A token stays in memory: nothing else can use it, and the page asks again when it is reloaded.
-async function signIn(response, token) {
+let token = "";
+const authorization = () => (token ? { authorization: `Bearer ${token}` } : {});
+async function signIn(response) {
   const { error } = await response.json();
   byId("refusal").textContent = token ? error : "This gateway asks for a token that may observe.";
   byId("sign-in").hidden = false;
@@ -33,17 +35,17 @@ async function signIn(response, token) {
 async function live() {
   byId("follow").onclick = () => setFollow(!view.follow);
   byId("sign-in").addEventListener("submit", (event) => event.preventDefault());
-  for (let token = "", wait = 500; ; wait = Math.min(2 * wait, 8000)) {
+  for (let wait = 500; ; wait = Math.min(2 * wait, 8000)) {
     // Browsers open six connections to a host: a page in the background holds none.
     if (document.hidden) await once(document, "visibilitychange");
     const leaving = new AbortController();
     const leave = () => document.hidden && leaving.abort();
     document.addEventListener("visibilitychange", leave);
     try {
-      const headers = token ? { authorization: `Bearer ${token}` } : {};
+      const headers = authorization();
       const response = await fetch("fleet/events", { headers, cache: "no-store", signal: leaving.signal });
       if (response.status === 401 || response.status === 403) {
-        token = await signIn(response, token);
+        token = await signIn(response);
         wait = 250;
         continue;
       }

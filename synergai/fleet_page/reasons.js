@@ -21,6 +21,19 @@ const order = new Intl.Collator("en", { numeric: true });
 const matches = (...texts) => !view.filter
   || texts.some((text) => (text ?? "").toLowerCase().includes(view.filter));
 
+// What the scheduler itself says about a job, as `synergai explain` does. A recording has only events.
+async function explain(job, facts) {
+  if (recording) return;
+  try {
+    const response = await fetch(`fleet/explain/${encodeURIComponent(job)}`, { headers: authorization() });
+    if (!response.ok) return;
+    const { sentences } = await response.json();
+    if (sentences.length) facts.prepend(pairOf("Explained", sentences.join(" ")));
+  } catch {
+    // Without a connection, which the status says, the facts from the events remain.
+  }
+}
+
 // What the events say about an assignment. They do not say how the policy compared the workers.
 function reasons(assignment) {
   const job = model.jobs.get(assignment.job), due = model.deadline(assignment), at = now();

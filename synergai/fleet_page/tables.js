@@ -136,16 +136,19 @@ function select(assignment, job) {
     ? `${record.engine} on ${record.worker}: queries ${record.first} to ${record.first + record.count - 1} of ${record.job}`
     : `${record.id}: ${counted(record.queries, "query").replace("querys", "queries")} of ${record.engine}`;
   const lines = assignment ? [...reasons(record), ...figures(record)] : reasonsOfJob(record);
-  for (const [name, value, bad] of lines) {
-    const pair = document.createElement("div"), term = document.createElement("dt"), text = document.createElement("dd");
-    term.textContent = name;
-    text.textContent = value;
-    text.className = bad ? "bad" : "";
-    pair.append(term, text);
-    facts.append(pair);
-  }
+  facts.append(...lines.map((line) => pairOf(...line)));
   detail.replaceChildren(title, facts);
+  explain(assignment ? record.job : record.id, facts);
   stale = true;
+}
+
+function pairOf(name, value, bad) {
+  const pair = document.createElement("div"), term = document.createElement("dt"), text = document.createElement("dd");
+  term.textContent = name;
+  text.textContent = value;
+  text.className = bad ? "bad" : "";
+  pair.append(term, text);
+  return pair;
 }
 
 function figures(assignment) {

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -180,6 +181,17 @@ def test_live_page_follows_requests_and_a_restart(browser: Any, tmp_path: Path) 
                     pass
             sync_api.expect(page.locator("#errors")).to_contain_text("onnx_identity")
             sync_api.expect(page.locator("#figures")).to_contain_text(re.compile(r"0\.[1-9]/s"))
+            late = {"request-id": "frame-7", "synergai-timeout-ms": "0.01"}
+            with pytest.raises(HTTPError):
+                urlopen(Request(f"http://{fleet.http_address}{INFER}", REQUEST, late), timeout=20)
+            explained = page.evaluate(
+                """async () => {
+                    const facts = document.createElement("dl");
+                    await explain("frame-7", facts);
+                    return facts.textContent;
+                }"""
+            )
+            assert explained.startswith("Explained")
             picture(page, "live")
         context = browser.new_context()
         page = context.new_page()

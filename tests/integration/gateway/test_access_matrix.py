@@ -256,6 +256,7 @@ ROUTES = {
     "GET /fleet": Call(PUBLIC),
     "GET /fleet/{file}": Call(PUBLIC),
     "GET /fleet/events": Call(("observe",), DENIED),
+    "GET /fleet/explain/{id}": Call(("observe",), DENIED),
     "GET /v2": Call(KNOWN),
     "GET /v2/": Call(KNOWN),
     "GET /v2/health/live": Call(PUBLIC),

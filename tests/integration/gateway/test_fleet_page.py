@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from tests.integration.gateway.conftest import Caller
+    from tests.integration.gateway.conftest import Caller, FakeAgent
 
 
 @asynccontextmanager
@@ -61,6 +61,24 @@ async def test_files_allow_no_foreign_script(gateway: Gateway, path: str, kind: 
     assert f"content-type: {kind}" in answer
     assert "default-src 'none'; script-src 'self'" in answer
     assert "unsafe" not in answer
+
+
+async def test_work_that_waits_is_explained_to_the_page(
+    gateway: Gateway, agent: FakeAgent, caller: Caller
+) -> None:
+    agent.answer = agent.hold
+    call = caller.oip.ModelInfer(infer_request(id="frame-7"))
+    await agent.until(lambda: len(agent.assignments) == 1)
+    sentences = []
+    for name in ("frame-7", "nobody"):
+        async with asked(gateway, f"/fleet/explain/{name}") as reader:
+            assert (await head(reader)).startswith("http/1.1 200")
+            sentences.append(json.loads(await reader.readuntil(b"}"))["sentences"])
+    assert sentences[0][0].endswith("It has no deadline.")
+    assert sentences[1] == []
+    async with asked(gateway, "/fleet/explain/frame-7", "elsewhere.example") as reader:
+        assert (await head(reader)).startswith("http/1.1 421")
+    call.cancel()
 
 
 @pytest.mark.parametrize("name", ["view.py", "page.html", "..%2Fpage.js"])
