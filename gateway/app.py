@@ -80,9 +80,7 @@ class App:
     async def open(self) -> None:
         """Build the components."""
         self._build_entry()
-        self.journal = Journal(
-            self._config.state, kept_jobs=self._config.kept_jobs, clock=self.clock
-        )
+        self.journal = await self._open_journal()
         self._stack.push_async_callback(self.journal.close)
         self._build_store()
         await self._build_fleet()
@@ -90,6 +88,18 @@ class App:
         await self._build_hub()
         self._build_requests()
         self._stack.push_async_callback(self._tasks.close)  # before what they use
+
+    async def _open_journal(self) -> Journal:
+        config, store = self._config, None
+        if config.journal:
+            # Imported on demand: it costs memory.
+            from gateway.journal.postgresql.leading import keep_leading, lead
+
+            store = await lead(config.journal, config.state, self.clock, config.listen)
+        journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=self.clock, store=store)
+        if config.journal:
+            self._tasks.start(keep_leading(journal))
+        return journal
 
     # --- entry: what calls pass -------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -11,7 +12,7 @@ from msgspec import Meta
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.setting_types import HUB, Address, HubAddress, LogLevel, Size
+from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size
 from synergai.runtime.settings import Settings
 from synergai.scheduling.settings import SchedulingSettings
 
@@ -20,6 +21,21 @@ GrpcServer: TypeAlias = Literal["grpcio", "native"]
 _MIB: Final = 1024 * 1024
 _HUB_OVERHEAD_BYTES: Final = 64 * 1024
 """Bytes that a hub message may add to a client's request."""
+
+
+def _validate_database(url: str) -> None:
+    """Check that a database is one of PostgreSQL, and its URL has no password."""
+    parts = urlsplit(url)
+    if url and parts.scheme not in ("postgresql", "postgres"):
+        raise InvalidInput(
+            f"{url!r} is not a database: write postgresql://USER@HOST/DATABASE, or leave it out "
+            "for a file in the state directory"
+        )
+    if parts.password is not None or "password=" in parts.query:
+        raise InvalidInput(
+            "the URL has a password, which other users of the machine could see: put it into the "
+            "file that PGPASSFILE names, or into PGPASSWORD"
+        )
 
 
 class GatewaySettings(Settings, frozen=True, kw_only=True):
@@ -46,6 +62,12 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     state: Annotated[Path, "Directory of the journal; used by one gateway at a time."] = (
         msgspec.field(default_factory=gateway_state)
     )
+    journal: Annotated[
+        str,
+        "Database of the journal in PostgreSQL, such as postgresql://USER@HOST/DATABASE; "
+        "default: a file in the state directory.",
+        Checked(_validate_database, "URL"),
+    ] = ""
     store: Annotated[
         str,
         "Store of engines that clients push: a directory, or a URL that fsspec "

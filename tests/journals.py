@@ -1,15 +1,19 @@
 """Journals of every store, and a process that writes to one until it is killed.
 
-python -m tests.journals DIRECTORY
+python -m tests.journals DIRECTORY URL
 """
 
 import asyncio
 import itertools
 import sys
+import time
 from pathlib import Path
 
 from gateway.journal.journal import KEPT_JOBS, Journal
+from gateway.journal.postgresql.leadership import Candidate
+from gateway.journal.postgresql.store import PostgresqlStore
 from synergai.domain import AssignmentId, JobId
+from synergai.runtime.clock import Clock
 from tests.unit.gateway.test_journal import a_record, an_execution, ended
 
 _PART = 5
@@ -17,18 +21,28 @@ _PART = 5
 
 
 class Journals:
-    """Opens the same journal again and again."""
+    """Opens the same journal again and again, in a database of PostgreSQL if there is a URL."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: str = "") -> None:
         self._directory = directory
+        self._url = url
 
     @property
     def arguments(self) -> list[str]:
         """Arguments of a process that writes to the journal."""
-        return [str(self._directory)]
+        return [str(self._directory), self._url]
 
     async def open(self, *, kept_jobs: int = KEPT_JOBS) -> Journal:
-        return Journal(self._directory, kept_jobs=kept_jobs)
+        store = await asyncio.to_thread(self._lead) if self._url else None
+        return Journal(self._directory, kept_jobs=kept_jobs, store=store)
+
+    def _lead(self) -> PostgresqlStore:
+        """Lead the database, once a process that was killed leads it no longer."""
+        self._directory.mkdir(exist_ok=True)
+        candidate = Candidate(self._url, self._directory, Clock(), "")
+        while (store := candidate.lead()) is None:
+            time.sleep(0.02)
+        return store
 
 
 async def _write(journals: Journals) -> None:
@@ -59,4 +73,4 @@ def _say(*words: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_write(Journals(Path(sys.argv[1]))))
+    asyncio.run(_write(Journals(Path(sys.argv[1]), sys.argv[2])))

@@ -28,6 +28,20 @@ class JournalDamaged(JournalBroken):
         self.fault = fault
 
 
+class Deposed(JournalBroken):
+    """Another gateway leads the database."""
+
+    def __init__(self, leader: object) -> None:
+        super().__init__(
+            f"another gateway, {leader}, has taken over the journal; this one stops, and nothing "
+            "more of it was recorded"
+        )
+
+
+class RuleViolated(Exception):
+    """A rule of the schema refused a change."""
+
+
 class StoreFull(Overloaded):
     """The disk is full, so that nothing can be recorded; it may have room again later."""
 

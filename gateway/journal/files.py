@@ -18,6 +18,8 @@ INDEX: Final = "journal.db-shm"
 """Index of the log, which SQLite rebuilds."""
 MARKER: Final = "journal.marker"
 RESERVE: Final = "journal.reserve"
+CLUSTER: Final = "journal.cluster"
+"""The cluster whose journal is in PostgreSQL, and the last epoch in which this gateway led it."""
 
 
 class StateInUse(Unavailable):

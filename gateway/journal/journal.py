@@ -69,13 +69,21 @@ class _QueuedOperation(NamedTuple):
 
 
 class Journal:
-    """Durable record of jobs in a state directory, locked by one gateway at a time.
+    """Durable record of jobs of the gateway that locks a state directory.
 
     `broken` is done once the journal can no longer be written, with the cause.
+
+    Args:
+        store: database, closed with the journal; by default a file in the directory.
     """
 
     def __init__(
-        self, directory: Path, *, kept_jobs: int = KEPT_JOBS, clock: Clock | None = None
+        self,
+        directory: Path,
+        *,
+        kept_jobs: int = KEPT_JOBS,
+        clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
@@ -88,16 +96,20 @@ class Journal:
         self._pending = 0
         self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
         with ExitStack() as stack:
+            if store is not None:
+                stack.callback(store.close)
             stack.callback(os.close, lock(directory))
             self._reserve = Reserve(directory / RESERVE)
-            self._store: Store = self._open(directory)
-            stack.callback(self._store.close)
+            if store is None:
+                store = self._open(directory)
+                stack.callback(store.close)
+            self._store = store
             self.epoch = self._store.epoch
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()
 
-    def _open(self, directory: Path) -> Store:
+    def _open(self, directory: Path) -> SqliteStore:
         try:
             return SqliteStore(directory, self._clock)
         except StoreFull:
@@ -108,7 +120,7 @@ class Journal:
         """Commit queued operations, close the database and unlock the directory."""
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
-        self._resources.close()
+        await asyncio.to_thread(self._resources.close)
 
     # --- writes, durable once their future is done --------------------------------------------
 
@@ -124,9 +136,7 @@ class Journal:
         Jobs under the same key have to repeat what was asked for, before the gateway chose the
         rest.
         """
-        return self._enqueue_write(
-            partial(operations.accept, record=record, key=key, asked=asked, terms=terms)
-        )
+        return self._enqueue_write(operations.Accept(record, key, asked, terms))
 
     def find_accepted(
         self, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
@@ -416,4 +426,6 @@ def _write_results(batch: list[_QueuedOperation]) -> None:
 
 
 def _broken(error: Exception) -> JournalBroken:
+    if isinstance(error, JournalBroken):
+        return error
     return JournalBroken(f"the journal cannot be written: {describe(error)}")

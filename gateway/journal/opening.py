@@ -13,7 +13,7 @@ import apsw
 
 from gateway.journal import schema
 from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
-from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
+from gateway.journal.files import CLUSTER, DATABASE, LOG, MARKER, is_empty
 from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
 from synergai.errors import Unavailable
 from synergai.runtime.database import (
@@ -87,6 +87,11 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
 def check_files(directory: Path) -> Mark | None:
     """Check the files before SQLite opens them; return the mark, None if there is none."""
     path = directory / DATABASE
+    if (directory / CLUSTER).exists():
+        raise JournalBroken(
+            f"the journal of {directory} is in PostgreSQL: name its database with --journal, or "
+            "choose another directory (--state)"
+        )
     try:
         mark = read_marker(directory / MARKER)
     except InvalidMarker:

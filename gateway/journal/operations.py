@@ -7,12 +7,14 @@ nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import apsw
 import msgspec
 
 from gateway.fleet.descriptions import EstablishedDescription
+from gateway.journal.errors import RuleViolated
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import NO_TERMS, JobRecord, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
@@ -63,58 +65,66 @@ def find_accepted(
     ).fetchone()
     if known is None:
         return None
-    before = msgspec.json.decode(known[0], type=dict[str, object])
-    now = submission(spec, terms)
-    if differing := [name for name in now if now[name] != before[name]]:
-        raise IdempotencyConflict(key, differing)
+    check_repeated(key, known[0], spec, terms)
     return JobId(known[1])
 
 
-def accept(
-    connection: Connection,
-    record: JobRecord,
-    key: str,
-    asked: JobSpec | None = None,
-    terms: SubmissionTerms = NO_TERMS,
-) -> JobId:
-    """Insert a job unless its idempotency key is known; see `Journal.accept`."""
-    spec = record.spec
-    asked = spec if asked is None else asked
-    if key and (known := find_accepted(connection, asked, key, terms)) is not None:
-        return known
-    if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
-        raise UploadUsed(spec.upload_id, user.id)
-    connection.execute(
-        "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state, "
-        "upload, max_failures, variant, min_accuracy) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            record.id,
-            spec.engine_version,
-            spec.queries,
-            None if math.isinf(spec.qos) else spec.qos,
-            spec.priority,
-            spec.tenant,
-            record.submitted_at,
-            JobState.QUEUED.value,
-            spec.upload_id,
-            spec.max_failures,
-            spec.variant,
-            spec.min_accuracy,
-        ),
-    )
-    if key:
+def check_repeated(key: str, known: str, spec: JobSpec, terms: SubmissionTerms) -> None:
+    """Check that a submission repeats the known one under its key.
+
+    Raises:
+        IdempotencyConflict: it differs.
+    """
+    before = msgspec.json.decode(known, type=dict[str, object])
+    now = submission(spec, terms)
+    if differing := [name for name in now if now[name] != before[name]]:
+        raise IdempotencyConflict(key, differing)
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Inserts a job unless its idempotency key is known; see `Journal.accept`."""
+
+    record: JobRecord
+    key: str = ""
+    asked: JobSpec | None = None
+    terms: SubmissionTerms = NO_TERMS
+
+    def __call__(self, connection: Connection) -> JobId:
+        """Return the id of the job, or of the earlier one."""
+        record, key, spec = self.record, self.key, self.record.spec
+        asked = spec if self.asked is None else self.asked
+        if key and (known := find_accepted(connection, asked, key, self.terms)) is not None:
+            return known
+        if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
+            raise UploadUsed(spec.upload_id, user.id)
         connection.execute(
-            "INSERT INTO keys (tenant, key, submission, job) "
-            "SELECT ?, ?, ?, sequence FROM jobs WHERE id = ?",
+            "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state, "
+            "upload, max_failures, variant, min_accuracy) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                spec.tenant,
-                key,
-                msgspec.json.encode(submission(asked, terms)).decode(),
                 record.id,
+                spec.engine_version,
+                spec.queries,
+                None if math.isinf(spec.qos) else spec.qos,
+                spec.priority,
+                spec.tenant,
+                record.submitted_at,
+                JobState.QUEUED.value,
+                spec.upload_id,
+                spec.max_failures,
+                spec.variant,
+                spec.min_accuracy,
             ),
         )
-    return record.id
+        if key:
+            text = msgspec.json.encode(submission(asked, self.terms)).decode()
+            connection.execute(
+                "INSERT INTO keys (tenant, key, submission, job) "
+                "SELECT ?, ?, ?, sequence FROM jobs WHERE id = ?",
+                (spec.tenant, key, text, record.id),
+            )
+        return record.id
 
 
 def record_dispatch(connection: Connection, record: JobRecord) -> None:
@@ -164,7 +174,7 @@ def record_execution(
                 job_id,
             ),
         )
-    except apsw.ConstraintError as error:
+    except (apsw.ConstraintError, RuleViolated) as error:
         raise InternalError(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 

@@ -25,15 +25,20 @@ from synergai.domain import (
 )
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from tests.journals import Journals
+from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.conftest import ENGINE
 from tests.unit.gateway.test_journal import a_record, an_execution, ended
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(params=["sqlite"])
-def journals(tmp_path: Path) -> Journals:
-    return Journals(tmp_path / "state")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def journals(request: pytest.FixtureRequest, tmp_path: Path) -> Journals:
+    if request.param == "sqlite":
+        return Journals(tmp_path / "state")
+    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
+    server.clear()
+    return Journals(tmp_path / "state", server.url)
 
 
 @pytest.fixture

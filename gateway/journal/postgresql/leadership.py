@@ -1,0 +1,160 @@
+"""The leader among the gateways of a database: who may write, and since when.
+
+The leader holds an advisory lock of its session, which is the one that writes. A gateway that has
+lost the lock has therefore lost the session as well, and its open transaction. Each leader raises
+the epoch, and each transaction proves it: in the end it changes the row that has the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gateway.journal.errors import JournalBroken
+from gateway.journal.files import CLUSTER, DATABASE
+from gateway.journal.postgresql.requirements import check_server
+from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
+from gateway.journal.postgresql.session import Session, where
+from gateway.journal.postgresql.store import PostgresqlStore
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.runtime.atomic_file import write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.runtime.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+LEASE_S: Final = 10.0
+"""Silence after which the server ends the leader's session: longer than its loop ever pauses."""
+_LOCK: Final = 0x53594E41
+"""Number of the lock: "SYNA"."""
+_NOTABLE_S: Final = 1.0
+
+
+class Candidate:
+    """A gateway's session with the database, until it leads. Every method blocks.
+
+    Args:
+        directory: the gateway's state, which remembers its cluster.
+        address: where clients find this gateway once it leads.
+    """
+
+    def __init__(self, url: str, directory: Path, clock: Clock, address: str) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._address = address
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._session = Session(url)
+        try:
+            check_server(self._session)
+            self._session.script(f"SET search_path = {SCHEMA}")
+            self._check_cluster()
+        except BaseException as error:
+            self._session.close()
+            raise self._told(error) from error
+
+    def lead(self) -> PostgresqlStore | None:
+        """Become the leader; return None while there is another one."""
+        try:
+            if not self._session.value("SELECT pg_try_advisory_lock($1)", _LOCK):
+                return None
+            lease = f"'{round(LEASE_S * 1000)}ms'"
+            self._session.script(
+                f"SET idle_session_timeout = {lease}; "
+                f"SET idle_in_transaction_session_timeout = {lease}"
+            )
+            return PostgresqlStore(self._session, self._clock, self._begin_epoch())
+        except Exception as error:
+            raise self._told(error) from error
+
+    def leader(self) -> str:
+        """Return the address of the leader, as far as it is known."""
+        try:
+            return str(self._session.value("SELECT leader FROM gateway")) if self._exists() else ""
+        except Exception as error:
+            raise self._told(error) from error
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def _begin_epoch(self) -> int:
+        """Create the tables if there are none, and begin the next epoch."""
+        session = self._session
+        session.script("BEGIN")
+        if not self._exists():
+            if not session.value("SELECT to_regnamespace($1)", SCHEMA):
+                session.script(CREATE_SCHEMA)
+            session.script(CREATE_TABLES)
+        _, remembered = self._check_cluster()
+        [(last, drift_s)] = session.fetch(
+            "SELECT unix, extract(epoch FROM clock_timestamp() - at)::float8 FROM gateway"
+        )
+        now = self._clock.unix_now()
+        if last:
+            self._follow_clock(now - last - drift_s)
+        [(epoch, cluster)] = session.fetch(
+            "UPDATE gateway SET epoch = greatest(epoch, $1) + 1, leader = $2, unix = $3, "
+            "at = clock_timestamp() RETURNING epoch, cluster::text",
+            (remembered, self._address, now),
+        )
+        session.script("COMMIT")
+        write_atomic(self._directory / CLUSTER, f"{cluster} {epoch}\n", 0o600)
+        return int(epoch)
+
+    def _follow_clock(self, change_s: float) -> None:
+        """Move the instants of unfinished jobs by how this clock differs from the last leader's."""
+        self._session.fetch(
+            "UPDATE jobs SET submitted_at = submitted_at + $1, dispatched_at = dispatched_at + $1 "
+            "WHERE state <= 2",
+            (change_s,),
+        )
+        if abs(change_s) > _NOTABLE_S:
+            _log.warning(
+                "the clock of this gateway differs by %+.0f s from that of the last leader: the "
+                "deadlines of unfinished jobs move with it",
+                change_s,
+            )
+
+    def _exists(self) -> bool:
+        return self._session.value("SELECT to_regclass($1)", f"{SCHEMA}.gateway") is not None
+
+    def _check_cluster(self) -> tuple[str, int]:
+        """Check that database and state directory belong together.
+
+        Returns what the directory remembers: the cluster and the last epoch, if any.
+        """
+        path, place = self._directory / CLUSTER, where(self._session.url)
+        if (self._directory / DATABASE).exists():
+            raise InvalidInput(
+                f"{self._directory} has a journal of its own, {DATABASE}, whose jobs the gateway "
+                f"would not run: choose another directory (--state), or leave out --journal"
+            )
+        remembered, _, epoch = path.read_text().partition(" ") if path.exists() else ("", "", "0")
+        cluster = ""
+        if self._exists():
+            [(version, cluster)] = self._session.fetch("SELECT version, cluster::text FROM gateway")
+            if version != VERSION:
+                raise InvalidInput(
+                    f"the journal in {place} has version {version}; this gateway needs version "
+                    f"{VERSION}"
+                )
+        if remembered and not cluster:
+            raise JournalBroken(
+                f"{place} has no journal, but {self._directory} was used with one. Name its "
+                f"database in --journal, or restore it; to start without its jobs, remove {path}"
+            )
+        if remembered and remembered != cluster:
+            raise InvalidInput(
+                f"{place} has the journal of another cluster of gateways than {self._directory}: "
+                "choose another database (--journal), or another directory (--state)"
+            )
+        return remembered, int(epoch)
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Return a failure in words for people."""
+        if isinstance(error, SynergaiError) or not isinstance(error, Exception):
+            return error
+        return self._session.failure(error)

@@ -1,0 +1,47 @@
+"""What a server of PostgreSQL has to be, so that nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.journal.postgresql.session import where
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gateway.journal.postgresql.session import Session
+
+_OLDEST: Final = 140_000
+"""Ends sessions that are idle (``idle_session_timeout``), so that a hung leader is replaced."""
+
+
+def check_server(session: Session) -> None:
+    """Check the server and the way to it.
+
+    Raises:
+        InvalidInput: the journal cannot be kept there.
+    """
+    place = where(session.url)
+    began, current = session.process_ids
+    if began != current:
+        raise InvalidInput(
+            f"a connection pooler answers for {place}: its sessions change, and with them the "
+            "lock of the leader. Name the server itself in --journal"
+        )
+    [(version, standby, *settings)] = session.fetch(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
+        "current_setting('synchronous_commit'), current_setting('fsync')"
+    )
+    if version < _OLDEST:
+        raise InvalidInput(
+            f"{place} has version {version // 10_000}; the journal needs 14 or later"
+        )
+    if standby:
+        raise InvalidInput(
+            f"{place} is a replica and cannot be written; name the primary, or all hosts with "
+            "?target_session_attrs=read-write"
+        )
+    for name, setting in zip(("synchronous_commit", "fsync"), settings, strict=True):
+        if setting == "off":
+            raise InvalidInput(
+                f"{place} has {name} = off: it would lose accepted jobs in a crash. Set it to on"
+            )

@@ -1,0 +1,133 @@
+"""A session of PostgreSQL for code that blocks, such as the journal's writer thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.runtime.text import pip_install
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Sequence
+
+    from gateway.journal.store import Row
+
+T = TypeVar("T")
+
+_CONNECT_S: Final = 10.0
+_STATEMENT_S: Final = 60.0
+"""Time after which a statement has failed; a server that vanished would hold it for an hour."""
+_CLOSE_S: Final = 2.0
+
+
+class Session:
+    """A session with an event loop of its own; one thread at a time uses it.
+
+    Raises:
+        InvalidInput: asyncpg is not installed, or the URL or the user's rights do not suffice.
+        Unavailable: the server cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            # Imported on demand: it is an extra, and costs memory.
+            import asyncpg
+        except ModuleNotFoundError:
+            raise InvalidInput(
+                f"--journal {url} needs asyncpg, which is not installed; "
+                f"{pip_install('postgresql')}"
+            ) from None
+        self.url = url
+        self._postgres_error: type[Exception] = asyncpg.PostgresError
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._connection: Any = self._loop.run_until_complete(
+                asyncpg.connect(
+                    url,
+                    timeout=_CONNECT_S,
+                    command_timeout=_STATEMENT_S,
+                    server_settings={"application_name": "synergai gateway"},
+                )
+            )
+        except BaseException as error:
+            self._loop.close()
+            if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                raise self.failure(error) from error
+            raise
+
+    def failure(self, error: Exception) -> SynergaiError:
+        """Return what to tell people of a failed statement or connection."""
+        place = where(self.url)
+        code = str(getattr(error, "sqlstate", ""))
+        if code.startswith("28"):
+            return InvalidInput(
+                f"{place} refuses the user: {error}. Name the user in --journal, and the password "
+                "in the file that PGPASSFILE names, or in PGPASSWORD"
+            )
+        if code == "42501":
+            return InvalidInput(
+                f"the user lacks rights in {place}: {error}. Let the user own the database, or "
+                "create the schema for it: CREATE SCHEMA synergai AUTHORIZATION user"
+            )
+        if code.startswith("3D"):
+            return InvalidInput(f"{place}: {error}; create the database first")
+        if isinstance(error, TimeoutError):
+            return Unavailable(f"{place} does not answer in {_CONNECT_S:.0f} s")
+        text = getattr(error, "strerror", None) or error
+        return Unavailable(f"{place} cannot be used: {text}")
+
+    @property
+    def process_ids(self) -> tuple[int, int]:
+        """Ids of the server's process: the one that the connection began with, the current one."""
+        return self._connection.get_server_pid(), self.value("SELECT pg_backend_pid()")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server or the network has ended the session."""
+        return bool(self._connection.is_closed())
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, perhaps a failed one."""
+        return bool(self._connection.is_in_transaction())
+
+    def script(self, statements: str) -> None:
+        """Execute statements without parameters."""
+        self._run(self._connection.execute(statements))
+
+    def fetch(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Execute a statement and return its rows."""
+        return [tuple(row) for row in self._run(self._connection.fetch(statement, *parameters))]
+
+    def value(self, statement: str, *parameters: Any) -> Any:
+        """Execute a statement and return the first column of its first row, None without a row."""
+        return self._run(self._connection.fetchval(statement, *parameters))
+
+    def fetch_each(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement once for each row of parameters, with one round trip for many."""
+        self._run(self._connection.executemany(statement, rows))
+
+    def close(self) -> None:
+        """End the session, from any thread."""
+        closing = threading.Thread(target=self._close, name="closing the journal")
+        closing.start()
+        closing.join()
+
+    def _close(self) -> None:
+        with suppress(OSError, TimeoutError, self._postgres_error):
+            self._run(self._connection.close(timeout=_CLOSE_S))
+        self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(coroutine)
+
+
+def where(url: str) -> str:
+    """Return the place of a database for messages, without the user."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2] or "this machine's socket"
+    return f"PostgreSQL at {host}{parts.path}"

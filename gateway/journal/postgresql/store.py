@@ -1,0 +1,99 @@
+"""Journal in PostgreSQL, written by the leader."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from gateway.journal.errors import Deposed, JournalBroken, is_disk_full
+from gateway.journal.operations import Accept
+from gateway.journal.postgresql.acceptance import accept_all
+from gateway.journal.postgresql.connection import PipelinedConnection, is_refusal
+from gateway.journal.postgresql.session import where
+from synergai.errors import SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.journal.postgresql.session import Session
+    from gateway.journal.store import Operation
+    from synergai.runtime.clock import Clock
+
+
+class PostgresqlStore:
+    """Database of the gateway that leads it, since an epoch began."""
+
+    def __init__(self, session: Session, clock: Clock, epoch: int) -> None:
+        self.epoch = epoch
+        self._session = session
+        self._clock = clock
+        self._connection = PipelinedConnection(session)
+
+    def execute(self, operations: Sequence[Operation]) -> list[object]:
+        """Execute operations in one transaction; see `Store`."""
+        try:
+            return self._execute(operations)
+        except Exception as error:
+            if self._session.ended or isinstance(error, TimeoutError):
+                raise self._lost(error) from error
+            if not is_refusal(error):
+                raise
+        self.roll_back()
+        self._connection.begin_savepoints()
+        return self._execute(operations)
+
+    def roll_back(self) -> None:
+        """End a transaction that failed."""
+        self._connection.end()
+        with suppress(Exception):  # without a session there is none
+            if self._session.in_transaction:
+                self._session.script("ROLLBACK")
+
+    def is_full(self, error: Exception) -> bool:
+        """Return whether the disk of the results is full; the server's own is not told apart."""
+        return is_disk_full(error)
+
+    def close(self) -> None:
+        """End the session, and with it the leadership."""
+        self._session.close()
+
+    def _lost(self, error: Exception) -> JournalBroken:
+        return JournalBroken(
+            f"the session with {where(self._session.url)} has ended: "
+            f"{str(error) or 'no answer in time'}. Another gateway may lead now, so this one stops"
+        )
+
+    def _execute(self, operations: Sequence[Operation]) -> list[object]:
+        outcomes: list[object] = []
+        for accepts, group in groupby(operations, lambda each: isinstance(each, Accept)):
+            if accepts:
+                outcomes += accept_all(self._connection, [*_accepts(group)])
+            else:
+                outcomes += [self._outcome(operation) for operation in group]
+        if self._connection.changed:
+            self._connection.flush()
+            self._commit()
+        self._connection.end()
+        return outcomes
+
+    def _outcome(self, operation: Operation) -> object:
+        try:
+            return operation(self._connection)
+        except SynergaiError as error:  # raised before any change
+            return error
+
+    def _commit(self) -> None:
+        proven = self._session.value(
+            "UPDATE gateway SET commits = commits + 1, unix = $2, at = clock_timestamp() "
+            "WHERE epoch = $1 RETURNING commits",
+            self.epoch,
+            self._clock.unix_now(),
+        )
+        if proven is None:
+            raise Deposed(self._session.value("SELECT leader FROM gateway"))
+        self._session.script("COMMIT")
+
+
+def _accepts(operations: Iterable[Operation]) -> Iterable[Accept]:
+    return (each for each in operations if isinstance(each, Accept))

@@ -1,0 +1,261 @@
+"""A journal in PostgreSQL: what is refused, and how a gateway loses its leadership."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.gateway_settings import GatewaySettings
+from gateway.journal.errors import Deposed, JournalBroken
+from gateway.journal.job_record import JobRecord
+from gateway.journal.journal import Journal
+from gateway.journal.postgresql import leadership
+from gateway.journal.postgresql.leading import advertised, lead
+from gateway.journal.postgresql.requirements import check_server
+from gateway.journal.postgresql.session import Session
+from gateway.server import Gateway
+from synergai.domain import JobId
+from synergai.errors import InvalidInput, InvalidSettings, SynergaiError, Unavailable
+from synergai.runtime.clock import Clock, ClockReading
+from tests.journals import Journals
+from tests.postgresql import PostgresqlServer
+from tests.unit.gateway.test_journal import a_record
+from tests.unit.gateway.test_journal_clock import FrozenClock
+
+LISTEN = "127.0.0.1:8001"
+
+
+@pytest.fixture
+def server(postgresql_server: PostgresqlServer) -> PostgresqlServer:
+    postgresql_server.clear()
+    return postgresql_server
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+async def journal(server: PostgresqlServer, state: Path) -> AsyncIterator[Journal]:
+    journal = await Journals(state, server.url).open()
+    yield journal
+    await journal.close()
+
+
+async def refusal(url: str, state: Path) -> str:
+    """Return why a gateway cannot lead the database."""
+    with pytest.raises(SynergaiError) as error:
+        await lead(url, state, Clock(), LISTEN)
+    return str(error.value)
+
+
+# --- what is refused at the start ---------------------------------------------------------------
+
+
+async def test_server_that_is_absent_is_named(unreachable: str, state: Path) -> None:
+    told = await refusal(f"postgresql://me@{unreachable}/jobs", state)
+    assert told.startswith(f"PostgreSQL at {unreachable}/jobs cannot be used: ")
+    assert "me@" not in told
+
+
+async def test_missing_user_and_database_are_named(server: PostgresqlServer, state: Path) -> None:
+    told = await refusal(f"postgresql://nobody@{server.address}/postgres", state)
+    assert "refuses the user" in told
+    assert "PGPASSFILE" in told
+    told = await refusal(f"postgresql://postgres@{server.address}/missing", state)
+    assert 'database "missing" does not exist; create the database first' in told
+
+
+async def test_user_who_may_not_create_the_tables_is_told_the_remedy(
+    server: PostgresqlServer, state: Path
+) -> None:
+    server.execute("DROP ROLE IF EXISTS guest")
+    server.execute("CREATE ROLE guest LOGIN")
+    url = f"postgresql://guest@{server.address}/postgres"
+    assert "CREATE SCHEMA synergai AUTHORIZATION" in await refusal(url, state)
+    server.execute("CREATE SCHEMA synergai AUTHORIZATION guest")
+    await (await Journals(state, url).open()).close()
+    server.clear()
+    server.execute("DROP ROLE guest")
+
+
+async def test_server_that_acknowledges_before_it_writes_is_refused(
+    server: PostgresqlServer, state: Path
+) -> None:
+    url = f"{server.url}?options=-c%20synchronous_commit%3Doff"
+    assert "synchronous_commit = off: it would lose accepted jobs" in await refusal(url, state)
+
+
+@pytest.mark.parametrize(
+    ("process_ids", "settings", "text"),
+    [
+        ((1, 1), (130_012, False, "on", "on"), "version 13; the journal needs 14 or later"),
+        ((1, 1), (150_004, True, "on", "on"), "is a replica"),
+        ((1, 1), (150_004, False, "on", "off"), "fsync = off"),
+        ((1, 2), (150_004, False, "on", "on"), "a connection pooler answers"),
+    ],
+)
+def test_unsuitable_server_is_refused(
+    process_ids: tuple[int, int], settings: tuple[object, ...], text: str
+) -> None:
+    session = SimpleNamespace(
+        url="postgresql://h/d", process_ids=process_ids, fetch=lambda _: [settings]
+    )
+    with pytest.raises(InvalidInput, match=text):
+        check_server(cast("Session", session))
+
+
+async def test_missing_package_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    told = await refusal("postgresql://h/d", state)
+    assert "needs asyncpg, which is not installed; pip install 'WHEEL[postgresql]'" in told
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("mysql://host/db", "write postgresql://USER@HOST/DATABASE"),
+        ("postgresql://me:secret@host/db", "PGPASSFILE"),
+        ("postgresql://me@host/db?password=secret", "PGPASSFILE"),
+    ],
+)
+def test_url_of_another_database_or_with_a_password_is_refused(url: str, text: str) -> None:
+    with pytest.raises(InvalidSettings, match=text) as error:
+        GatewaySettings.load({"journal": url})
+    assert "secret" not in str(error.value)
+
+
+# --- which database belongs to which gateway ----------------------------------------------------
+
+
+async def test_database_of_another_cluster_is_refused(
+    journal: Journal, server: PostgresqlServer, state: Path
+) -> None:
+    await journal.close()
+    server.clear()
+    assert f"{server.address}/postgres has no journal, but {state}" in await refusal(
+        server.url, state
+    )
+    await (await Journals(state.with_name("other"), server.url).open()).close()
+    assert "the journal of another cluster" in await refusal(server.url, state)
+
+
+async def test_state_directory_has_one_journal(server: PostgresqlServer, state: Path) -> None:
+    await Journal(state).close()
+    assert "has a journal of its own, journal.db" in await refusal(server.url, state)
+    other = state.with_name("other")
+    await (await Journals(other, server.url).open()).close()
+    with pytest.raises(JournalBroken, match="is in PostgreSQL: name its database"):
+        Journal(other)
+
+
+async def test_journal_of_another_version_is_refused(
+    journal: Journal, server: PostgresqlServer, state: Path
+) -> None:
+    await journal.close()
+    server.execute("UPDATE synergai.gateway SET version = 2")
+    assert "has version 2; this gateway needs version 1" in await refusal(server.url, state)
+
+
+async def test_epoch_does_not_return_with_an_older_copy_of_the_database(
+    journal: Journal, server: PostgresqlServer, state: Path
+) -> None:
+    await journal.close()
+    again = await Journals(state, server.url).open()
+    await again.close()
+    server.execute("UPDATE synergai.gateway SET epoch = 1")
+    again = await Journals(state, server.url).open()
+    await again.close()
+    assert again.epoch == 3
+
+
+# --- leadership ---------------------------------------------------------------------------------
+
+
+async def test_only_one_gateway_leads(
+    journal: Journal, server: PostgresqlServer, state: Path
+) -> None:
+    await journal.engines()
+    with pytest.raises(Unavailable, match="another gateway"):
+        await lead(server.url, state.with_name("other"), Clock(), LISTEN)
+
+
+async def test_write_of_an_earlier_epoch_fails_and_leaves_nothing(
+    journal: Journal, server: PostgresqlServer
+) -> None:
+    await journal.accept(a_record("a"))
+    server.execute("UPDATE synergai.gateway SET epoch = 2, leader = 'there:8001'")
+    with pytest.raises(Deposed, match="another gateway, there:8001, has taken over the journal"):
+        await journal.accept(a_record("b"), "key")
+    assert isinstance(await journal.broken, Deposed)
+    server.execute("UPDATE synergai.gateway SET epoch = 1")
+
+
+async def test_ended_session_breaks_the_journal_with_its_cause(
+    journal: Journal, server: PostgresqlServer
+) -> None:
+    await journal.accept(a_record("a"))
+    server.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'synergai gateway'"
+    )
+    with pytest.raises(JournalBroken, match=r"the session with PostgreSQL at .* has ended"):
+        await journal.accept(a_record("b"))
+
+
+async def test_silent_leader_is_replaced_by_another_gateway(
+    server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "LEASE_S", 0.2)
+    silent = await Journals(state, server.url).open()
+    await silent.accept(a_record("a"))
+    follower = await Journals(state.with_name("other"), server.url).open()
+    assert follower.epoch == 2
+    assert [job.id for job in await follower.unfinished_jobs()] == ["a"]
+    with pytest.raises(JournalBroken):
+        await silent.accept(a_record("b"))
+    await silent.close()
+    await follower.close()
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+async def test_deadlines_follow_the_clock_of_the_next_leader(
+    server: PostgresqlServer, state: Path, ahead_s: float
+) -> None:
+    async def job_for(unix: float, record: JobRecord | None = None) -> JobRecord:
+        clock = FrozenClock(ClockReading("", 0.0, unix))
+        clock.unix_now = lambda: unix  # type: ignore[method-assign]  # stands still
+        store = await lead(server.url, state, clock, LISTEN)
+        journal = Journal(state, store=store)
+        if record is not None:
+            await journal.accept(record)
+        found = await journal.find_job(JobId("a"))
+        await journal.close()
+        assert found is not None
+        return found
+
+    before = await job_for(160.0, a_record("a", qos=90.0))
+    after = await job_for(160.0 + ahead_s)
+    assert after.submitted_at - before.submitted_at == pytest.approx(ahead_s, abs=5.0)
+
+
+def test_standby_tells_an_address_that_other_machines_can_reach() -> None:
+    assert advertised("10.1.1.1:8001") == "10.1.1.1:8001"
+    assert not advertised("0.0.0.0:8001").startswith("0.0.0.0")
+    assert advertised("[::]:8001").endswith(":8001")
+
+
+async def test_gateway_resumes_the_jobs_of_the_database(
+    server: PostgresqlServer, config: GatewaySettings
+) -> None:
+    config = replace(config, journal=server.url)
+    async with Gateway(config) as gateway:
+        await gateway.app.journal.accept(a_record("a"))
+    async with Gateway(config) as gateway:
+        assert gateway.app.restored == 1
+        assert not (config.state / "journal.db").exists()
