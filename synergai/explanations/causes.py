@@ -26,8 +26,6 @@ def cause_of(facts: Explanation) -> Cause:
         return "refused"
     if facts.state == "rejected":
         return "busy" if any(verdict.obstacle == "busy" for verdict in able) else "impossible"
-    if facts.state == "succeeded" and not facts.late_s and facts.budget_s is not None:
-        return "on time"
     if facts.has_details and not (able or facts.runs):
         return "no worker"
     losses = _losses(facts)
@@ -35,7 +33,8 @@ def cause_of(facts: Explanation) -> Cause:
     too_long = able and all(verdict.obstacle in _TOO_LONG for verdict in able)
     if too_long and min(verdict.too_many_s or 0.0 for verdict in able) >= interrupted_s:
         return _too_long(facts, able)
-    return max(losses, key=lambda cause: losses[cause], default="slow")
+    unexplained: Cause = "slow" if facts.late_s else "on time"
+    return max(losses, key=lambda cause: losses[cause], default=unexplained)
 
 
 def _too_long(facts: Explanation, able: list[Verdict]) -> Cause:

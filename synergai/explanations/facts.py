@@ -50,7 +50,7 @@ Cause: TypeAlias = Literal[
 """What most of the delay is due to, or why the request was refused."""
 
 
-class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An assignment of some of the queries to a worker.
 
     Attributes:
@@ -78,7 +78,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
 
 
-class Ahead(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Ahead(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Other work that a worker computed while the request or job waited.
 
     Attributes:
@@ -97,7 +97,7 @@ class Ahead(Struct, frozen=True, kw_only=True, omit_defaults=True):
     earlier_s: float | None = None
 
 
-class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Whether a worker was acceptable for the whole request or job.
 
     Attributes:
@@ -117,7 +117,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
 
 
-class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where the time of a request or job went.
 
     Attributes:

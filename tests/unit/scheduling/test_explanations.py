@@ -112,6 +112,15 @@ def test_switch_of_the_power_mode_is_named() -> None:
     assert "agx needed 3.0 s to switch to mode MAXN" in text
 
 
+def test_job_that_runs_as_planned_is_on_time() -> None:
+    core = make_core([FAST], [XEON])
+    arrive(core, new_job("job", "m", 5, deadline=1.0))
+    assert explain(core, "job", 0.2)[:2] == (
+        "on time",
+        "It arrived 200 ms ago. Its deadline is in 800 ms.",
+    )
+
+
 def test_wrong_estimate_is_compared_with_what_was_measured() -> None:
     core = make_core([FAST], [XEON])
     [mine] = arrive(core, new_job("late", "m", deadline=1.0))
