@@ -23,8 +23,8 @@ _HUB_OVERHEAD_BYTES: Final = 64 * 1024
 """Bytes that a hub message may add to a client's request."""
 
 
-def _validate_database(url: str) -> None:
-    """Check that a database is one of PostgreSQL, and its URL has no password."""
+def _validate_database(url: str) -> str:
+    """Return the URL of a database if it is one of PostgreSQL, and has no password."""
     parts = urlsplit(url)
     if url and parts.scheme not in ("postgresql", "postgres"):
         raise InvalidInput(
@@ -36,6 +36,7 @@ def _validate_database(url: str) -> None:
             "the URL has a password, which other users of the machine could see: put it into the "
             "file that PGPASSFILE names, or into PGPASSWORD"
         )
+    return url
 
 
 class GatewaySettings(Settings, frozen=True, kw_only=True):
