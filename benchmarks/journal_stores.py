@@ -18,7 +18,7 @@ from typing import Final
 
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
-from gateway.journal.postgresql.leading import lead
+from gateway.journal.postgresql.leadership import Candidate
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.runtime.clock import Clock
 from tests.postgresql import find_programs, running_server
@@ -52,10 +52,10 @@ async def measure(journal: Journal, writers: int, new_id: Callable[[], str]) -> 
 
 async def run(url: str, directory: Path) -> None:
     numbers = itertools.count()
-    store = await lead(url, directory / "shared", Clock(), "127.0.0.1:8001")
+    candidate = await asyncio.to_thread(Candidate, url, directory / "shared", Clock(), "")
     journals = {
         "SQLite": Journal(directory / "own"),
-        "PostgreSQL": Journal(directory / "shared", store=store),
+        "PostgreSQL": Journal(directory / "shared", store=await asyncio.to_thread(candidate.lead)),
     }
     print(f"{'writers':>8}{'store':>12}{'jobs/s':>10}{'p50 ms':>10}{'ratio':>8}")
     for writers in WRITERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.authenticator import Authenticator
@@ -94,8 +95,15 @@ class App:
         if config.journal:
             # Imported on demand: it costs memory.
             from gateway.journal.postgresql.leading import keep_leading, lead
+            from gateway.standby import standing_by
 
-            store = await lead(config.journal, config.state, self.clock, config.listen)
+            store = await lead(
+                config.journal,
+                config.state,
+                self.clock,
+                config.listen,
+                partial(standing_by, config),
+            )
         journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=self.clock, store=store)
         if config.journal:
             self._tasks.start(keep_leading(journal))

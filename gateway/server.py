@@ -24,7 +24,7 @@ from gateway.http.fleet_page import fleet_page_routes
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
-from gateway.http.server import HttpServer
+from gateway.http.server import HttpServer, http_context
 from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.jobs.explanations import explain
@@ -37,7 +37,6 @@ from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context
@@ -45,7 +44,6 @@ from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    import ssl
     from types import TracebackType
 
     from gateway.gateway_settings import GatewaySettings
@@ -166,7 +164,7 @@ class Gateway:
             SharedMemoryServicer(app.regions).handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(), app.unread, self._http_tls())
+        http = HttpServer(self._http_app(), app.unread, http_context(config))
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
@@ -257,18 +255,6 @@ class Gateway:
         if app.passage.is_needed:
             guard(routes, app.passage)
         return HttpApp(routes)
-
-    def _http_tls(self) -> ssl.SSLContext | None:
-        config = self._config
-        if not config.http_tls:
-            return None
-        if config.tls_cert is None:
-            raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
-        return server_context(
-            config.tls_cert,
-            config.tls_key,
-            config.tls_clients_ca,
-        )
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port other than the Open Inference Protocol."""

@@ -16,6 +16,8 @@ from synergai.domain import AssignmentId, JobId
 from synergai.runtime.clock import Clock
 from tests.unit.gateway.test_journal import a_record, an_execution, ended
 
+LISTEN = "127.0.0.1:8001"
+"""Address of the gateway that leads a database."""
 _PART = 5
 """Queries of an assignment."""
 
@@ -32,16 +34,19 @@ class Journals:
         """Arguments of a process that writes to the journal."""
         return [str(self._directory), self._url]
 
-    async def open(self, *, kept_jobs: int = KEPT_JOBS) -> Journal:
-        store = await asyncio.to_thread(self._lead) if self._url else None
+    async def open(self, *, kept_jobs: int = KEPT_JOBS, clock: Clock | None = None) -> Journal:
+        store = await asyncio.to_thread(self._lead, clock or Clock()) if self._url else None
         return Journal(self._directory, kept_jobs=kept_jobs, store=store)
 
-    def _lead(self) -> PostgresqlStore:
+    def _lead(self, clock: Clock) -> PostgresqlStore:
         """Lead the database, once a process that was killed leads it no longer."""
-        self._directory.mkdir(exist_ok=True)
-        candidate = Candidate(self._url, self._directory, Clock(), "")
-        while (store := candidate.lead()) is None:
-            time.sleep(0.02)
+        candidate = Candidate(self._url, self._directory, clock, LISTEN)
+        try:
+            while (store := candidate.lead()) is None:
+                time.sleep(0.02)
+        except BaseException:
+            candidate.close()
+            raise
         return store
 
 

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from gateway.http.connections import LimitedConnection
+from synergai.errors import InvalidInput
+from synergai.protocol.tls import server_context
 from synergai.runtime.ports import bind
 
 if TYPE_CHECKING:
     import ssl
 
+    from gateway.gateway_settings import GatewaySettings
     from gateway.http.app import HttpApp
     from synergai.protocol.unread import UnreadResponses
 
@@ -41,6 +44,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # wider than uvicorn's generator
         """Leave the signals alone."""
         return nullcontext()
+
+
+def http_context(config: GatewaySettings) -> ssl.SSLContext | None:
+    """Return the TLS context of the HTTP port; None if it is not encrypted."""
+    if not config.http_tls:
+        return None
+    if config.tls_cert is None:
+        raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
+    return server_context(config.tls_cert, config.tls_key, config.tls_clients_ca)
 
 
 class HttpServer:

@@ -42,7 +42,17 @@ def watchdog_timeout_s() -> float | None:
 
 @contextlib.asynccontextmanager
 async def notify_lifecycle() -> AsyncIterator[None]:
-    """Notify systemd of readiness on entry and of stopping on exit; feed the watchdog in between.
+    """Notify systemd as `notify_ready` does, and of stopping on exit."""
+    async with notify_ready():
+        try:
+            yield
+        finally:
+            notify("STOPPING=1")
+
+
+@contextlib.asynccontextmanager
+async def notify_ready() -> AsyncIterator[None]:
+    """Notify systemd of readiness, and feed the watchdog as long as the context is open.
 
     The watchdog is fed from the event loop, so a blocked loop gets the service restarted.
     """
@@ -52,7 +62,6 @@ async def notify_lifecycle() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        notify("STOPPING=1")
         if watchdog is not None:
             watchdog.cancel()
             await asyncio.gather(watchdog, return_exceptions=True)

@@ -74,6 +74,7 @@ ORDER = {
         "hub",
         "servicers",
         "http",
+        "standby",
         "app",
         "app_metrics",
         "server",

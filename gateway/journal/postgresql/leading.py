@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.journal.errors import JournalBroken
 from gateway.journal.postgresql.leadership import LEASE_S, Candidate
-from gateway.journal.postgresql.session import where
-from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,33 +20,43 @@ if TYPE_CHECKING:
     from gateway.journal.postgresql.store import PostgresqlStore
     from synergai.runtime.clock import Clock
 
+StandingBy: TypeAlias = Callable[[Callable[[], str]], AbstractAsyncContextManager[None]]
+
+_POLL_S: Final = 0.5
+"""Interval at which a standby tries to lead."""
 _WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared only
 
 
-async def lead(url: str, directory: Path, clock: Clock, listen: str) -> PostgresqlStore:
-    """Become the leader of a database; return its store.
+async def lead(
+    url: str, directory: Path, clock: Clock, listen: str, standing_by: StandingBy
+) -> PostgresqlStore:
+    """Become the leader of a database, once no other gateway leads it; return its store.
 
     Args:
-        listen: address for clients, which a standby tells them.
+        listen: address for clients, which standbys tell them.
+        standing_by: what is done meanwhile; gets a function that returns the leader's address.
 
     Raises:
-        Unavailable: the server cannot be reached, or another gateway leads.
+        Unavailable: the server cannot be reached.
         InvalidInput: the server does not suffice, or belongs to another cluster.
     """
-    loop = asyncio.get_running_loop()
     # With one thread, closing waits for a step that was cancelled.
     with ThreadPoolExecutor(1, "leadership") as thread:
-        address = advertised(listen)
-        candidate = await loop.run_in_executor(thread, Candidate, url, directory, clock, address)
-        store = None
+        step = partial(asyncio.get_running_loop().run_in_executor, thread)
+        candidate: Candidate = await step(Candidate, url, directory, clock, advertised(listen))
+        store: PostgresqlStore | None = None
         try:
-            store = await loop.run_in_executor(thread, candidate.lead)
-            leader = await loop.run_in_executor(thread, candidate.leader)
+            store = await step(candidate.lead)
+            if store is None:
+                leader: str = await step(candidate.leader)
+                async with standing_by(lambda: leader):
+                    # Waiting for the lock in the server would keep it from cleaning up tables.
+                    while (store := await step(candidate.lead)) is None:
+                        await asyncio.sleep(_POLL_S)
+                        leader = await step(candidate.leader)
         finally:
             if store is None:
-                await loop.run_in_executor(thread, candidate.close)
-    if store is None:
-        raise Unavailable(f"another gateway, {leader}, uses the journal in {where(url)}")
+                await step(candidate.close)
     return store
 
 

@@ -1,12 +1,16 @@
 """A journal in PostgreSQL: what is refused, and how a gateway loses its leadership."""
 
+import asyncio
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
@@ -14,19 +18,20 @@ from gateway.journal.errors import Deposed, JournalBroken
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
-from gateway.journal.postgresql.leading import advertised, lead
+from gateway.journal.postgresql.leadership import Candidate
+from gateway.journal.postgresql.leading import advertised
 from gateway.journal.postgresql.requirements import check_server
 from gateway.journal.postgresql.session import Session
 from gateway.server import Gateway
 from synergai.domain import JobId
-from synergai.errors import InvalidInput, InvalidSettings, SynergaiError, Unavailable
+from synergai.errors import InvalidInput, InvalidSettings, SynergaiError
 from synergai.runtime.clock import Clock, ClockReading
-from tests.journals import Journals
+from synergai.testing import LocalFleet, reserved_port
+from synergai.v1 import jobs_pb2, jobs_pb2_grpc
+from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.test_journal import a_record
 from tests.unit.gateway.test_journal_clock import FrozenClock
-
-LISTEN = "127.0.0.1:8001"
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ async def journal(server: PostgresqlServer, state: Path) -> AsyncIterator[Journa
 async def refusal(url: str, state: Path) -> str:
     """Return why a gateway cannot lead the database."""
     with pytest.raises(SynergaiError) as error:
-        await lead(url, state, Clock(), LISTEN)
+        await Journals(state, url).open()
     return str(error.value)
 
 
@@ -125,6 +130,8 @@ async def test_missing_package_is_named(state: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_url_of_another_database_or_with_a_password_is_refused(url: str, text: str) -> None:
+    kept = "postgresql://me@host/db"
+    assert GatewaySettings.load({"journal": kept}).journal == kept
     with pytest.raises(InvalidSettings, match=text) as error:
         GatewaySettings.load({"journal": url})
     assert "secret" not in str(error.value)
@@ -181,8 +188,12 @@ async def test_only_one_gateway_leads(
     journal: Journal, server: PostgresqlServer, state: Path
 ) -> None:
     await journal.engines()
-    with pytest.raises(Unavailable, match="another gateway"):
-        await lead(server.url, state.with_name("other"), Clock(), LISTEN)
+    other = await asyncio.to_thread(
+        Candidate, server.url, state.with_name("other"), Clock(), "here:8001"
+    )
+    assert await asyncio.to_thread(other.lead) is None
+    assert await asyncio.to_thread(other.leader) == LISTEN
+    await asyncio.to_thread(other.close)
 
 
 async def test_write_of_an_earlier_epoch_fails_and_leaves_nothing(
@@ -230,8 +241,7 @@ async def test_deadlines_follow_the_clock_of_the_next_leader(
     async def job_for(unix: float, record: JobRecord | None = None) -> JobRecord:
         clock = FrozenClock(ClockReading("", 0.0, unix))
         clock.unix_now = lambda: unix  # type: ignore[method-assign]  # stands still
-        store = await lead(server.url, state, clock, LISTEN)
-        journal = Journal(state, store=store)
+        journal = await Journals(state, server.url).open(clock=clock)
         if record is not None:
             await journal.accept(record)
         found = await journal.find_job(JobId("a"))
@@ -259,3 +269,103 @@ async def test_gateway_resumes_the_jobs_of_the_database(
     async with Gateway(config) as gateway:
         assert gateway.app.restored == 1
         assert not (config.state / "journal.db").exists()
+
+
+# --- standby ------------------------------------------------------------------------------------
+
+
+async def fetch(address: str, path: str) -> str:
+    """Return the status line and the body of a page; empty if nothing listens."""
+    try:
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+    except ConnectionError:
+        return ""
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+    async with asyncio.timeout(30):
+        answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return f"{head.partition(chr(13))[0]} {body}"
+
+
+async def answered(config: GatewaySettings) -> str:
+    """Return the health of a gateway, once it answers."""
+    async with asyncio.timeout(30):
+        while not (health := await fetch(config.http, "/healthz")):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+    return health
+
+
+@pytest.fixture
+def fixed(config: GatewaySettings) -> Iterator[GatewaySettings]:
+    """Settings of a standby, whose ports are known before it leads."""
+    with reserved_port() as listen, reserved_port() as http:
+        yield replace(
+            config,
+            listen=f"127.0.0.1:{listen}",
+            http=f"127.0.0.1:{http}",
+            state=config.state.with_name("standby"),
+        )
+
+
+async def test_standby_refers_clients_to_the_leader_and_takes_over(
+    server: PostgresqlServer, config: GatewaySettings, fixed: GatewaySettings, unreachable: str
+) -> None:
+    leader = Gateway(replace(config, journal=server.url, listen=unreachable))
+    standby = Gateway(replace(fixed, journal=server.url))
+    async with leader:
+        entering = asyncio.create_task(standby.__aenter__())
+        assert await answered(fixed) == "HTTP/1.1 503 Service Unavailable standby\n"
+        assert (await fetch(fixed.http, "/v2/health/live")).startswith("HTTP/1.1 200")
+        assert unreachable in await fetch(fixed.http, "/v2/models/echo")
+        async with grpc.aio.insecure_channel(fixed.listen) as channel:
+            checked = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest()
+            )
+            assert checked.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(
+                grpc.aio.AioRpcError, match=f"the leader is {unreachable}"
+            ) as refused:
+                await jobs_pb2_grpc.JobsStub(channel).Get(jobs_pb2.GetRequest(job_id="a"))
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        await leader.app.journal.accept(a_record("a"))
+        assert not entering.done()
+    async with asyncio.timeout(30):
+        await entering
+    assert (standby.app.restored, standby.app.journal.epoch) == (1, 2)
+    assert (await fetch(fixed.http, "/healthz")).startswith("HTTP/1.1 200")
+    await standby.__aexit__(None, None, None)
+
+
+async def test_standby_can_be_stopped(
+    journal: Journal, server: PostgresqlServer, fixed: GatewaySettings
+) -> None:
+    entering = asyncio.create_task(Gateway(replace(fixed, journal=server.url)).__aenter__())
+    assert await answered(fixed)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert not await fetch(fixed.http, "/healthz")
+    await journal.accept(a_record("a"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_standby_takes_over_from_a_killed_or_hung_leader_with_every_acknowledged_job(
+    server: PostgresqlServer, fixed: GatewaySettings, tmp_path: Path, number: signal.Signals
+) -> None:
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        await asyncio.to_thread(fleet.start_gateway, ["--journal", server.url])
+        assert fleet.gateway is not None
+        standby = Gateway(replace(fixed, journal=server.url))
+        entering = asyncio.create_task(standby.__aenter__())
+        assert await answered(fixed)
+        assert fleet.address in await fetch(fixed.http, "/v2/models/echo")
+        fleet.gateway.send_signal(number)
+        async with asyncio.timeout(60):
+            await entering
+        assert standby.app.journal.epoch == 2
+        fleet.gateway.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(fleet.gateway.wait, 60) != 0
+        await standby.__aexit__(None, None, None)
+        if number == signal.SIGSTOP:
+            assert "Another gateway may lead now" in fleet.log("gateway").read_text()

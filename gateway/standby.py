@@ -1,0 +1,125 @@
+"""What a gateway answers while another one leads: where the leader is, and that it is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+from grpc_health.v1 import health_pb2
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gateway.access.exposure import check_before_start
+from gateway.admission.connections import current_connection_limits
+from gateway.http.app import HttpApp
+from gateway.http.server import HttpServer, http_context
+from synergai.errors import Unavailable
+from synergai.protocol import rpc
+from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.protocol.tls import server_context
+from synergai.protocol.unread import UnreadResponses
+from synergai.runtime.systemd import notify_ready
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from gateway.gateway_settings import GatewaySettings
+
+_log = logging.getLogger(__name__)
+
+_GRACE_S: Final = 0.5
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
+
+
+@asynccontextmanager
+async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> AsyncIterator[None]:
+    """Listen for clients and HTTP as long as the context is open, and refer them to the leader.
+
+    The port for agents stays closed, so that they try other gateways at once.
+    """
+    await asyncio.to_thread(check_before_start, config)
+
+    def refusal() -> Unavailable:
+        return Unavailable(f"this gateway is a standby; the leader is {leader() or 'unknown'}")
+
+    async with AsyncExitStack() as stack:
+        connections = current_connection_limits(native=False).clients
+        options = rpc.server_options(config.max_client_bytes, max_connections=connections)
+        server = ResilientServer(
+            partial(grpc.aio.server, options=options),
+            lambda error: _log.error("%s; waiting as a standby without a port", error),
+            connections,
+        )
+        stack.callback(server.release)
+        tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
+        address = server.bind(config.listen, tls)
+        http = HttpServer(
+            HttpApp(_routes(refusal)),
+            UnreadResponses(config.max_response_bytes),
+            http_context(config),
+        )
+        http_address = await http.start(config.http)
+        stack.push_async_callback(http.close)
+        await server.start((_health(), _RefusingHandler(refusal)))
+        stack.push_async_callback(server.stop, _GRACE_S)
+        _log.info(
+            "standby of %s, listening for clients on %s, HTTP on %s",
+            leader() or "an unknown leader",
+            address,
+            http_address,
+        )
+        # The service manager would take a gateway that waits for one that does not start.
+        await stack.enter_async_context(notify_ready())
+        yield
+    _log.info("taking over from the leader")
+
+
+def _health() -> rpc.Service:
+    async def check(
+        _request: health_pb2.HealthCheckRequest, _context: rpc.Context
+    ) -> health_pb2.HealthCheckResponse:
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    handlers = {"Check": rpc.unary(check, health_pb2.HealthCheckRequest)}
+    return rpc.Service("grpc.health.v1.Health", handlers)
+
+
+class _RefusingHandler(grpc.GenericRpcHandler):
+    """Refuses every call."""
+
+    def __init__(self, refusal: Callable[[], Unavailable]) -> None:
+        self._refusal = refusal
+
+    def service(
+        self, _handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return a stream handler, which suits any kind of call."""
+
+        async def refuse(_requests: object, context: rpc.Context) -> NoReturn:
+            await rpc.abort(context, self._refusal())
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _routes(refusal: Callable[[], Unavailable]) -> Sequence[BaseRoute]:
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("standby\n", 503)
+
+    async def live(_request: Request) -> Response:
+        return Response()
+
+    async def refuse(_request: Request) -> NoReturn:
+        raise refusal()
+
+    return [
+        Route("/healthz", healthz),
+        Route("/v2/health/live", live),
+        Route("/{path:path}", refuse, methods=_METHODS),
+    ]
