@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgspec
@@ -22,7 +22,7 @@ from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.journal.job_record import SubmissionTerms
     from gateway.journal.store import Connection, Row
@@ -83,7 +83,10 @@ def check_repeated(key: str, known: str, spec: JobSpec, terms: SubmissionTerms) 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Inserts a job unless its idempotency key is known; see `Journal.accept`."""
+    """Inserts a job unless its idempotency key is known; see `Journal.accept`.
+
+    Called in SQLite only: PostgreSQL accepts many jobs at a time.
+    """
 
     record: JobRecord
     key: str = ""
@@ -121,8 +124,8 @@ class Accept:
             text = msgspec.json.encode(submission(asked, self.terms)).decode()
             connection.execute(
                 "INSERT INTO keys (tenant, key, submission, job) "
-                "SELECT ?, ?, ?, sequence FROM jobs WHERE id = ?",
-                (spec.tenant, key, text, record.id),
+                "VALUES (?, ?, ?, last_insert_rowid())",
+                (spec.tenant, key, text),
             )
         return record.id
 
@@ -299,13 +302,13 @@ _NEXT_OWNER: Final = (
 def find_job(connection: Connection, job_id: JobId) -> JobRecord | None:
     """Return one job."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
-    return None if row is None else _to_record(connection, row)
+    return None if row is None else _to_records(connection, [row])[0]
 
 
 def unfinished_jobs(connection: Connection) -> list[JobRecord]:
     """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
-    return [_to_record(connection, row) for row in rows]
+    return _to_records(connection, rows)
 
 
 def upload_user(connection: Connection, tenant: str, upload_id: str) -> JobRecord | None:
@@ -313,7 +316,7 @@ def upload_user(connection: Connection, tenant: str, upload_id: str) -> JobRecor
     row = connection.execute(
         _JOB + "WHERE tenant = ? AND upload = ? AND upload <> ''", (tenant, upload_id)
     ).fetchone()
-    return None if row is None else _to_record(connection, row)
+    return None if row is None else _to_records(connection, [row])[0]
 
 
 def jobs_over_uploads(connection: Connection) -> list[UploadUse]:
@@ -334,14 +337,14 @@ def ended_jobs(
     """Return the newest ended jobs whose engine and tenant are wanted."""
     bits = sum(1 << state.value for state in states)
     rows = connection.execute(_JOB + _ENDED + _NEWEST, (bits, limit)).fetchall()
-    records = [_to_record(connection, row) for row in rows]
+    records = _to_records(connection, rows)
     if all(wanted(record.spec.engine, record.spec.tenant) for record in records):
         return records
     # Few pairs stand for many jobs; asking about each job would hold up the writer.
     scope = [pair for pair in _owners(connection) if wanted(*pair)]
     pairs = msgspec.json.encode(scope).decode()
     rows = connection.execute(ENDED_IN_SCOPE, (bits, pairs, limit)).fetchall()
-    return [_to_record(connection, row) for row in rows]
+    return _to_records(connection, rows)
 
 
 def _owners(connection: Connection) -> Iterator[tuple[str, str]]:
@@ -355,16 +358,42 @@ def _owners(connection: Connection) -> Iterator[tuple[str, str]]:
         yield engine, tenant
 
 
-def _to_record(connection: Connection, row: Row) -> JobRecord:
-    (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
+_EXECUTIONS: Final = (
+    "SELECT job, worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
+    "correct, failures, variant FROM executions "
+    "WHERE job IN (SELECT CAST(value ->> 0 AS BIGINT) FROM json_each(?)) ORDER BY assignment"
+)
+
+
+def _to_records(connection: Connection, rows: Sequence[Row]) -> list[JobRecord]:
+    """Return jobs with their executions, which one statement finds for all."""
+    executions: dict[int, list[RecordedExecution]] = {}
+    jobs = msgspec.json.encode([row[:1] for row in rows]).decode()
+    for job, *columns in connection.execute(_EXECUTIONS, (jobs,)):
+        executions.setdefault(job, []).append(_to_execution(columns))
+    return [_to_record(row, executions.get(row[0], ())) for row in rows]
+
+
+def _to_execution(columns: list[Any]) -> RecordedExecution:
+    worker, threads, power_mode, provider, first, stop, seconds, *rest = columns
+    labelled, correct, failures, variant = rest
+    return RecordedExecution(
+        worker_id=WorkerId(worker),
+        configuration=Configuration(threads, power_mode, provider, variant),
+        first=first,
+        count=stop - first,
+        seconds=seconds,
+        labelled=labelled,
+        correct=correct,
+        failures=failures,
+    )
+
+
+def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> JobRecord:
+    (_, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
     reason, upload, max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
-    executions = connection.execute(
-        "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
-        "correct, failures, variant FROM executions WHERE job = ? ORDER BY assignment",
-        (sequence,),
-    )
     return JobRecord(
         id=JobId(job_id),
         spec=JobSpec(
@@ -386,30 +415,6 @@ def _to_record(connection: Connection, row: Row) -> JobRecord:
         estimated_s=estimated_s,
         estimated_low_s=low_s,
         estimated_high_s=high_s,
-        executions=tuple(
-            RecordedExecution(
-                worker_id=WorkerId(worker),
-                configuration=Configuration(threads, power_mode, provider, variant),
-                first=first,
-                count=stop - first,
-                seconds=seconds,
-                labelled=labelled,
-                correct=correct,
-                failures=failures,
-            )
-            for (
-                worker,
-                threads,
-                power_mode,
-                provider,
-                first,
-                stop,
-                seconds,
-                labelled,
-                correct,
-                failures,
-                variant,
-            ) in executions
-        ),
+        executions=tuple(executions),
         reason=reason,
     )

@@ -27,7 +27,8 @@ _UPLOADS: Final = (
     "SELECT tenant, upload, id FROM jobs WHERE upload <> '' "
     "AND (tenant, upload) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
 )
-_INSERT_JOBS: Final = (
+_INSERT: Final = (
+    "WITH accepted AS ("
     "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
     "max_failures, variant, min_accuracy, state) "
     "SELECT id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
@@ -35,12 +36,10 @@ _INSERT_JOBS: Final = (
     "FROM unnest(?::text[], ?::text[], ?::bigint[], ?::float8[], ?::bigint[], ?::text[], "
     "?::float8[], ?::text[], ?::bigint[], ?::text[], ?::float8[], ?::integer[]) "
     "WITH ORDINALITY AS new (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
-    "max_failures, variant, min_accuracy, state, place) ORDER BY place"
-)
-_INSERT_KEYS: Final = (
-    "INSERT INTO keys (tenant, key, submission, job) SELECT new.tenant, key, submission, sequence "
+    "max_failures, variant, min_accuracy, state, place) ORDER BY place RETURNING id, sequence) "
+    "INSERT INTO keys (tenant, key, submission, job) SELECT tenant, key, submission, sequence "
     "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) AS new (tenant, key, submission, id) "
-    "JOIN jobs ON jobs.id = new.id"
+    "JOIN accepted USING (id)"
 )
 
 
@@ -80,15 +79,15 @@ def accept_all(connection: Connection, accepts: Sequence[Accept]) -> list[JobId 
 
 
 def _insert(connection: Connection, new: Sequence[Accept]) -> None:
-    if new:
-        connection.execute(_INSERT_JOBS, _columns([_job(each) for each in new]))
+    if not new:
+        return
     keyed = [
         (each.record.spec.tenant, each.key, _submission(each), each.record.id)
         for each in new
         if each.key
     ]
-    if keyed:
-        connection.execute(_INSERT_KEYS, _columns(keyed))
+    jobs = _columns([_job(each) for each in new])
+    connection.execute(_INSERT, [*jobs, *(_columns(keyed) or [[]] * 4)])
 
 
 def _job(accept: Accept) -> tuple[object, ...]:

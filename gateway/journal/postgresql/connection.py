@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.journal.errors import RuleViolated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gateway.journal.postgresql.session import Session
     from gateway.journal.store import Row
@@ -32,22 +32,18 @@ class FetchedRows(deque["Row"]):
 
 
 class PipelinedConnection:
-    """Sends changes later, those of one statement together. A transaction begins with the first.
+    """Sends changes later, those of one statement together. The first one calls `begin` before.
 
     Which operation a refused change belongs to is not known then. With savepoints, changes are
     sent at once, and a refused one raises `RuleViolated` in its operation.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, begin: Callable[[], None]) -> None:
         self._session = session
+        self._begin = begin
         self._statement = ""
         self._waiting: list[Sequence[Any]] = []
         self._savepoints = False
-
-    @property
-    def changed(self) -> bool:
-        """Whether the open transaction changes anything."""
-        return bool(self._waiting) or self._session.in_transaction
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> FetchedRows:
         """Execute a statement with a question mark for each parameter."""
@@ -72,7 +68,7 @@ class PipelinedConnection:
         if not rows:
             return
         if not self._session.in_transaction:
-            self._session.script("BEGIN")
+            self._begin()
         statement = _translated(self._statement)
         if len(rows) == 1:
             self._session.fetch(statement, rows[0])
@@ -80,9 +76,9 @@ class PipelinedConnection:
             self._session.fetch_each(statement, rows)
 
     def begin_savepoints(self) -> None:
-        """Begin a transaction in which each operation has a savepoint."""
+        """Begin a transaction in which each change has a savepoint."""
         self._savepoints = True
-        self._session.script("BEGIN")
+        self._begin()
 
     def end(self) -> None:
         """Forget changes that wait, and use no savepoints further."""

@@ -2,7 +2,7 @@
 
 The leader holds an advisory lock of its session, which is the one that writes. A gateway that has
 lost the lock has therefore lost the session as well, and its open transaction. Each leader raises
-the epoch, and each transaction proves it: in the end it changes the row that has the epoch.
+the epoch, and each transaction proves it first, by changing the row that has the epoch.
 """
 
 from __future__ import annotations

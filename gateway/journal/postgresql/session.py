@@ -95,9 +95,9 @@ class Session:
         """Whether a transaction is open, perhaps a failed one."""
         return bool(self._connection.is_in_transaction())
 
-    def script(self, statements: str) -> None:
-        """Execute statements without parameters."""
-        self._run(self._connection.execute(statements))
+    def script(self, statements: str) -> str:
+        """Execute statements without parameters; return the status of the last one."""
+        return str(self._run(self._connection.execute(statements)))
 
     def fetch(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Execute a statement and return its rows."""

@@ -28,7 +28,7 @@ class PostgresqlStore:
         self.epoch = epoch
         self._session = session
         self._clock = clock
-        self._connection = PipelinedConnection(session)
+        self._connection = PipelinedConnection(session, self._begin)
 
     def execute(self, operations: Sequence[Operation]) -> list[object]:
         """Execute operations in one transaction; see `Store`."""
@@ -71,9 +71,9 @@ class PostgresqlStore:
                 outcomes += accept_all(self._connection, [*_accepts(group)])
             else:
                 outcomes += [self._outcome(operation) for operation in group]
-        if self._connection.changed:
-            self._connection.flush()
-            self._commit()
+        self._connection.flush()
+        if self._session.in_transaction:
+            self._session.script("COMMIT")
         self._connection.end()
         return outcomes
 
@@ -83,16 +83,14 @@ class PostgresqlStore:
         except SynergaiError as error:  # raised before any change
             return error
 
-    def _commit(self) -> None:
-        proven = self._session.value(
-            "UPDATE gateway SET commits = commits + 1, unix = $2, at = clock_timestamp() "
-            "WHERE epoch = $1 RETURNING commits",
-            self.epoch,
-            self._clock.unix_now(),
+    def _begin(self) -> None:
+        """Begin a transaction, and prove the epoch: the next leader has to wait for its end."""
+        proven = self._session.script(
+            "BEGIN; UPDATE gateway SET commits = commits + 1, at = clock_timestamp(), "  # noqa: S608 - numbers only
+            f"unix = {self._clock.unix_now()!r} WHERE epoch = {self.epoch}"
         )
-        if proven is None:
+        if proven == "UPDATE 0":
             raise Deposed(self._session.value("SELECT leader FROM gateway"))
-        self._session.script("COMMIT")
 
 
 def _accepts(operations: Iterable[Operation]) -> Iterable[Accept]:
