@@ -40,6 +40,7 @@ from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHa
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context
+from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
 
@@ -247,14 +248,14 @@ class Gateway:
             ),
             *page_routes(app.calls),
             *fleet_page_routes(
-                app.fleet_feed,
-                lambda name: explain(current_caller(), app.dispatcher, name),
-                any_host=config.access is not None,
+                app.fleet_feed, lambda name: explain(current_caller(), app.dispatcher, name)
             ),
         ]
         if app.passage.is_needed:
             guard(routes, app.passage)
-        return HttpApp(routes)
+        # Beyond loopback, everyone may use it who can reach it.
+        is_open = not is_loopback(config.http.rpartition(":")[0])
+        return HttpApp(routes, any_host=is_open or config.access is not None)
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port other than the Open Inference Protocol."""

@@ -61,7 +61,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
         address = server.bind(config.listen, tls)
         http = HttpServer(
-            HttpApp(_routes(refusal)),
+            HttpApp(_routes(refusal), any_host=True),
             UnreadResponses(config.max_response_bytes),
             http_context(config),
         )

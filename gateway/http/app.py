@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Router
 
 from gateway.http.connections import SURPLUS
@@ -32,9 +34,14 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class HttpApp:
-    """Routes requests and turns every failure into a response."""
+    """Routes requests and turns every failure into a response.
 
-    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+    Args:
+        any_host: serve under any host name, because callers must have credentials, or need none.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute], *, any_host: bool = False) -> None:
+        self._any_host = any_host
         self._router = Router(routes, redirect_slashes=False)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
@@ -53,6 +60,8 @@ class HttpApp:
         scope["app"] = self  # makes the router raise its errors instead of responding itself
         try:
             _check_allowed(scope)
+            if not self._any_host:
+                _check_host(HTTPConnection(scope).url.hostname or "")
             await self._router(scope, receive, send_and_note)
         except ClientDisconnect:
             pass
@@ -115,6 +124,20 @@ def _check_allowed(scope: Scope) -> None:
             raise HTTPException(
                 HTTPStatus.FORBIDDEN, f"pages of {origin} may not send requests to this server"
             )
+
+
+def _check_host(host: str) -> None:
+    """Refuse names that another site's owner may have pointed at this machine (DNS rebinding)."""
+    if host in {"localhost", socket.gethostname().lower()} or host.endswith(".localhost"):
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise HTTPException(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"nothing is served as {host!r} without an access table: use an address of the "
+            "machine, or localhost",
+        ) from None
 
 
 @asynccontextmanager

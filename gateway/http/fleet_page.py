@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import socket
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -45,14 +43,9 @@ _END_S: Final = 0.2
 
 
 def fleet_page_routes(
-    feed: FleetFeed, explain: Callable[[str], Explanation], *, any_host: bool
+    feed: FleetFeed, explain: Callable[[str], Explanation]
 ) -> Sequence[BaseRoute]:
-    """Return the routes.
-
-    Args:
-        explain: explains a job or request; raises `NotFound`.
-        any_host: serve the events under any host name, because callers must have credentials.
-    """
+    """Return the routes; `explain` explains a job or request, and raises `NotFound`."""
 
     async def page(_request: Request) -> Response:
         return HTMLResponse(read_file("page.html"), headers=_SECURITY)
@@ -64,13 +57,9 @@ def fleet_page_routes(
         return Response(read_file(name), headers=_SECURITY, media_type=_FILES[name])
 
     async def events(request: Request) -> Response:
-        if not any_host:
-            _check_host(request.url.hostname or "")
         return _EventStream(feed, request)
 
     async def explanation(request: Request) -> Response:
-        if not any_host:
-            _check_host(request.url.hostname or "")
         sentences: Sequence[str] = ()
         # Most is in time, and so not kept: the page asks of everything.
         with suppress(NotFound):
@@ -113,17 +102,3 @@ class _EventStream(Response):
                 asyncio.get_running_loop().call_later(_END_S, transport.abort)
                 await send({"type": "http.response.body"})
                 raise
-
-
-def _check_host(host: str) -> None:
-    """Refuse names that another site's owner may have pointed at this machine (DNS rebinding)."""
-    if host in {"localhost", socket.gethostname().lower()} or host.endswith(".localhost"):
-        return
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise HTTPException(
-            HTTPStatus.MISDIRECTED_REQUEST,
-            f"the fleet page is not served as {host!r} without an access table: use an address of "
-            "the machine, or localhost",
-        ) from None

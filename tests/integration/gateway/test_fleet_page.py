@@ -1,4 +1,4 @@
-"""The fleet page on the HTTP port: its files, its events, foreign host names, and shutdown."""
+"""The fleet page on the HTTP port: its files, its events, and shutdown."""
 
 from __future__ import annotations
 
@@ -100,22 +100,6 @@ async def test_request_appears_in_the_events(gateway: Gateway, caller: Caller) -
     assert seen["job"]["state"] == "finished"
     assert seen["assignment"]["worker"] == worker["id"]
     assert seen["second"]["met"] == 1
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1", 200),
-        ("[::1]", 200),
-        ("localhost", 200),
-        ("gateway.localhost", 200),
-        ("evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
-    ],
-)
-async def test_events_need_a_name_of_the_machine(gateway: Gateway, host: str, status: int) -> None:
-    async with asked(gateway, "/fleet/events", host) as reader:
-        assert (await head(reader)).startswith(f"http/1.1 {status}")
 
 
 async def test_viewers_that_leave_free_their_place(gateway: Gateway) -> None:

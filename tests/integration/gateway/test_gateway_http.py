@@ -53,7 +53,7 @@ class Connection:
         self.writer = writer
 
     def send_head(self, path: str, length: int, *lines: str, method: str = "POST") -> None:
-        head = [f"{method} {path} HTTP/1.1", "Host: gateway", f"Content-Length: {length}", *lines]
+        head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *lines]
         self.writer.write(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
 
     async def answer(self, method: str = "POST") -> Answer:
@@ -188,7 +188,7 @@ async def test_invalid_request_is_explained(
     assert answer.status == status, answer
     assert answer.error
     assert not agent.assignments
-    assert (await call(gateway, INFER, tensor(), "Origin: http://gateway")).status == 200
+    assert (await call(gateway, INFER, tensor(), "Origin: http://localhost")).status == 200
 
 
 @pytest.mark.usefixtures("agent")
@@ -274,7 +274,7 @@ async def test_pipelined_requests_are_limited_and_those_before_are_answered(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(gateway) as connection:
-        connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         for _ in range(connections.MAX_PIPELINED):
             assert (await connection.answer()).status == 200
         assert (await connection.answer()).status == 429
@@ -309,7 +309,7 @@ async def test_chunked_body_is_refused_at_the_limit(tmp_path: Path) -> None:
         Gateway(config_in(tmp_path, max_message_bytes=1 << 20)) as gateway,
         connected(gateway) as connection,
     ):
-        head = f"POST {INFER} HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.writer.write(head.encode())
         for _ in range(17):
             connection.writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
@@ -356,7 +356,7 @@ async def test_endless_head_is_refused(gateway: Gateway) -> None:
     "message",
     [
         b"\x16\x03\x01\x02\x00",
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -439,7 +439,7 @@ async def test_connections_without_requests_give_way_to_health_checks(
 async def test_damaged_request_is_never_a_fault_of_ours(gateway: Gateway, seed: int) -> None:
     rng = random.Random(seed)
     good = tensor(parameters={"a": 1})
-    head = f"POST {INFER} HTTP/1.1\r\nHost: gateway\r\nInference-Header-Content-Length: 90\r\n"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: 90\r\n"
     statuses = set()
     for number in range(150):
         data = bytearray(good)
@@ -459,7 +459,7 @@ async def test_damaged_request_is_never_a_fault_of_ours(gateway: Gateway, seed: 
             reply = await connection.closed()
         if reply:
             statuses.add(int(reply.split()[1]))
-    assert statuses <= {200, 400, 404, 405, 408, 415, 501}, statuses
+    assert statuses <= {200, 400, 404, 405, 408, 415, 421, 501}, statuses
     assert 400 in statuses
 
 
@@ -501,3 +501,26 @@ async def test_index_page_lists_the_engines(gateway: Gateway) -> None:
 async def test_head_has_no_body(gateway: Gateway) -> None:
     answer = await call(gateway, "/healthz", method="HEAD")
     assert (answer.status, answer.headers["content-length"]) == (200, "8")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/v2", "/fleet", "/fleet/events"])
+@pytest.mark.parametrize(
+    ("host", "is_served"),
+    [
+        ("127.0.0.1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("gateway.localhost", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+async def test_pages_of_other_sites_read_nothing_by_a_name_of_their_own(
+    gateway: Gateway, path: str, host: str, *, is_served: bool
+) -> None:
+    async with connected(gateway) as connection:
+        _, _, port = gateway.http_address.rpartition(":")
+        connection.writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        head = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), 30)
+    assert head.split()[1] == (b"200" if is_served else b"421")

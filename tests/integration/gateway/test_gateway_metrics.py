@@ -54,7 +54,7 @@ async def http_get(address: str, path: str) -> tuple[int, str]:
     """Return status and body; status 0 if the server closed the connection."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     try:
         answer = (await asyncio.wait_for(reader.read(), 30)).decode()
     except ConnectionResetError:

@@ -363,7 +363,7 @@ async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     try:
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         async with asyncio.timeout(10):
             return await reader.read()
     finally:

@@ -30,7 +30,7 @@ def routes() -> list[Route]:
         *shared_memory_routes(SharedMemoryRegions(1), Bodies(1, 1)),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
         *page_routes(calls),
-        *fleet_page_routes(cast("FleetFeed", None), cast("Any", None), any_host=True),
+        *fleet_page_routes(cast("FleetFeed", None), cast("Any", None)),
     ]
     return [route for route in every if isinstance(route, Route)]
 
