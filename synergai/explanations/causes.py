@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _losses(facts: Explanation) -> dict[Cause, float]:
 
     repeated_s = 0.0
     runs = sorted(facts.runs, key=lambda run: run.given_s)
-    for run, following in zip(runs, [*runs[1:], None], strict=True):
+    for run, following in zip_longest(runs, runs[1:]):
         if run.end not in _OF_ENDS or run.done == run.queries:
             continue
         resumed_s = facts.total_s if following is None else following.began_s or facts.total_s

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
 from synergai.explanations.causes import cause_of
-from synergai.explanations.wording import sentences
+from synergai.explanations.facts import End, Explanation, Obstacle, Run, Verdict
+from synergai.explanations.wording import sentences, worded
 from synergai.scheduling.events import (
     AssignmentEnded,
     JobArrived,
@@ -273,3 +277,60 @@ def test_explanations_change_no_decision() -> None:
             arrival, arrival.job.arrival
         )
         list(watched.explain(arrival.job.id, arrival.job.arrival))
+
+
+SECONDS = st.floats(0, 1e6)
+UNKNOWN = st.none() | SECONDS
+RUNS = st.builds(
+    Run,
+    worker=st.sampled_from("ab"),
+    configuration=st.just(""),
+    queries=st.integers(1, 9),
+    done=st.integers(0, 9),
+    given_s=SECONDS,
+    began_s=UNKNOWN,
+    ended_s=UNKNOWN,
+    end=st.sampled_from(get_args(End)),
+    setup_s=SECONDS,
+    switched_to=st.sampled_from(["", "mode"]),
+    estimated_s=UNKNOWN,
+)
+VERDICTS = st.builds(
+    Verdict,
+    worker=st.sampled_from("ab"),
+    obstacle=st.sampled_from(get_args(Obstacle)),
+    needed_s=UNKNOWN,
+    setup_s=SECONDS,
+    too_many_s=UNKNOWN,
+    seconds=UNKNOWN,
+)
+EXPLANATIONS = st.builds(
+    Explanation,
+    id=st.just("1"),
+    engine=st.just("net"),
+    queries=st.integers(1, 9),
+    state=st.sampled_from(["queued", "running", "succeeded", "failed", "expired", "rejected"]),
+    refusal=st.sampled_from([None, "quota"]),
+    budget_s=UNKNOWN,
+    total_s=SECONDS,
+    waited_s=SECONDS,
+    held_s=SECONDS,
+    runs=st.lists(RUNS, max_size=3).map(tuple),
+    workers=st.lists(VERDICTS, max_size=3).map(tuple),
+    has_details=st.booleans(),
+)
+
+
+@given(EXPLANATIONS)
+def test_every_explanation_has_a_cause_and_sentences(facts: Explanation) -> None:
+    found = worded(facts)
+    assert found.cause is not None
+    assert found.sentences
+
+
+def test_what_expired_without_a_run_waited_for_busy_workers() -> None:
+    busy = Verdict(worker="a", needed_s=1.0, obstacle="busy", seconds=5.0)
+    facts = Explanation(
+        id="1", engine="net", queries=1, state="expired", total_s=4.0, waited_s=4.0, workers=(busy,)
+    )
+    assert cause_of(facts) == "busy"
