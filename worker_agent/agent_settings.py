@@ -21,7 +21,7 @@ from synergai.runtime.setting_types import (
     HUB,
     Checked,
     Cores,
-    HubAddress,
+    HubAddresses,
     LogLevel,
     Size,
     named,
@@ -209,7 +209,11 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     has_file = True
     other_variables = (TOKEN_VARIABLE,)
 
-    gateway: Annotated[HubAddress, "Address of the gateway's hub."] = HUB
+    gateway: Annotated[
+        HubAddresses,
+        "Address of the gateway's hub; of several, separated by commas, the next one is tried "
+        "whenever there is no connection.",
+    ] = HUB
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     state: Annotated[
         Path,

@@ -18,7 +18,7 @@ from synergai.runtime.installation import (
     path_problem,
     read_unit,
 )
-from synergai.runtime.setting_types import HUB, validate_address
+from synergai.runtime.setting_types import validate_hubs
 from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
 
@@ -55,7 +55,7 @@ class Installation:
     keep_settings: bool = False
 
     def __post_init__(self) -> None:
-        validate_address(self.hub, HUB)
+        validate_hubs(self.hub)
         validate_name(self.worker_class, "worker class")
         if self.worker_id:
             validate_name(self.worker_id, "worker id")
@@ -67,8 +67,10 @@ class Installation:
 
     @property
     def hub(self) -> str:
-        """The gateway's hub, including the port."""
-        return self.gateway if ":" in self.gateway else f"{self.gateway}:{_HUB_PORT}"
+        """The gateway's hub, or the hubs of several, including the ports."""
+        return ",".join(
+            each if ":" in each else f"{each}:{_HUB_PORT}" for each in self.gateway.split(",")
+        )
 
     def steps(self, files: MachineFiles) -> Iterator[Step]:
         """Yield the steps that install the agent on the machine `files`."""

@@ -99,6 +99,13 @@ def _seconds(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) else value
 
 
+def validate_hubs(text: str) -> str:
+    """Return `text` if it is addresses of hubs, separated by commas."""
+    for each in text.split(","):
+        validate_address(each, HUB)
+    return text
+
+
 def parse_share(value: object) -> object:
     """Return a share, or a percentage such as ``1%``, as a number; other types as they are."""
     if not isinstance(value, str):
@@ -123,6 +130,8 @@ Address: TypeAlias = Annotated[str, Checked(validate_address, "HOST:PORT")]
 """``HOST:PORT`` to listen on or to connect to."""
 HubAddress: TypeAlias = Annotated[str, Checked(partial(validate_address, example=HUB), "HOST:PORT")]
 """``HOST:PORT`` of a gateway for agents."""
+HubAddresses: TypeAlias = Annotated[str, Checked(validate_hubs, "HOST:PORT[,…]")]
+"""``HOST:PORT`` of gateways, separated by commas."""
 Cores: TypeAlias = Annotated[tuple[int, ...], Parsed(parse_cores)]
 """Numbers of CPU cores, in the format of ``taskset --cpu-list``: ``0,2-3``."""
 Size: TypeAlias = Annotated[int, Parsed(parse_size, "SIZE")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import asynccontextmanager
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -32,19 +33,24 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 
 
 class RemoteHub:
-    """A hub at an address; implements `HubLink`.
+    """A hub at one of several addresses, which are tried in turn; implements `HubLink`.
 
     TLS is read before each attempt, because certificate files may be renewed.
+
+    Args:
+        targets: the addresses, separated by commas.
     """
 
     def __init__(
         self,
-        target: str,
+        targets: str,
         max_message_bytes: int,
         read_tls: Callable[[], ClientTls] = ClientTls,
         identity: WorkerIdentity | None = None,
     ) -> None:
-        self.target = target
+        self._targets = targets.split(",")
+        self._turns = cycle(self._targets)
+        self.target = self._targets[0]
         self._max_message_bytes = max_message_bytes
         self._read_tls = read_tls
         self._identity = identity
@@ -52,12 +58,14 @@ class RemoteHub:
     def check(self) -> None:
         """Check, before anything is started, that the agent can connect."""
         tls = self._read_tls()
-        if self._identity is not None and self._presents_credentials(tls):
+        presented = [self._presents_credentials(tls, target) for target in self._targets]
+        if self._identity is not None and any(presented):
             self._identity.check()
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[RemoteConnection, None]:
-        """Open a channel and a control stream on it."""
+        """Open a channel to the next address, and a control stream on it."""
+        self.target = next(self._turns)
         options = [
             *rpc.channel_options(self._max_message_bytes),
             # Otherwise a new channel inherits the backoff of the previous one.
@@ -89,18 +97,17 @@ class RemoteHub:
 
     def _read_credentials(self, tls: ClientTls) -> Credentials:
         """Return the worker's credentials, which are sent over TLS or loopback only."""
-        if self._identity is None or not self._presents_credentials(tls):
+        if self._identity is None or not self._presents_credentials(tls, self.target):
             return NO_CREDENTIALS
         return self._identity.read()
 
-    def _presents_credentials(self, tls: ClientTls) -> bool:
-        """Return whether the worker's credentials are sent over this connection, if it has any."""
-        if tls.channel is not None or is_loopback(self.target.rpartition(":")[0]):
+    def _presents_credentials(self, tls: ClientTls, target: str) -> bool:
+        """Return whether the worker's credentials are sent to an address, if it has any."""
+        if tls.channel is not None or is_loopback(target.rpartition(":")[0]):
             return True
         if self._identity is not None and self._identity.enrols:
             raise InvalidInput(
-                f"an enrolment token is not sent to {self.target} without encryption: "
-                "use TLS (--tls-ca)"
+                f"an enrolment token is not sent to {target} without encryption: use TLS (--tls-ca)"
             )
         return False
 

@@ -280,7 +280,7 @@ async def fetch(address: str, path: str) -> str:
         reader, writer = await asyncio.open_connection(*address.split(":"))
     except ConnectionError:
         return ""
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
     async with asyncio.timeout(30):
         answer = (await reader.read()).decode()
     writer.close()

@@ -95,6 +95,18 @@ async def test_unreachable_gateway_is_logged_in_plain_words(
     )
 
 
+async def test_gateways_are_tried_in_turn(
+    caplog: pytest.LogCaptureFixture, unreachable: str
+) -> None:
+    targets = [unreachable, "127.0.0.1:1"]
+    worker = RegisteringHandler()
+    async with dialling(",".join(targets), worker):
+        for _ in range(4):
+            await worker.tried.acquire()
+    tried = [re.search(r"gateway at ([\d.:]+)", each.getMessage()) for each in caplog.records[:3]]
+    assert [each and each[1] for each in tried] == [*targets, unreachable]
+
+
 async def test_certificate_is_read_before_each_attempt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
