@@ -97,13 +97,7 @@ class App:
             from gateway.journal.postgresql.leading import keep_leading, lead
             from gateway.standby import standing_by
 
-            store = await lead(
-                config.journal,
-                config.state,
-                self.clock,
-                config.listen,
-                partial(standing_by, config),
-            )
+            store = await lead(config, self.clock, partial(standing_by, config))
         journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=self.clock, store=store)
         if config.journal:
             self._tasks.start(keep_leading(journal))

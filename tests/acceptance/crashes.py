@@ -206,7 +206,7 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
+def run(kills: int, jobs: int, seed: int, directory: Path, database: str = "") -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
     sizes = job_sizes(jobs, rng)
@@ -217,7 +217,7 @@ def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
         directory / "models",
         AGENTS,
         # The default number of ended jobs to keep is that of the full size.
-        gateway=["--kept-jobs", str(2 * jobs)],
+        gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
     )
     began = time.monotonic()
     with fleet.local as local:
@@ -245,7 +245,8 @@ def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
         found, resumed = wait_for_all(
             local.address, sizes, progress, timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES
         )
-    found += find_journal_errors(local.directory / "gateway" / "journal.db", ENGINE, jobs)
+    if not database:
+        found += find_journal_errors(local.directory / "gateway" / "journal.db", ENGINE, jobs)
     victims = ", ".join(f"{name} {number}" for name, number in sorted(progress.killed.items()))
     print(
         f"{kills:,} kills ({victims}) in {killed_s:.0f} s; {jobs:,} jobs of {sum(sizes):,} "
@@ -262,10 +263,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
+    parser.add_argument("--journal", default="", help="keep the journal in this database")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
-        found = run(arguments.kills, arguments.jobs, arguments.seed, directory)
+        found = run(arguments.kills, arguments.jobs, arguments.seed, directory, arguments.journal)
     return verdict(found, f"{arguments.kills} kills, {arguments.jobs} jobs: ")
 
 

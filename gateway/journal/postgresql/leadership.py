@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE
-from gateway.journal.postgresql.requirements import check_server
+from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
 from gateway.journal.postgresql.session import Session, where
 from gateway.journal.postgresql.store import PostgresqlStore
@@ -39,9 +39,12 @@ class Candidate:
     Args:
         directory: the gateway's state, which remembers its cluster.
         address: where clients find this gateway once it leads.
+        insecure: accept a connection to another machine that is not encrypted.
     """
 
-    def __init__(self, url: str, directory: Path, clock: Clock, address: str) -> None:
+    def __init__(
+        self, url: str, directory: Path, clock: Clock, address: str, *, insecure: bool = False
+    ) -> None:
         self._directory = directory
         self._clock = clock
         self._address = address
@@ -49,6 +52,8 @@ class Candidate:
         self._session = Session(url)
         try:
             check_server(self._session)
+            if not insecure:
+                check_encryption(self._session)
             self._session.script(f"SET search_path = {SCHEMA}")
             self._check_cluster()
         except BaseException as error:

@@ -14,8 +14,7 @@ from gateway.journal.errors import JournalBroken
 from gateway.journal.postgresql.leadership import LEASE_S, Candidate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from gateway.gateway_settings import GatewaySettings
     from gateway.journal.journal import Journal
     from gateway.journal.postgresql.store import PostgresqlStore
     from synergai.runtime.clock import Clock
@@ -27,13 +26,10 @@ _POLL_S: Final = 0.5
 _WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared only
 
 
-async def lead(
-    url: str, directory: Path, clock: Clock, listen: str, standing_by: StandingBy
-) -> PostgresqlStore:
-    """Become the leader of a database, once no other gateway leads it; return its store.
+async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -> PostgresqlStore:
+    """Become the leader of the journal, once no other gateway leads it; return its store.
 
     Args:
-        listen: address for clients, which standbys tell them.
         standing_by: what is done meanwhile; gets a function that returns the leader's address.
 
     Raises:
@@ -43,7 +39,16 @@ async def lead(
     # With one thread, closing waits for a step that was cancelled.
     with ThreadPoolExecutor(1, "leadership") as thread:
         step = partial(asyncio.get_running_loop().run_in_executor, thread)
-        candidate: Candidate = await step(Candidate, url, directory, clock, advertised(listen))
+        candidate: Candidate = await step(
+            partial(
+                Candidate,
+                config.journal,
+                config.state,
+                clock,
+                advertised(config.listen),
+                insecure=config.insecure,
+            )
+        )
         store: PostgresqlStore | None = None
         try:
             store = await step(candidate.lead)

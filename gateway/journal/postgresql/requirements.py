@@ -45,3 +45,20 @@ def check_server(session: Session) -> None:
             raise InvalidInput(
                 f"{place} has {name} = off: it would lose accepted jobs in a crash. Set it to on"
             )
+
+
+def check_encryption(session: Session) -> None:
+    """Check that what other machines could read is encrypted.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    encrypted_or_local = session.value(
+        "SELECT ssl OR client_addr IS NULL OR client_addr <<= '127.0.0.0/8' OR client_addr = '::1' "
+        "FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE pid = pg_backend_pid()"
+    )
+    if not encrypted_or_local:
+        raise InvalidInput(
+            f"the connection to {where(session.url)} is not encrypted: add ?sslmode=verify-full to "
+            "the URL, or accept the risk with --insecure"
+        )

@@ -20,7 +20,7 @@ from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
 from gateway.journal.postgresql.leadership import Candidate
 from gateway.journal.postgresql.leading import advertised
-from gateway.journal.postgresql.requirements import check_server
+from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.session import Session
 from gateway.server import Gateway
 from synergai.domain import JobId
@@ -113,6 +113,15 @@ def test_unsuitable_server_is_refused(
     )
     with pytest.raises(InvalidInput, match=text):
         check_server(cast("Session", session))
+
+
+async def test_connection_over_a_network_has_to_be_encrypted(server: PostgresqlServer) -> None:
+    session = await asyncio.to_thread(Session, server.url)
+    await asyncio.to_thread(check_encryption, session)  # over loopback
+    session.close()
+    remote = SimpleNamespace(url="postgresql://h/d", value=lambda _: False)
+    with pytest.raises(InvalidInput, match=r"is not encrypted: add \?sslmode=verify-full"):
+        check_encryption(cast("Session", remote))
 
 
 async def test_missing_package_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
