@@ -77,6 +77,8 @@ class Catalogue:
         self._stored = stored
         self._usable: dict[EngineName, Engine] = {}
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
+        # By engine that was asked for, until one of its stages changes.
+        self._chains: dict[EngineName, tuple[Engine, ...]] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
@@ -97,7 +99,7 @@ class Catalogue:
 
     def is_staged(self, engine: EngineName) -> bool:
         """Return whether an engine that no worker has whole accepts requests in stages."""
-        return engine not in self._unloaded and bool(complete_chain(self._stages_of(engine)))
+        return engine not in self._unloaded and bool(self._chain_of(engine))
 
     def is_known(self, engine: EngineName) -> bool:
         """Return whether any worker has ever had an engine that was not dropped since."""
@@ -157,7 +159,7 @@ class Catalogue:
                 )
             fault = next(iter(offers.by_worker.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
-        if stages := complete_chain(self._stages_of(name)):
+        if stages := self._chain_of(EngineName(name)):
             raise EngineInStages(name, stages)
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
@@ -245,6 +247,7 @@ class Catalogue:
             raise self.not_found(name)
         engine = EngineName(name)
         self._unloaded.add(engine)
+        self._chains.pop(engine_of_stage(engine), None)
         self._in_service.pop(engine, None)
         self.on_service_changed(engine)
         return engine
@@ -252,6 +255,7 @@ class Catalogue:
     def load(self, name: EngineName) -> None:
         """Put an engine back into service."""
         self._unloaded.discard(name)
+        self._chains.pop(engine_of_stage(name), None)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
         self.on_service_changed(name)
@@ -344,12 +348,17 @@ class Catalogue:
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 
-    def _stages_of(self, name: str) -> Iterator[Engine]:
-        """Return the stages of an engine that are in service."""
-        stages = self._stages.get(EngineName(name), ())
-        return (self._in_service[each] for each in stages if each in self._in_service)
+    def _chain_of(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the stages in service that make up an engine; empty if some lack."""
+        if engine not in self._stages:
+            return ()
+        if engine not in self._chains:
+            serving = map(self._in_service.get, sorted(self._stages[engine]))
+            self._chains[engine] = complete_chain(each for each in serving if each is not None)
+        return self._chains[engine]
 
     def _set_usable(self, name: EngineName, engine: Engine | None) -> None:
+        self._chains.pop(engine_of_stage(name), None)
         if engine is None:
             self._usable.pop(name, None)
             self._stages.get(engine_of_stage(name), set()).discard(name)

@@ -48,16 +48,20 @@ def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
     begins = defaultdict(list)
     for stage in stages:
         begins[stage_places(stage.name)[0]].append(stage)
-    chains: dict[int, tuple[Engine, ...]] = {0: ()}
+    reached: dict[int, Engine] = {}
     places = deque([0])
     while places:
         place = places.popleft()
         for stage in begins[place]:
             _, last = stage_places(stage.name)
-            if place < last <= end and last not in chains:
-                chains[last] = (*chains[place], stage)
+            if place < last <= end and last not in reached:
+                reached[last] = stage
                 places.append(last)
-    return chains.get(end, ())
+    chain: list[Engine] = []
+    while end in reached:
+        chain.append(reached[end])
+        end, _ = stage_places(reached[end].name)
+    return tuple(reversed(chain))
 
 
 def whole_engine(stages: tuple[Engine, ...]) -> Engine:

@@ -103,6 +103,18 @@ def test_highest_version_may_be_in_stages() -> None:
     assert versions.find("net", "1") == whole
 
 
+def test_unloaded_stage_is_not_used() -> None:
+    catalogue = Catalogue()
+    parts = [stage(0, 4), stage(4, 9)]
+    for each in parts:
+        catalogue.update(BOX, each)
+    assert catalogue.is_staged(EngineName("net"))
+    catalogue.unload(parts[0].name)
+    assert not catalogue.is_staged(EngineName("net"))
+    catalogue.load(parts[0].name)
+    assert catalogue.is_staged(EngineName("net"))
+
+
 def test_unloaded_engine_does_not_run_in_stages() -> None:
     catalogue = Catalogue()
     for each in (stage(0, 4), stage(4, 9)):
