@@ -327,7 +327,7 @@ class App:
         self.calls = InferenceCalls(
             inference,
             self.held,
-            StagedRequests(inference),
+            StagedRequests(inference, self.admission),
             self.versions,
             self.admission,
             self.metrics,

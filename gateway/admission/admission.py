@@ -66,9 +66,10 @@ class Admission:
         if not self.open:
             raise Unavailable("the gateway is stopping; try another one, or later")
 
-    def acquire(self, size_bytes: int) -> None:
-        """Reserve room for a request."""
-        self.check_open()
+    def acquire(self, size_bytes: int, *, accepted: bool = False) -> None:
+        """Reserve room for a request, or for a part of one that was accepted before."""
+        if not accepted:
+            self.check_open()
         if self.requests >= self._max_requests:
             raise Overloaded(f"{self.requests:,} requests are in flight, the limit; try later")
         if self.requests and self.bytes + size_bytes > self._max_bytes:

@@ -250,7 +250,11 @@ class Inference:
         *,
         charged: bool = False,
     ) -> Request:
-        """Accept and enqueue a request, of `tenant` if its parameters name none."""
+        """Accept and enqueue a request, of `tenant` if its parameters name none.
+
+        One that is `charged` was accepted before, so quotas count it no more, and a gateway that is
+        stopping still runs it.
+        """
         job_id, client_id, trace = request_id or RequestId(self.new_id())
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
@@ -261,7 +265,8 @@ class Inference:
         tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
         try:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
-            self._admission.check_open()
+            if not charged:
+                self._admission.check_open()
             engine = self._versions.find(message.model_name, wanted, message.id)
         except (EnginePending, EngineInStages):
             raise  # not rejected yet: see `gateway.requests.held` and `gateway.requests.staged`
@@ -306,7 +311,7 @@ class Inference:
             )
             if budget_s is not None:
                 self._check_feasible(job, budget_s)
-            self._admission.acquire(len(data))
+            self._admission.acquire(len(data), accepted=charged)
         except SynergaiError as error:
             if usage is not None:
                 usage.end_request()

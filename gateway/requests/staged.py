@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.access.caller import Caller
+    from gateway.admission.admission import Admission
     from gateway.requests.inference import Inference, RequestId
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import InferParameter
@@ -45,8 +46,9 @@ _OF_ALL_STAGES: Final = frozenset({"priority", "synergai_tenant", _TIMINGS})
 class StagedRequests:
     """Runs requests stage by stage."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, admission: Admission) -> None:
         self._inference = inference
+        self._admission = admission
 
     def begin(
         self,
@@ -66,10 +68,14 @@ class StagedRequests:
         try:
             check_header(raw.parsed, engine)
             self._check_feasible(engine, stages, budget_s)
+            # Until its end, so that a gateway which is stopping waits for all of its stages.
+            self._admission.acquire(0)
         except SynergaiError as error:
             self._inference.count_rejected(engine.name, tenant, error)
             raise
-        return HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, stages))
+        request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, stages))
+        request.result.add_done_callback(lambda _: self._admission.release(0))
+        return request
 
     def _check_feasible(
         self, engine: Engine, stages: Sequence[Engine], budget_s: float | None

@@ -1,0 +1,184 @@
+"""Requests for engines in stages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.admission.admission import Admission
+from gateway.requests.inference import Inference, RequestId
+from gateway.requests.staged import StagedRequests
+from synergai.domain import Engine, JobId, TensorSpec
+from synergai.errors import InternalError, Overloaded, Unavailable
+from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.protocol.arrays import build_request
+from synergai.protocol.request_codec import RequestDecoder, serialise_response
+from synergai.protocol.rpc import RawRequest
+from synergai.runtime.clock import Clock
+from synergai.versions import stage_name
+from tests.waiting import turns
+
+DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
+
+
+def stage(first: int, last: int) -> Engine:
+    return Engine(
+        name=stage_name("net", first, last),
+        version="1",
+        backend="onnxruntime",
+        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
+        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
+        stage_of="a" * 64,
+        stage_end=9,
+    )
+
+
+STAGES = stage(0, 4), stage(4, 9)
+
+
+class Begun:
+    def __init__(self, raw: RawRequest[Any], budget_s: float | None, *, charged: bool) -> None:
+        self.message = raw.parsed.message
+        self.contents = [bytes(each) for each in raw.parsed.raw]
+        self.budget_s, self.charged = budget_s, charged
+        self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.abandoned = False
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def answer(self, tensor: str) -> None:
+        """Answer with a tensor, the content of the input."""
+        output = ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
+        response = ModelInferResponse(model_name="stage", outputs=[output])
+        self.result.set_result(serialise_response(response, self.contents))
+
+
+class FakeInference:
+    """Runs what the test answers, on workers that take a second for each stage."""
+
+    def __init__(self) -> None:
+        self.begun: list[Begun] = []
+        self.counted: list[tuple[str, object]] = []
+
+    def new_id(self) -> JobId:
+        return JobId(f"new-{len(self.begun)}")
+
+    def expected_answer_s(self, _engine: str) -> float:
+        return 1.0
+
+    def count_rejected(self, engine: str, _tenant: str, error: Exception) -> None:
+        self.counted.append((engine, type(error)))
+
+    def count_staged(self, engine: str, error: Exception | None, _seconds: float) -> None:
+        self.counted.append((engine, error and type(error)))
+
+    def begin(
+        self,
+        _caller: object,
+        raw: RawRequest[Any],
+        budget_s: float | None,
+        _tenant: str,
+        request_id: RequestId,
+        *,
+        charged: bool,
+    ) -> Begun:
+        assert request_id.client == "mine"
+        self.begun.append(Begun(raw, budget_s, charged=charged))
+        return self.begun[-1]
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.inference = FakeInference()
+        self.admission = Admission(2, 1 << 20, Clock())
+        self.staged = StagedRequests(cast("Inference", self.inference), self.admission)
+
+    def begin(self, budget_s: float | None = None) -> asyncio.Future[Any]:
+        data = build_request("net", {"t0": DATA}, outputs=["t9"]).SerializeToString()
+        raw = RawRequest(data, RequestDecoder().decode(data))
+        ids = RequestId(JobId("first"), "mine")
+        self.request = self.staged.begin(UNRESTRICTED, raw, budget_s, "", ids, STAGES)
+        return self.request.result
+
+
+@pytest.fixture
+async def harness() -> Harness:
+    return Harness()
+
+
+async def test_outputs_of_a_stage_are_the_inputs_of_the_next_one(harness: Harness) -> None:
+    result = harness.begin()
+    await turns()
+    [first] = harness.inference.begun
+    assert (first.message.model_name, list(first.message.outputs)) == ("net.s0-4", [])
+    first.answer("t4")
+    await turns()
+    _, second = harness.inference.begun
+    assert [each.name for each in second.message.inputs] == ["t4"]
+    assert [each.name for each in second.message.outputs] == ["t9"]
+    assert second.contents == [DATA.tobytes()]
+    second.answer("t9")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert (response.model_name, response.model_version) == ("net", "1")
+    assert response.raw_output_contents[0] == DATA.tobytes()
+    assert harness.inference.counted == [("net", None)]
+
+
+async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
+    harness.begin(10.0)
+    await turns()
+    harness.inference.begun[0].answer("t4")
+    await turns()
+    assert [each.budget_s for each in harness.inference.begun] == [
+        pytest.approx(9.0, abs=0.5),
+        pytest.approx(10.0, abs=0.5),
+    ]
+
+
+async def test_request_that_all_stages_cannot_answer_in_time_is_refused(harness: Harness) -> None:
+    with pytest.raises(Overloaded, match=r"'net' would take about 2 s now.*deadline is in 1.5 s"):
+        harness.begin(1.5)
+    assert not harness.admission.requests
+    assert harness.inference.counted == [("net", Overloaded)]
+
+
+async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    harness.admission.close()
+    with pytest.raises(Unavailable):
+        harness.begin()
+    harness.inference.begun[0].answer("t4")
+    await turns()
+    assert harness.admission.requests == 1
+    assert [each.charged for each in harness.inference.begun] == [False, True]
+    harness.inference.begun[1].answer("t9")
+    await result
+    await turns()
+    assert not harness.admission.requests
+
+
+async def test_cancelled_request_cancels_its_stage_and_frees_its_room(harness: Harness) -> None:
+    result = harness.begin()
+    await turns()
+    harness.request.abandon()
+    await asyncio.wait([result])
+    await turns()
+    assert harness.inference.begun[0].abandoned
+    assert not harness.admission.requests
+
+
+async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].result.set_result(b"\xff\xff")
+    with pytest.raises(InternalError, match=r"stage 'net.s0-4' is malformed"):
+        await result
+    assert harness.inference.counted == [("net", InternalError)]
