@@ -12,6 +12,7 @@ def blocks(name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for section in re.split(r"(?m)^#+ ", (_GUIDE / f"{name}.md").read_text())[1:]:
         heading, _, text = section.partition("\n")
-        for block in re.findall(r"(?ms)^ *```\n(.*?)^ *```$", text):
-            found.setdefault(heading, []).extend(line.strip() for line in block.splitlines())
+        for language, block in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
+            if not language:
+                found.setdefault(heading, []).extend(line.strip() for line in block.splitlines())
     return found

@@ -39,6 +39,7 @@ BLOCKS: Final = blocks("production")
 TESTED: Final = {
     *("Size", "Secure", "Back up", "Restore", "Upgrade"),
     *("Full volume", "Lost state", "Lost worker"),
+    "Drained node",  # by the acceptance test of Kubernetes
 }
 
 
