@@ -17,6 +17,7 @@ import pytest
 from deploy.images.build import build
 from synergai.domain import EngineName
 from synergai.zoo import build as zoo
+from tests.acceptance.images import build_base, output
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "qemu-aarch64-static")
 pytestmark = [
@@ -26,7 +27,6 @@ pytestmark = [
 ]
 LIMITS = {"gateway": 250e6, "agent-onnxruntime": 350e6}
 READY_S = 3.0
-PACKAGES = "python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates,tzdata"
 PODMAN = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=4096:4096"]
@@ -37,24 +37,6 @@ events_logger = "file"
 """
 SAFE = ["--network", "host", "--read-only", "--cap-drop", "all"]
 SAFE += ["--security-opt", "no-new-privileges"]
-
-
-def output(*command: str) -> str:
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def build_base(folder: Path, machine: str) -> str:
-    """Build a base of Debian's Python, without a shell, and return its name."""
-    root = folder / machine
-    root.mkdir()
-    command = ["mmdebstrap", "--quiet", "--variant=extract", f"--architectures={machine}"]
-    command += [f"--include={PACKAGES}", "--dpkgopt=path-exclude=/usr/share/doc/*"]
-    subprocess.run([*command, "bookworm", str(root / "root.tar")], check=True)
-    (root / "Containerfile").write_text("FROM scratch\nADD root.tar /\n")
-    name = f"localhost/synergai-test-base:{machine}"
-    options = ["--format", "oci", "--timestamp", "0", "--arch", machine]
-    output("buildah", "build", "--quiet", *options, "--tag", name, str(root))
-    return name
 
 
 @pytest.fixture(scope="module")
