@@ -22,6 +22,7 @@ from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.hub_client.identity import WorkerIdentity
+from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
@@ -190,7 +191,8 @@ class Agent:
             if token_file is not None:
                 token_file = token_file.with_name(f"{token_file.name}.{suffix}")
         identity = WorkerIdentity(state, token_file, "" if suffix else self._token)
-        hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls, identity)
+        leader = LatestLeader(config.state)
+        hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls, identity, leader)
         hub.check()
         return hub
 

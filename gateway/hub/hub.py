@@ -222,7 +222,11 @@ class Hub:
         self._connections.register(connection, worker, joining)
         self._offer(connection, worker, list(worker.offered.values()))
         registered = hub_pb2.Registered(
-            session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
+            session=connection.id,
+            heartbeat_s=self._heartbeat_s,
+            work_port=self.work_port,
+            cluster=self._journal.cluster,
+            epoch=self._journal.epoch,
         )
         connection.control.put(hub_pb2.GatewayControl(registered=registered))
         self._placements.send(connection)

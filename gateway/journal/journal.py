@@ -105,6 +105,7 @@ class Journal:
                 stack.callback(store.close)
             self._store = store
             self.epoch = self._store.epoch
+            self.cluster = self._store.cluster
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class SqliteStore:
     """Database in a locked state directory; it is created if there is none."""
 
+    cluster = ""
+
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._clock = clock
         with ExitStack() as stack:

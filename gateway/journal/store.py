@@ -44,9 +44,11 @@ class Store(Protocol):
 
     Attributes:
         epoch: number of this opening of the database; each is greater than those before.
+        cluster: id of the gateways that may lead the database; empty if it is of one gateway.
     """
 
     epoch: int
+    cluster: str
 
     def execute(self, operations: Sequence[Operation]) -> list[object]:
         """Execute operations in one transaction, in order.

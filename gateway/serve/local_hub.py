@@ -27,6 +27,8 @@ class LocalHub:
     connection that ends then is not reported, which keeps the agent from connecting again.
     """
 
+    gateways = 1
+
     def __init__(self) -> None:
         self.target = ""
         self.joined = asyncio.Event()
@@ -36,6 +38,10 @@ class LocalHub:
         """Let the agent connect to `gateway`, which has started."""
         self.target = gateway.hub_address
         self._gateway.set_result(gateway)
+
+    async def find_other(self) -> str:
+        """Return nothing: there is no other gateway."""
+        return ""
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[LocalConnection, None]:

@@ -6,7 +6,8 @@ gateway reads in time even while gRPC calls queue up.
 
 Their tolerances differ. Queries of a silent worker run late, so the gateway reassigns them soon. An
 agent that leaves its gateway aborts everything it runs, while a dead gateway usually shows as a
-broken connection; a silent one has rather stalled and resumes.
+broken connection; a silent one has rather stalled and resumes. It leaves a silent gateway
+early only for another one that listens to agents, which the standbys of a leader do not.
 """
 
 from __future__ import annotations
@@ -17,5 +18,7 @@ HUB_VERSION: Final = 2
 """Protocol version; incremented on incompatible changes."""
 WORKER_LOST_AFTER: Final = 3
 """Number of missed heartbeats after which a worker counts as lost."""
+GATEWAY_SILENT_AFTER: Final = 3
+"""Number of consecutive unacknowledged heartbeats after which agents look for another gateway."""
 GATEWAY_LOST_AFTER: Final = 20
 """Number of consecutive unacknowledged heartbeats after which a gateway counts as lost."""

@@ -337,6 +337,8 @@ class Registered(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     WORK_PORT_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """identifies the registration on the work stream"""
     heartbeat_s: _builtins.float
@@ -346,16 +348,23 @@ class Registered(_message.Message):
     hub's TLS if it has one. A message is framed by its length in four bytes (little endian); the
     first frame is the session.
     """
+    cluster: _builtins.str
+    """Cluster of gateways that share a journal, and the leader's epoch in it; an agent obeys no gateway
+    of a lower one than it has seen. Empty for a gateway with a journal of its own.
+    """
+    epoch: _builtins.int
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         heartbeat_s: _builtins.float = ...,
         work_port: _builtins.int = ...,
+        cluster: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_s", b"heartbeat_s", "session", b"session", "work_port", b"work_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "session", b"session", "work_port", b"work_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from worker_agent.runner.runner import Runner
 
 BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
+_BACKOFF_OF_SEVERAL: Final = Backoff(initial_s=0.25, max_s=2.0)
+"""For several gateways, each of which is tried less often."""
 BACKOFF_RESET_AFTER_S: Final = 5.0
 """A connection that lasts this long resets the backoff."""
 
@@ -45,15 +47,16 @@ class HubClient:
         runner: Runner,
         configurations: Sequence[Configuration],
         *,
-        backoff: Backoff = BACKOFF,
+        backoff: Backoff | None = None,
     ) -> None:
         self._hub = hub
         self._handler = handler
         self._runner = runner
         self._configurations = configurations
         self._registration: Registration | None = None
-        self._backoff = backoff
-        self._delays = backoff.delays()
+        several = hub.gateways > 1
+        self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else BACKOFF)
+        self._delays = self._backoff.delays()
 
     async def run(self) -> None:
         """Connect, and reconnect on failure, until cancelled."""
@@ -127,7 +130,7 @@ class HubClient:
         """Register and serve one connection; always ends with an exception."""
         async with self._hub.connect() as connection:
             registration = Registration(
-                connection, self._handler, self._runner, self._configurations
+                self._hub, connection, self._handler, self._runner, self._configurations
             )
             loop = asyncio.get_running_loop()
             backoff_reset: asyncio.TimerHandle | None = None

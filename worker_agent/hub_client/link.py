@@ -43,9 +43,18 @@ class HubConnection(Protocol):
 
 
 class HubLink(Protocol):
-    """Way to reach the hub of one gateway."""
+    """Way to reach the hub of a gateway, or of the leader among several.
+
+    Attributes:
+        target: address of the current gateway.
+        gateways: number of gateways, of which one leads.
+    """
 
     target: str
+    gateways: int
 
     def connect(self) -> AbstractAsyncContextManager[HubConnection]:
         """Return a context manager that opens a connection, or raises why not, and closes it."""
+
+    async def find_other(self) -> str:
+        """Return the address of another gateway that agents can connect to, and try it next."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import converters
-from synergai.protocol.hub import GATEWAY_LOST_AFTER
+from synergai.protocol.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, EngineName, Session
     from synergai.protocol.work_transport import WorkTransport
-    from worker_agent.hub_client.link import HubConnection
+    from worker_agent.hub_client.link import HubConnection, HubLink
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
+_REGISTER_ELSEWHERE_S: Final = 3.0
+"""Time for a registration if there is another gateway to try: this one may hang."""
 _FLUSH_TIMEOUT_S: Final = 2.0
 _NO_REPORTS: Final = Reports()
 
@@ -63,11 +65,13 @@ class Registration:
 
     def __init__(
         self,
+        hub: HubLink,
         connection: HubConnection,
         handler: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
     ) -> None:
+        self._hub = hub
         self._connection = connection
         self._handler = handler
         self._work: WorkTransport | None = None
@@ -83,14 +87,13 @@ class Registration:
         """Register the worker on the control stream."""
         hello = hub_pb2.AgentControl(register=self._handler.register_message())
         self._connection.authenticate(hello.register)
+        limit_s = _REGISTER_TIMEOUT_S if self._hub.gateways == 1 else _REGISTER_ELSEWHERE_S
         try:
-            async with asyncio.timeout(_REGISTER_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 await self._connection.write(hello.SerializeToString())
                 answer = await self._connection.read()
         except TimeoutError:
-            raise Unavailable(
-                f"no reply to the registration within {_REGISTER_TIMEOUT_S:g} s"
-            ) from None
+            raise Unavailable(f"no reply to the registration within {limit_s:g} s") from None
         if answer.WhichOneof("message") != "registered":
             raise InvalidInput(
                 "unexpected reply to the registration; do gateway and agent have the same version?"
@@ -164,8 +167,11 @@ class Registration:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._registered.heartbeat_s)
-            if self._sequence - self._acknowledged >= GATEWAY_LOST_AFTER:
-                raise Unavailable(f"{GATEWAY_LOST_AFTER} heartbeats were not acknowledged")
+            missed = self._sequence - self._acknowledged
+            if missed >= GATEWAY_LOST_AFTER:
+                raise Unavailable(f"{missed} heartbeats were not acknowledged")
+            if missed >= GATEWAY_SILENT_AFTER and (other := await self._hub.find_other()):
+                raise Unavailable(f"{missed} heartbeats were not acknowledged; {other} listens")
             self._sequence += 1
             heartbeat = self._handler.heartbeat_message()
             heartbeat.sequence = self._sequence

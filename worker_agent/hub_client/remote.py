@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from contextlib import asynccontextmanager
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
     from worker_agent.hub_client.identity import Credentials, WorkerIdentity
+    from worker_agent.hub_client.latest_leader import LatestLeader
 
 _SOCKET_TIMEOUT_S: Final = 10.0
+_LOOK_S: Final = 1.0
 
 
 class RemoteHub:
@@ -47,13 +49,16 @@ class RemoteHub:
         max_message_bytes: int,
         read_tls: Callable[[], ClientTls] = ClientTls,
         identity: WorkerIdentity | None = None,
+        leader: LatestLeader | None = None,
     ) -> None:
-        self._targets = targets.split(",")
-        self._turns = cycle(self._targets)
+        # The next one to try comes first.
+        self._targets = deque(targets.split(","))
+        self.gateways = len(self._targets)
         self.target = self._targets[0]
         self._max_message_bytes = max_message_bytes
         self._read_tls = read_tls
         self._identity = identity
+        self._leader = leader
 
     def check(self) -> None:
         """Check, before anything is started, that the agent can connect."""
@@ -65,7 +70,8 @@ class RemoteHub:
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[RemoteConnection, None]:
         """Open a channel to the next address, and a control stream on it."""
-        self.target = next(self._turns)
+        self.target = self._targets[0]
+        self._targets.rotate(-1)
         options = [
             *rpc.channel_options(self._max_message_bytes),
             # Otherwise a new channel inherits the backoff of the previous one.
@@ -91,7 +97,25 @@ class RemoteHub:
             finally:
                 connection.close()
 
-    async def _accepted(self) -> None:
+    async def find_other(self) -> str:
+        """Return another address that accepts connections, and try it next; empty for none."""
+        for target in list(self._targets):
+            host, _, port = target.rpartition(":")
+            if target == self.target:
+                continue
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            except (OSError, TimeoutError):
+                continue
+            writer.transport.abort()
+            self._targets.rotate(-self._targets.index(target))
+            return target
+        return ""
+
+    async def _accepted(self, registered: hub_pb2.Registered) -> None:
+        if self._leader is not None and registered.cluster:
+            await asyncio.to_thread(self._leader.follow, registered.cluster, registered.epoch)
         if self._identity is not None:
             await asyncio.to_thread(self._identity.accepted)
 
@@ -122,7 +146,7 @@ class RemoteConnection:
         max_message_bytes: int,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials = NO_CREDENTIALS,
-        on_accepted: Callable[[], Awaitable[None]] | None = None,
+        on_accepted: Callable[[hub_pb2.Registered], Awaitable[None]] | None = None,
     ) -> None:
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
@@ -156,7 +180,7 @@ class RemoteConnection:
             raise message.error()
         if self._on_accepted is not None:
             accept, self._on_accepted = self._on_accepted, None
-            await accept()
+            await accept(message.registered)
         return cast("hub_pb2.GatewayControl", message)
 
     async def write(self, data: bytes) -> None:

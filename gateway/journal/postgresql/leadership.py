@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEASE_S: Final = 10.0
+LEASE_S: Final = 4.0
 """Silence after which the server ends the leader's session: longer than its loop ever pauses."""
 _LOCK: Final = 0x53594E41
 """Number of the lock: "SYNA"."""
@@ -68,9 +68,10 @@ class Candidate:
             lease = f"'{round(LEASE_S * 1000)}ms'"
             self._session.script(
                 f"SET idle_session_timeout = {lease}; "
-                f"SET idle_in_transaction_session_timeout = {lease}"
+                f"SET idle_in_transaction_session_timeout = {lease}; "
+                f"SET tcp_user_timeout = {lease}"
             )
-            return PostgresqlStore(self._session, self._clock, self._begin_epoch())
+            return PostgresqlStore(self._session, self._clock, *self._begin_epoch())
         except Exception as error:
             raise self._told(error) from error
 
@@ -85,8 +86,8 @@ class Candidate:
         """End the session."""
         self._session.close()
 
-    def _begin_epoch(self) -> int:
-        """Create the tables if there are none, and begin the next epoch."""
+    def _begin_epoch(self) -> tuple[int, str]:
+        """Create missing tables, and begin the next epoch; return it, and the cluster."""
         session = self._session
         session.script("BEGIN")
         if not self._exists():
@@ -107,7 +108,7 @@ class Candidate:
         )
         session.script("COMMIT")
         write_atomic(self._directory / CLUSTER, f"{cluster} {epoch}\n", 0o600)
-        return int(epoch)
+        return int(epoch), str(cluster)
 
     def _follow_clock(self, change_s: float) -> None:
         """Move the instants of unfinished jobs by how this clock differs from the last leader's."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CONNECT_S: Final = 10.0
-_STATEMENT_S: Final = 60.0
-"""Time after which a statement has failed; a server that vanished would hold it for an hour."""
+_STATEMENT_S: Final = 8.0
+"""Time after which a statement has failed: a leader without its database lets its agents go."""
 _CLOSE_S: Final = 2.0
 
 

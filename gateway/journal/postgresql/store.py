@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class PostgresqlStore:
     """Database of the gateway that leads it, since an epoch began."""
 
-    def __init__(self, session: Session, clock: Clock, epoch: int) -> None:
+    def __init__(self, session: Session, clock: Clock, epoch: int, cluster: str) -> None:
         self.epoch = epoch
+        self.cluster = cluster
         self._session = session
         self._clock = clock
         self._connection = PipelinedConnection(session, self._begin)

@@ -1,9 +1,11 @@
 """A job survives the gateway that accepted it: standby, agent and client find each other."""
 
 import contextlib
+import signal
 from pathlib import Path
 
 import grpc
+import pytest
 
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
@@ -28,8 +30,9 @@ def queries_done(address: str, job_id: str) -> int:
     return get(address, job_id).queries_done
 
 
-def test_job_of_a_killed_leader_is_completed_by_the_standby_with_no_query_recorded_twice(
-    postgresql_server: PostgresqlServer, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_job_of_a_killed_or_hung_leader_is_completed_by_the_standby_with_no_query_recorded_twice(
+    postgresql_server: PostgresqlServer, tmp_path: Path, number: signal.Signals
 ) -> None:
     postgresql_server.clear()
     models = tmp_path / "models"
@@ -47,8 +50,13 @@ def test_job_of_a_killed_leader_is_completed_by_the_standby_with_no_query_record
             job_id = jobs_pb2_grpc.JobsStub(channel).Submit(request, timeout=30.0).id
         wait_until(lambda: queries_done(leader.address, job_id))
         assert queries_done(leader.address, job_id) < QUERIES
-        leader.kill("gateway")
+        assert leader.gateway is not None
+        leader.gateway.send_signal(number)
         standby.start_gateway(options)
         wait_until(lambda: queries_done(standby.address, job_id) == QUERIES)
         wait_until(lambda: get(standby.address, job_id).state == jobs_pb2.JOB_STATE_SUCCEEDED)
         assert find_errors(get(standby.address, job_id), QUERIES) == []
+        leader.gateway.send_signal(signal.SIGCONT)
+        assert leader.gateway.wait(60) != 0
+        standby.wait_for_workers(1)
+        assert leader.log("worker").read_text().count("registered with") == 2

@@ -1,24 +1,33 @@
 """Failures of the agent's hub connection."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+import grpc
 import pytest
 
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol import rpc
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
 from worker_agent.runner.runner import Runner
+
+if TYPE_CHECKING:
+    from synergai.protocol.rpc import Context
 
 
 class FailingHandler:
@@ -42,16 +51,56 @@ class RegisteringHandler(FailingHandler):
         self.tried.release()
         return hub_pb2.Register()
 
+    def heartbeat_message(self) -> hub_pb2.Heartbeat:
+        return hub_pb2.Heartbeat()
+
+
+class FakeHub:
+    """A gateway that registers agents and acknowledges no heartbeat."""
+
+    def __init__(self, epoch: int) -> None:
+        self.registered = asyncio.Event()
+        self.beats = asyncio.Semaphore(0)
+        self._answer = hub_pb2.Registered(heartbeat_s=0.02, cluster="cluster", epoch=epoch)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        handlers = {"Control": rpc.stream(self._control, hub_pb2.AgentControl)}
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers([rpc.Service("synergai.v1.Hub", handlers)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        work = await asyncio.start_server(self._work, "127.0.0.1", 0)
+        self._answer.work_port = work.sockets[0].getsockname()[1]
+        await server.start()
+        async with work:
+            yield f"127.0.0.1:{port}"
+            await server.stop(None)
+
+    async def _control(
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context
+    ) -> AsyncGenerator[hub_pb2.GatewayControl]:
+        async for message in requests:
+            if message.WhichOneof("message") == "register":
+                self.registered.set()
+                yield hub_pb2.GatewayControl(registered=self._answer)
+            self.beats.release()
+
+    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
 
 @contextlib.asynccontextmanager
 async def dialling(
     target: str,
     worker: FailingHandler,
     read_tls: Callable[[], ClientTls] = ClientTls,
+    leader: LatestLeader | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Run a hub client with almost no backoff."""
     runner = Runner(cast("PowerModeHosts", None), {}, lambda: 0.0)
-    hub = RemoteHub(target, 1 << 20, read_tls)
+    hub = RemoteHub(target, 1 << 20, read_tls, leader=leader)
     line = HubClient(
         hub,
         cast("ControlHandler", worker),
@@ -103,8 +152,46 @@ async def test_gateways_are_tried_in_turn(
     async with dialling(",".join(targets), worker):
         for _ in range(4):
             await worker.tried.acquire()
-    tried = [re.search(r"gateway at ([\d.:]+)", each.getMessage()) for each in caplog.records[:3]]
-    assert [each and each[1] for each in tried] == [*targets, unreachable]
+    assert re.findall(r"gateway at ([\d.:]+),", caplog.text)[:3] == [*targets, unreachable]
+
+
+async def test_gateway_of_an_earlier_epoch_than_seen_is_not_obeyed(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    former, later = FakeHub(epoch=1), FakeHub(epoch=2)
+    worker = RegisteringHandler()
+    async with former.listening() as old, later.listening() as new:
+        async with dialling(new, worker, leader=LatestLeader(tmp_path)):
+            for _ in range(2):  # the registration, and the first heartbeat
+                await later.beats.acquire()
+        async with dialling(old, worker, leader=LatestLeader(tmp_path)):
+            for _ in range(3):
+                await worker.tried.acquire()
+    assert "this gateway led in epoch 1, and another one leads since epoch 2" in caplog.text
+
+
+async def test_silent_gateway_is_left_for_another_one_that_listens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    silent, other = FakeHub(epoch=1), FakeHub(epoch=2)
+    worker = RegisteringHandler()
+    async with (
+        silent.listening() as first,
+        other.listening() as second,
+        dialling(f"{first},{second}", worker),
+    ):
+        await other.registered.wait()
+    assert f"3 heartbeats were not acknowledged; {second} listens" in caplog.text
+
+
+async def test_silent_gateway_is_kept_while_no_other_one_listens(unreachable: str) -> None:
+    silent = FakeHub(epoch=1)
+    worker = RegisteringHandler()
+    async with silent.listening() as first, dialling(f"{first},{unreachable}", worker):
+        for _ in range(10):
+            await silent.beats.acquire()
+    await worker.tried.acquire()
+    assert worker.tried.locked()
 
 
 async def test_certificate_is_read_before_each_attempt(
