@@ -9,21 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
 from gateway.access.roles import Role
 from gateway.fleet.stages import whole_engine
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
-from synergai.errors import InternalError, Overloaded, SynergaiError
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol.request_codec import (
-    RequestHeader,
-    parse_response,
-    serialise_request,
-)
+from synergai.errors import Overloaded, SynergaiError
+from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
+from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
 from synergai.protocol.validation import check_header
 from synergai.versions import split_version
 
@@ -35,12 +30,9 @@ if TYPE_CHECKING:
     from gateway.requests.inference import Inference, RequestId
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import InferParameter
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.request_codec import Buffer, RequestHeader
 
-_TIMEOUT: Final = "timeout"
 _TIMINGS: Final = "synergai_timings"
-_OF_ALL_STAGES: Final = frozenset({"priority", "synergai_tenant", _TIMINGS})
-"""Parameters that do not concern the outputs."""
 
 
 class StagedRequests:
@@ -108,7 +100,7 @@ class StagedRequests:
         try:
             for place, stage in enumerate(stages):
                 behind = stages[place + 1 :]
-                header = _of_stage(header, client, stage, is_last=not behind)
+                header = of_stage(header, client, stage, is_last=not behind)
                 request = self._inference.begin(
                     caller,
                     RawRequest(serialise_request(header.message, header.raw), header),
@@ -123,8 +115,8 @@ class StagedRequests:
                     request.abandon()
                     raise
                 if behind:
-                    message, contents = _parsed(stage, response)
-                    header = _as_request(message, contents)
+                    message, contents = parse_stage_response(stage, response)
+                    header = as_inputs(message, contents)
                     timings.append(message.parameters)
         except SynergaiError as error:
             error.request_id = request_id.job
@@ -149,38 +141,3 @@ class StagedRequests:
         remaining_s = budget_s - elapsed_s
         later_s = self._expected_s(behind)
         return remaining_s - later_s if later_s < remaining_s else remaining_s
-
-
-def _of_stage(
-    header: RequestHeader, client: ModelInferRequest, stage: Engine, *, is_last: bool
-) -> RequestHeader:
-    """Return the request of a stage: the inputs of `header`, and what the client asked for."""
-    name, version = split_version(stage.name)
-    message = ModelInferRequest(
-        model_name=name, model_version=version, id=client.id, inputs=header.message.inputs
-    )
-    for each, parameter in client.parameters.items():
-        if is_last or each in _OF_ALL_STAGES:
-            message.parameters[each].CopyFrom(parameter)
-    if is_last:
-        message.outputs.extend(client.outputs)
-    message.parameters.pop(_TIMEOUT, None)  # the budget of the stage has it
-    return RequestHeader(message, header.raw)
-
-
-def _parsed(stage: Engine, response: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
-    try:
-        return parse_response(response)
-    except DecodeError:
-        raise InternalError(f"a worker's response of stage {stage.name!r} is malformed") from None
-
-
-def _as_request(message: ModelInferResponse, contents: Sequence[Buffer]) -> RequestHeader:
-    """Return the outputs of a stage as inputs."""
-    inputs = (
-        ModelInferRequest.InferInputTensor(
-            name=output.name, datatype=output.datatype, shape=output.shape
-        )
-        for output in message.outputs
-    )
-    return RequestHeader(ModelInferRequest(inputs=inputs), contents)
