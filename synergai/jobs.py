@@ -23,7 +23,11 @@ _ERRORS: Final[dict[JobState, type[SynergaiError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Queries ``[first, first + count)`` of a job, run by one worker in `seconds`."""
+    """Queries ``[first, first + count)`` of a job, run by one worker in `seconds`.
+
+    Of an engine in stages, `worker_id` has the workers of each stage, joined by commas, and the
+    stages joined by spaces; `configuration` is that of the last stage.
+    """
 
     worker_id: WorkerId
     configuration: Configuration

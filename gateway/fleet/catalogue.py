@@ -101,6 +101,14 @@ class Catalogue:
         """Return whether an engine that no worker has whole accepts requests in stages."""
         return engine not in self._unloaded and bool(self._chain_of(engine))
 
+    def chain(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
+        return () if engine in self._usable else self._chain_of(engine)
+
+    def has_stages(self, engine: EngineName) -> bool:
+        """Return whether a worker has had a stage of an engine."""
+        return engine in self._stages
+
     def is_known(self, engine: EngineName) -> bool:
         """Return whether any worker has ever had an engine that was not dropped since."""
         return engine in self._known

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EngineInStages(EngineUnusable):
-    """The engine runs in stages, which serve requests but no jobs.
+    """The engine runs in stages, for requests and submitted jobs only.
 
     Attributes:
         stages: the stages in the order of the data flow, from the inputs to the outputs.
@@ -25,8 +25,8 @@ class EngineInStages(EngineUnusable):
 
     def __init__(self, engine: str, stages: tuple[Engine, ...]) -> None:
         super().__init__(
-            f"engine {engine!r} runs in {len(stages)} stages, which serve requests only; for jobs, "
-            "a worker needs the whole engine"
+            f"engine {engine!r} runs in {len(stages)} stages, in requests and in submitted jobs "
+            "without variant or min_accuracy; for others, a worker needs the whole engine"
         )
         self.stages = stages
 

@@ -18,7 +18,13 @@ from msgspec.structs import replace
 from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
-from synergai.versions import parse_version, split_version, versioned, versioned_variant
+from synergai.versions import (
+    engine_of_stage,
+    parse_version,
+    split_version,
+    versioned,
+    versioned_variant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +46,7 @@ class Versions:
     Attributes:
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
+        on_chain_changed: called with an engine that has stages when it, or one of them, changes.
         on_unusable: called with a version that has a fault on every worker that has it.
     """
 
@@ -54,6 +61,7 @@ class Versions:
         self.catalogue = catalogue
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
+        self.on_chain_changed: Callable[[EngineName], object] = lambda _: None
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
         self.hold: Callable[[str, VersionPolicy], object] = self.set_policy
         self.check_floor = check_floor
@@ -253,6 +261,9 @@ class Versions:
         return 3, number in stored, number
 
     def _on_service_changed(self, engine: EngineName) -> None:
+        whole = engine_of_stage(engine)
+        if self.catalogue.has_stages(whole):
+            self.on_chain_changed(whole)
         name, version = split_version(engine)
         self._defaults.pop(name, None)
         if self.catalogue.serves(engine):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.worker import SendInputs
+from gateway.jobs.suspects import Suspects
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.protocol.job_inputs import split_input
@@ -40,9 +41,6 @@ LEAST_QUERIES: Final = 4
 """Inputs of each assignment that its worker may always have."""
 MOST_QUERIES: Final = 2048
 """Inputs of each assignment that its worker may have at most."""
-MOST_CRASHES: Final = 16
-"""Crashes of engine hosts without a response in between after which a job fails."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -121,8 +119,7 @@ class InputFeed:
         self._assigned: dict[AssignmentId, _AssignedInputs] = {}
         self._tasks = TaskBag()
         self._names: dict[int, str] = {}
-        self._suspects: set[int] = set()
-        self._crashes = 0
+        self._suspects = Suspects(fail)
         self._response_bytes = 0
 
     def start(self, worker: ConnectedWorker, assignment: Assignment) -> None:
@@ -152,7 +149,7 @@ class InputFeed:
             error = progress.failed.get(query, "")
             results.append(InputResult(index, self._names.get(index, ""), response, error))
             if not error:
-                self._crashes = 0
+                self._suspects.answered()
                 self._response_bytes = max(
                     len(response), self._response_bytes - self._response_bytes // 16
                 )
@@ -164,23 +161,21 @@ class InputFeed:
         """Free the room of inputs whose results are recorded."""
         for index in indexes:
             self._names.pop(index, None)
-            self._suspects.discard(index)
+            self._suspects.forget(index)
         inputs = self._assigned.get(assignment.id)
         if inputs is not None:
             inputs.record(execution.count)
             if execution.count == assignment.count:
                 self._assigned.pop(assignment.id).close()
-        self._on_results(self.data, len(indexes) - failed, failed)
+        self.count(len(indexes) - failed, failed)
+
+    def count(self, answered: int, failed: int) -> None:
+        """Count results that are recorded."""
+        self._on_results(self.data, answered, failed)
 
     def retries_alone(self, query: int) -> bool:
         """Return whether a query at which an engine host died runs alone next; only once."""
-        self._crashes += 1
-        if self._crashes > MOST_CRASHES:
-            self._fail(f"engine hosts died {self._crashes} times in a row at its inputs")
-        if query in self._suspects:
-            return False
-        self._suspects.add(query)
-        return True
+        return self._suspects.retries_alone(query)
 
     async def _send(self, inputs: _AssignedInputs) -> None:
         assignment = inputs.assignment
@@ -195,7 +190,7 @@ class InputFeed:
                     free = max(0, WORKER_BYTES - inputs.worker.input_bytes)
                     left = max(1, min(left, free // self._response_bytes))
                 first = assignment.first + inputs.sent
-                found = await asyncio.to_thread(_read, log, first, left)
+                found = await asyncio.to_thread(read_inputs, log, first, left)
                 if not inputs.is_wanted:
                     return
                 suspects = [
@@ -218,7 +213,8 @@ class InputFeed:
                 inputs.close()
 
 
-def _read(log: RecordLog, first: int, count: int) -> list[bytes]:
+def read_inputs(log: RecordLog, first: int, count: int) -> list[bytes]:
+    """Read at least one and at most `count` inputs, unless one is missing."""
     inputs = log.read(first, count, PORTION_BYTES)
     if not inputs:
         raise DamagedLog(f"{log.directory} lacks input {first}")

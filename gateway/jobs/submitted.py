@@ -1,4 +1,4 @@
-"""Submitted jobs: accepted into the journal, run on samples, resumed after a restart."""
+"""Submitted jobs: accepted into the journal, run whole or in stages, resumed after a restart."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gateway.jobs.input_feed import InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
+from gateway.jobs.staged_run import StagedRuns
 from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.journal.job_record import JobRecord, SubmissionTerms
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import JobSpec
+    from synergai.domain import EngineName, JobSpec
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
 
@@ -49,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_KEY: Final = 256
 MAX_LISTED: Final = 1000
+STAGE_BYTES: Final = 256 * 1024 * 1024
+"""Tensors of jobs in stages that are in memory."""
+_REROUTE_INTERVAL_S: Final = 0.02
 _ENDED: Final = frozenset(state for state in JobState if state.ended)
 
 
@@ -76,7 +80,12 @@ class SubmittedJobs:
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
+        self._staged_runs = StagedRuns(
+            dispatcher, versions.catalogue, clock, journal.epoch, STAGE_BYTES
+        )
+        versions.on_chain_changed = self._chain_changed
         self._tasks = TaskBag()
+        self._rerouting = TaskBag()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
@@ -113,6 +122,7 @@ class SubmittedJobs:
 
     async def close(self) -> None:
         """Wait until the files of ended jobs are closed."""
+        await self._rerouting.close()
         await self._reopening.close()
         await self._tasks.wait()
 
@@ -209,6 +219,19 @@ class SubmittedJobs:
             await job.cancel()
         return await self._status(job_id)
 
+    def _chain_changed(self, engine: EngineName) -> None:
+        """Run the jobs of an engine whole or in stages, as it runs now."""
+        for job in list(self._unfinished.values()):
+            if job.tracker.spec.engine_version == engine and not job.runs_as_due:
+                job.pause()
+                self._rerouting.start(self._resume(job))
+
+    async def _resume(self, job: SubmittedJob) -> None:
+        """Resume a job once no worker reports on it and no write of its results is pending."""
+        while job.tracker.id in self._dispatcher.jobs_in_flight():  # noqa: ASYNC110 - workers report
+            await asyncio.sleep(_REROUTE_INTERVAL_S)
+        self._journal.after_pending(job.resume)
+
     def _phase_changed(self, job: SubmittedJob) -> None:
         self.pauses.follow(job)
         if job.phase is not Phase.ENDED:
@@ -250,13 +273,20 @@ class SubmittedJobs:
         return record.status(self._clock.unix_now())
 
     def _tracker(self, record: JobRecord) -> JobTracker:
-        return JobTracker(record, self._clock, self._dispatcher.expected_completion, self._errors)
+        return JobTracker(record, self._clock, self._expected_completion, self._errors)
+
+    def _expected_completion(self, job_id: JobId, now: float) -> float | None:
+        job = self._unfinished.get(job_id)
+        return None if job is None else job.expected_completion(now)
 
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
-        self._versions.catalogue.check_known(spec.engine_version)
+        catalogue, engine = self._versions.catalogue, spec.engine_version
+        if chain := self._staged_runs.chain(spec):
+            engine = chain[0].name
+        catalogue.check_known(engine)
         if not spec.upload_id:
-            self._versions.catalogue.check_samples(spec.engine_version)
+            catalogue.check_samples(engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
         if not self._journal.accepting:
@@ -278,7 +308,14 @@ class SubmittedJobs:
         self._tasks.start(self._discard(data))
 
     def _add(self, tracker: JobTracker, usage: TenantUsage | None) -> SubmittedJob:
-        job = SubmittedJob(tracker, usage, self._dispatcher, self._journal, self._phase_changed)
+        job = SubmittedJob(
+            tracker,
+            usage,
+            self._dispatcher,
+            self._journal,
+            self._phase_changed,
+            self._staged_runs,
+        )
         self._unfinished[tracker.id] = job
         return job
 

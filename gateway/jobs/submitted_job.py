@@ -8,9 +8,11 @@ import logging
 import secrets
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.dispatch.job_handler import JobHandler
+from gateway.jobs.staged_run import StagedRun
 from gateway.journal.errors import StoreFull
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
+    from gateway.jobs.staged_run import RecordedRange, StagedRuns
     from gateway.jobs.tracker import JobTracker
+    from gateway.journal.executions import QueryRange
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
+    from gateway.records.results import InputResult
     from synergai.domain import JobSpec
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
@@ -137,6 +142,7 @@ class SubmittedJob(JobHandler):
 
     Attributes:
         ending: done once its end is recorded, or could not be; None before its end.
+        staged: its run while its engine runs in stages.
     """
 
     durable = True
@@ -149,8 +155,11 @@ class SubmittedJob(JobHandler):
         dispatcher: Dispatcher,
         journal: Journal,
         on_phase: Callable[[SubmittedJob], None],
+        staged_runs: StagedRuns,
     ) -> None:
         self._dispatcher = dispatcher
+        self._staged_runs = staged_runs
+        self._stage_numbers = count(1)
         self._journal = journal
         self._on_phase = on_phase
         self._end: _End | None = None
@@ -159,6 +168,7 @@ class SubmittedJob(JobHandler):
         self.phase = Phase.OPENING
         self.feed: InputFeed | None = None
         self.ending: asyncio.Future[None] | None = None
+        self.staged: StagedRun | None = None
 
     # --- its owner's calls ----------------------------------------------------------------------
 
@@ -173,18 +183,31 @@ class SubmittedJob(JobHandler):
             self.on_ended(JobState.FAILED, reason, Fault.UNSPECIFIED, self.tracker.clock.now())
             return
         record = self.tracker.record
-        self._dispatcher.submit(
-            scheduler_job(record, self.tracker.clock),
-            self,
-            ready=record.spec.queries,
-            done=tuple((each.first, each.stop) for each in record.executions),
-        )
+        job = scheduler_job(record, self.tracker.clock)
+        done = tuple((each.first, each.stop) for each in record.executions)
+        if chain := self._staged_runs.chain(record.spec):
+            log = None if self.feed is None else self.feed.data.inputs.log
+            self.staged = StagedRun(
+                self._staged_runs,
+                chain,
+                job,
+                done,
+                log,
+                self._stage_numbers,
+                record=self._record_staged,
+                on_dispatched=self._note_dispatch,
+                on_ended=self.on_ended,
+            )
+            self.staged.start()
+        else:
+            self._dispatcher.submit(job, self, ready=record.spec.queries, done=done)
 
     def pause(self) -> None:
         """Withdraw it from the dispatcher until `resume`, if it runs."""
         if self.phase is Phase.RUNNING:
             self._enter(Phase.PAUSED)
             self._dispatcher.suspend(self.tracker.id)
+            self._close_staged()
 
     def resume(self) -> None:
         """Continue if it waits: record its end, or run the queries that are not recorded."""
@@ -196,6 +219,20 @@ class SubmittedJob(JobHandler):
             if self.tracker.record.dispatched_at is not None:
                 self._journal.record_dispatch(self.tracker.record)
             self.start()
+
+    @property
+    def runs_as_due(self) -> bool:
+        """Whether it runs whole, or in the stages that its engine runs in now, if it runs."""
+        chain = () if self.staged is None else self.staged.chain
+        return self.phase is not Phase.RUNNING or chain == self._staged_runs.chain(
+            self.tracker.spec
+        )
+
+    def expected_completion(self, now: float) -> float | None:
+        """Return when it is expected to complete, in monotonic seconds; None if unknown."""
+        if self.staged is not None:
+            return self.staged.expected_completion(now)
+        return self._dispatcher.expected_completion(self.tracker.id, now)
 
     async def cancel(self) -> None:
         """Cancel it before its next query, unless it has ended; return once that is recorded."""
@@ -217,8 +254,7 @@ class SubmittedJob(JobHandler):
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the first dispatch and the estimate, and begin to send the inputs."""
-        if self.tracker.record_dispatch(assignment, now):
-            self._journal.record_dispatch(self.tracker.record)
+        self._note_dispatch(assignment, now)
         if self.feed is not None:
             self.feed.start(worker, assignment)
 
@@ -230,55 +266,96 @@ class SubmittedJob(JobHandler):
         now: float,
     ) -> None:
         """Record the completed queries in the journal, after their results, then in the status."""
-        job_id, assignment = self.tracker.id, progress.assignment
+        assignment, feed = progress.assignment, self.feed
         execution = execution_so_far(worker, progress, now)
-        if self.feed is None:
-            self._journal.record_execution(job_id, assignment.id, execution).add_done_callback(
-                partial(self._recorded, assignment, execution)
-            )
+        if feed is None:
+            self._record(assignment, execution, (), lambda *_: None)
             return
         stop = assignment.first + progress.done
-        results = self.feed.results(progress, responses)
-        self._journal.record_results(
-            job_id, assignment.id, execution, self.feed.data.results, results
-        ).add_done_callback(
-            partial(self._results_recorded, assignment, range(stop - len(results), stop))
-        )
+        results = feed.results(progress, responses)
+        indexes = range(stop - len(results), stop)
+
+        def free(recorded: RecordedExecution, failed: int) -> None:
+            feed.on_recorded(recorded, assignment, indexes, failed)
+
+        self._record(assignment, execution, results, free)
 
     def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Record the end in the journal, then in the status."""
         if self.feed is not None:
             self.feed.stop()
+        self._close_staged()
         self._record_end(_End(state, reason, now))
+
+    # --- the calls of its run in stages ---------------------------------------------------------
+
+    def _note_dispatch(self, assignment: Assignment, now: float) -> None:
+        """Record the first dispatch and the estimate."""
+        if self.tracker.record_dispatch(assignment, now):
+            self._journal.record_dispatch(self.tracker.record)
+
+    def _record_staged(
+        self,
+        queries: RecordedRange,
+        execution: RecordedExecution,
+        results: Sequence[InputResult],
+        held_bytes: int,
+    ) -> None:
+        """Record the last queries of an execution in the journal, after their results."""
+        feed, run = self.feed, self.staged
+
+        def free(_recorded: RecordedExecution, failed: int) -> None:
+            if feed is not None:
+                feed.count(len(results) - failed, failed)
+            if run is not None:
+                run.recorded(len(results), held_bytes)
+
+        self._record(queries, execution, results, free)
+
+    def _close_staged(self) -> None:
+        if self.staged is not None:
+            self.staged.close()
+            self.staged = None
 
     # --- the journal's answers ------------------------------------------------------------------
 
+    def _record(
+        self,
+        queries: QueryRange,
+        execution: RecordedExecution,
+        results: Sequence[InputResult],
+        free: Callable[[RecordedExecution, int], None],
+    ) -> None:
+        """Record an execution; then call `free` with it and the number of new failures."""
+        job_id = self.tracker.id
+        recorded: asyncio.Future[RecordedExecution] | asyncio.Future[None]
+        if self.feed is None:
+            recorded = self._journal.record_execution(job_id, queries.id, execution)
+        else:
+            sink = self.feed.data.results
+            recorded = self._journal.record_results(job_id, queries.id, execution, sink, results)
+        recorded.add_done_callback(partial(self._recorded, queries, execution, free))
+
     def _recorded(
         self,
-        assignment: Assignment,
+        queries: QueryRange,
         execution: RecordedExecution,
-        recorded: asyncio.Future[None],
-    ) -> None:
-        if (error := recorded.exception()) is None:
-            self.tracker.record_execution(assignment, execution)
-        else:
-            self._not_recorded(error)
-
-    def _results_recorded(
-        self,
-        assignment: Assignment,
-        indexes: range,
-        recorded: asyncio.Future[RecordedExecution],
+        free: Callable[[RecordedExecution, int], None],
+        recorded: asyncio.Future[RecordedExecution] | asyncio.Future[None],
     ) -> None:
         if (error := recorded.exception()) is not None:
             self._not_recorded(error)
             return
-        execution, before = recorded.result(), self.tracker.failures
-        self.tracker.record_execution(assignment, execution)
-        failed = self.tracker.failures - before
-        if self.feed is not None:
-            self.feed.on_recorded(execution, assignment, indexes, failed)
+        execution, before = recorded.result() or execution, self.tracker.failures
+        self.tracker.record_execution(queries, execution)
         if reason := self._too_many_failures():
+            self._fail(reason)
+        free(execution, self.tracker.failures - before)
+
+    def _fail(self, reason: str) -> None:
+        if self.staged is not None:
+            self.staged.fail(reason)
+        else:
             self._dispatcher.fail(self.tracker.id, reason)
 
     def _too_many_failures(self) -> str:

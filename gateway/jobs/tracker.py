@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.estimate_errors import EstimateErrors
-    from gateway.journal.executions import RecordedExecution
+    from gateway.journal.executions import QueryRange, RecordedExecution
     from gateway.journal.job_record import JobRecord
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
@@ -116,9 +116,9 @@ class JobTracker:
             )
         return changed
 
-    def record_execution(self, assignment: Assignment, execution: RecordedExecution) -> None:
-        """Record an assignment's execution in place of the previous one."""
-        self._executions.record(assignment, execution)
+    def record_execution(self, queries: QueryRange, execution: RecordedExecution) -> None:
+        """Record the execution of a range in place of the previous one."""
+        self._executions.record(queries, execution)
         self._executions_stale = True
         self._change()
 

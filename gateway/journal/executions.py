@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from synergai.jobs import Execution
 
@@ -11,9 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.domain import AssignmentId, Configuration, WorkerId
-    from synergai.scheduling.events import Assignment
 
     _End: TypeAlias = tuple[WorkerId, Configuration, int]
+
+
+class QueryRange(Protocol):
+    """Queries of a job whose execution is recorded under one id, such as an assignment."""
+
+    @property
+    def id(self) -> AssignmentId:
+        """Unique among all jobs."""
+
+    @property
+    def count(self) -> int:
+        """How many there are; fewer may be recorded so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +72,11 @@ class Executions:
         for execution in earlier:
             self._add(execution)
 
-    def record(self, assignment: Assignment, execution: RecordedExecution) -> None:
-        """Replace the recorded execution of an assignment; `execution` covers it from its start."""
-        before = self._reported.pop(assignment.id, None)
-        if execution.count < assignment.count:
-            self._reported[assignment.id] = execution
+    def record(self, queries: QueryRange, execution: RecordedExecution) -> None:
+        """Replace the recorded execution of a range; `execution` covers it from its start."""
+        before = self._reported.pop(queries.id, None)
+        if execution.count < queries.count:
+            self._reported[queries.id] = execution
         self._add(execution if before is None else execution.since(before))
 
     def ranges(self) -> tuple[RecordedExecution, ...]:

@@ -380,7 +380,8 @@ def variants_text(job: JobStatus) -> str:
 
 
 def _execution_text(execution: Execution) -> str:
+    route = execution.worker_id.replace(" ", " → ")
     return (
-        f"{counted(execution.count, 'query')} from {execution.first:,} on {execution.worker_id} "
+        f"{counted(execution.count, 'query')} from {execution.first:,} on {route} "
         f"({execution.configuration}) in {format_seconds(execution.seconds)}"
     )

@@ -9,7 +9,13 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
+from synergai.protocol.request_codec import (
+    LENGTH_DELIMITED,
+    field_prefix,
+    iter_fields,
+    serialise_request,
+)
+from synergai.protocol.validation import SAMPLE
 from synergai.v1.jobs_pb2 import Input
 
 if TYPE_CHECKING:
@@ -54,6 +60,19 @@ def split_input(data: Buffer) -> JobInput:
     if request is None and not url:
         raise DecodeError("it has neither a request nor a URL")
     return JobInput(name, request, url)
+
+
+def input_of(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:
+    """Return a serialised ``Input`` with a request, which has raw contents."""
+    request = serialise_request(message, contents)
+    return b"".join((field_prefix(_REQUEST, len(request)), request))
+
+
+def sample_input(index: int) -> bytes:
+    """Return a serialised ``Input`` that stands for a sample of the worker."""
+    message = ModelInferRequest()
+    message.parameters[SAMPLE].int64_param = index
+    return input_of(message, ())
 
 
 def chain_digest(before: int, parts: Iterable[Buffer]) -> int:

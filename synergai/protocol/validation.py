@@ -73,6 +73,10 @@ UNUSABLE: Final = "synergai_unusable"
 """Request parameter: why an input of a job could not be read. It takes the place of the input, so
 that positions remain and the reason appears with the results."""
 
+SAMPLE: Final = "synergai_sample"
+"""Request parameter of a gateway: the number of a query, which takes its inputs from the sample set
+of the worker. The request has no inputs of its own."""
+
 _NARROW: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),

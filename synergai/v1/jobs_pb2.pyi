@@ -375,6 +375,7 @@ class Execution(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
+    """Of an engine in stages: the workers of each stage, joined by commas, and the stages by spaces."""
     first: _builtins.int
     count: _builtins.int
     seconds: _builtins.float

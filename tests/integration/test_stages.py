@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -16,31 +15,18 @@ import onnxruntime
 import pytest
 
 import synergai
-from synergai.errors import DeadlineExceeded, EngineUnusable, Overloaded, Unavailable
-from synergai.models.cutting.stages import cut_engine, split_engine
+from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
+from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 
-ENGINE = "onnx_digits"
 IMAGES = np.random.default_rng(0).random((8, 1, 1, 8, 8), dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The whole engine, and three folders with a stage each."""
-    folder = tmp_path_factory.mktemp("models")
-    whole = folder / "whole"
-    zoo.build(ENGINE, whole, lambda _: None)
-    engine = cut_engine(whole, ENGINE)
-    stages = split_engine(engine, whole, ["conv1/pool", "conv2/pool"], lambda *_: None)
-    folders = {"whole": folder / "alone"}
-    shutil.copytree(whole / ENGINE, folders["whole"] / ENGINE)
-    for number, stage in enumerate(stages):
-        folders[f"stage-{number}"] = folder / f"stage-{number}"
-        shutil.copytree(whole / stage.name, folder / f"stage-{number}" / stage.name)
-    return folders
+    return build_stages(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +117,6 @@ def test_deadline_is_kept_over_all_stages(client: synergai.SyncClient) -> None:
     assert answer(client, IMAGES[0], deadline=10.0).shape == (1, 10)
 
 
-def test_job_is_refused_with_the_reason(client: synergai.SyncClient) -> None:
-    with pytest.raises(EngineUnusable, match="runs in 3 stages, which serve requests only"):
-        client.submit(ENGINE, queries=10)
-
-
 def test_engine_without_one_of_its_stages_is_unavailable_until_it_is_back(
     fleet: LocalFleet, client: synergai.SyncClient, folders: dict[str, Path]
 ) -> None:
@@ -157,9 +138,7 @@ def test_engine_without_one_of_its_stages_is_unavailable_until_it_is_back(
 def test_killed_worker_costs_no_request_while_another_one_has_its_stages(
     folders: dict[str, Path], answers: list[np.ndarray], tmp_path: Path
 ) -> None:
-    models = tmp_path / "models"
-    for number in range(3):
-        shutil.copytree(folders[f"stage-{number}"], models, dirs_exist_ok=True)
+    models = all_stages(folders, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway()
         for name in ("one", "other"):

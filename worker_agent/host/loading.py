@@ -166,7 +166,7 @@ class ModelLoader:
             backend=backend,
             samples=checked.samples,
             processing=processing,
-            codec=QueryCodec(self._arena, engine, processing, answering),
+            codec=QueryCodec(self._arena, engine, processing, checked.samples, answering),
             outputs=[spec.name for spec in engine.outputs],
             job_aware=backend if isinstance(backend, JobAware) else None,
             interruptible=backend if isinstance(backend, Interruptible) else None,

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from synergai.domain import Outcome
+from synergai.errors import InvalidInput
+from synergai.models.warmup import ADVICE
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.validation import check_header
+from synergai.protocol.validation import SAMPLE, check_header
 from synergai.versions import versioned_variant
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import Engine
+    from synergai.models.samples import Samples
     from synergai.oip.inference_pb2 import ModelInferRequest
     from worker_agent.host.processing import Processing
     from worker_agent.ipc.arena import Arena
@@ -48,12 +51,18 @@ class QueryCodec:
     """Decodes requests to one engine and encodes the responses."""
 
     def __init__(
-        self, arena: Arena, engine: Engine, processing: Processing, variant: str = ""
+        self,
+        arena: Arena,
+        engine: Engine,
+        processing: Processing,
+        samples: Samples,
+        variant: str = "",
     ) -> None:
         self._arena = arena
         self._engine = engine
         self._version = versioned_variant(engine.version, variant)
         self._processing = processing
+        self._samples = samples
         self._decoder = RequestDecoder()
 
     def decode(self, query: RunQuery) -> DecodedQuery:
@@ -61,12 +70,23 @@ class QueryCodec:
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
         header = self._decoder.decode(data)
+        message = header.message
+        if not message.inputs and SAMPLE in message.parameters:
+            return self._sample(query, message)
         check_header(header, self._engine)
         outputs = self._processing.outputs_to_compute(header.message)
         inputs = read_inputs(header)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
         return DecodedQuery(query, header.message, inputs, outputs, time.perf_counter() - begin)
+
+    def _sample(self, query: RunQuery, message: ModelInferRequest) -> DecodedQuery:
+        samples = self._samples.inputs
+        if not samples:
+            raise InvalidInput(f"the engine is unverified and has no samples; {ADVICE}")
+        inputs = samples[message.parameters[SAMPLE].int64_param % len(samples)]
+        outputs = self._processing.outputs_to_compute(message)
+        return DecodedQuery(query, message, inputs, outputs, 0.0)
 
     def encode(
         self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int = 1

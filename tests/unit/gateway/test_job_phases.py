@@ -64,6 +64,13 @@ class Dispatcher:
         self.has_job = False
 
 
+class WholeEngines:
+    """No engine runs in stages."""
+
+    def chain(self, _spec: object) -> tuple[()]:
+        return ()
+
+
 class Phases:
     """A job under test."""
 
@@ -84,6 +91,7 @@ class Phases:
             cast("Any", self.dispatcher),
             cast("Any", self.journal),
             lambda job: self.seen.append(job.phase),
+            cast("Any", WholeEngines()),
         )
 
     def end(self) -> None:

@@ -1,0 +1,446 @@
+"""The queries of a submitted job on their way through the stages of its engine.
+
+Each stage is a job of its own in the scheduling core. A query is ready in a stage once the stage
+before has answered it, so that no worker waits for another one. Few queries are on their way at a
+time. Their tensors are in memory only: queries that are not recorded run again after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.dispatch.job_handler import JobHandler
+from gateway.fleet.worker import SendInputs
+from gateway.jobs.input_feed import PORTION_BYTES, read_inputs
+from gateway.jobs.suspects import Suspects
+from gateway.jobs.tensor_room import TensorRoom
+from gateway.journal.executions import RecordedExecution
+from gateway.records.log import DamagedLog
+from gateway.records.results import InputResult
+from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
+from synergai.errors import InternalError, InvalidInput
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.job_inputs import input_of, sample_input, split_input
+from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
+from synergai.runtime.tasks import TaskBag
+from synergai.scheduling.events import QueriesReady
+from synergai.scheduling.state.ranges import Ranges
+from synergai.versions import engine_of_stage, split_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.records.log import RecordLog
+    from synergai.domain import Configuration, Engine, Job, JobSpec
+    from synergai.protocol.request_codec import Buffer
+    from synergai.runtime.clock import Clock
+    from synergai.scheduling.events import Assignment
+
+MOST_QUERIES: Final = 128
+"""Queries of a job that are on their way."""
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Their largest tensors, unless a single query has more."""
+_REFILL: Final = MOST_QUERIES // 4
+"""Queries that are read together while others are on their way."""
+_OWN_IDS: Final = 39
+"""Bit of the ids of recorded ranges that are no assignments; the epoch is above."""
+
+_log = logging.getLogger(__name__)
+
+
+class StagedRuns:
+    """Starts the runs of all jobs in stages."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        clock: Clock,
+        epoch: int,
+        memory_bytes: int,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.clock = clock
+        self.room = TensorRoom(memory_bytes)
+        self._catalogue = catalogue
+        self._ids = count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS))
+
+    def chain(self, spec: JobSpec) -> tuple[Engine, ...]:
+        """Return the stages that a job runs in now; empty if its engine runs whole."""
+        if spec.variant or spec.min_accuracy:  # which stages do not have
+            return ()
+        return self._catalogue.chain(spec.engine_version)
+
+    def new_id(self) -> AssignmentId:
+        """Return the id of a range that is recorded."""
+        return AssignmentId(next(self._ids))
+
+
+@dataclass(slots=True, eq=False)
+class _Query:
+    """A query on its way.
+
+    Attributes:
+        client: the request of the client, without its tensors.
+        data: serialised ``Input`` of the stage that it waits for.
+        held_bytes: room that it has.
+        result: its outcome, once it has left the stages.
+    """
+
+    index: int
+    name: str
+    client: ModelInferRequest
+    data: bytes
+    held_bytes: int
+    result: InputResult | None = None
+
+
+class RecordedRange(Struct, frozen=True):
+    """Queries that are recorded under one id."""
+
+    id: AssignmentId
+    count: int
+
+
+class _Stage(JobHandler):
+    """One stage; the dispatcher's handler of its job."""
+
+    inputs_follow = True
+
+    def __init__(self, run: StagedRun, place: int, engine: Engine, job: Job) -> None:
+        self.place = place
+        self.engine = engine
+        self.job = job
+        self.workers: dict[WorkerId, None] = {}
+        self.ended = False
+        self._run = run
+        self._added = 0
+        self._queries: dict[int, _Query] = {}
+        self._suspects = Suspects(run.fail)
+
+    def add(self, queries: Sequence[_Query]) -> None:
+        """Let queries run, behind those that were added before."""
+        for number, query in enumerate(queries, self._added):
+            self._queries[number] = query
+        self._added += len(queries)
+        self._run.dispatcher.post(QueriesReady(self.job.id, self._added))
+
+    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
+        """Return no requests: the inputs follow."""
+        return ()
+
+    def retries_alone(self, query: int) -> bool:
+        """Return whether the query runs alone next, so that the crash does not count."""
+        return self._suspects.retries_alone(query)
+
+    def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
+        """Send the inputs in portions."""
+        self._run.on_dispatched(assignment, now)
+        inputs: list[bytes] = []
+        suspects: list[int] = []
+        size = 0
+        for query in range(assignment.count):
+            number = assignment.first + query
+            data = self._queries[number].data
+            if inputs and size + len(data) > PORTION_BYTES:
+                worker.orders.put(SendInputs(assignment.id, inputs, suspects))
+                inputs, suspects, size = [], [], 0
+            inputs.append(data)
+            size += len(data)
+            if number in self._suspects:
+                suspects.append(query)
+        worker.orders.put(SendInputs(assignment.id, inputs, suspects))
+
+    def on_progress(
+        self,
+        worker: ConnectedWorker,
+        progress: AssignmentProgress,
+        responses: Sequence[Buffer],
+        _now: float,
+    ) -> None:
+        """Pass the answered queries on."""
+        self.workers.setdefault(worker.id)
+        answers = []
+        for query, response in enumerate(responses, progress.done - len(responses)):
+            number = progress.assignment.first + query
+            self._suspects.forget(number)
+            error = progress.failed.get(query, "")
+            if not error:
+                self._suspects.answered()
+            answers.append((self._queries.pop(number), response, error))
+        self._run.answered(self, answers, progress.assignment.configuration)
+
+    def on_ended(self, state: JobState, reason: str, fault: Fault, _now: float) -> None:
+        """End the run with a stage that cannot complete."""
+        self.ended = True
+        if state is not JobState.SUCCEEDED:
+            # Later: the scheduler's commands are being executed.
+            asyncio.get_running_loop().call_soon(self._run.end, state, reason, fault)
+
+
+class StagedRun:
+    """One run of a job through stages, from its start until it ends, is paused or changes chains.
+
+    Args:
+        job: the job as the scheduling core would see it if its engine was whole.
+        done: ranges that are recorded.
+        log: its inputs; None for samples.
+        numbers: of which each stage takes one for the id of its job.
+        record: records a range with the results that are new, which hold so many bytes, and then
+            calls `recorded`.
+        on_dispatched: called with each assignment of a stage.
+        on_ended: called with the end of the job, in which the run has to be closed.
+    """
+
+    def __init__(
+        self,
+        runs: StagedRuns,
+        chain: tuple[Engine, ...],
+        job: Job,
+        done: Sequence[tuple[int, int]],
+        log: RecordLog | None,
+        numbers: Iterator[int],
+        *,
+        record: Callable[[RecordedRange, RecordedExecution, Sequence[InputResult], int], None],
+        on_dispatched: Callable[[Assignment, float], None],
+        on_ended: Callable[[JobState, str, Fault, float], None],
+    ) -> None:
+        self.chain = chain
+        self.on_dispatched = on_dispatched
+        self._record_results = record
+        self._on_ended = on_ended
+        self._clock = runs.clock
+        self.dispatcher = runs.dispatcher
+        self._runs = runs
+        self._job = job
+        self._log = log
+        self._pending = Ranges.complement(done, job.queries)
+        self._left = self._pending.total
+        self._stages = [
+            _Stage(self, place, engine, self._job_of(engine, next(numbers)))
+            for place, engine in enumerate(chain)
+        ]
+        self._order: deque[_Query] = deque()
+        self._under_way = 0
+        self._held_bytes = 0
+        self._largest_bytes = 1
+        self._moved = asyncio.Event()
+        self._decoder = RequestDecoder()
+        self._recording: RecordedExecution | None = None
+        self._recording_id = AssignmentId(0)
+        self._recorded_at = 0.0
+        self._tasks = TaskBag()
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._recorded_at = self._clock.now()
+        if not self._left:
+            self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
+            return
+        for stage in self._stages:
+            self.dispatcher.submit(stage.job, stage, ready=0)
+        self._tasks.start(self._feed())
+
+    def close(self) -> None:
+        """Withdraw all queries that are not recorded."""
+        self._closed = True
+        self._tasks.cancel()
+        for stage in self._stages:
+            self.dispatcher.suspend(stage.job.id)
+        self._runs.room.give(self._held_bytes)
+        self._held_bytes = 0
+
+    def fail(self, reason: str) -> None:
+        """Fail the job."""
+        self.end(JobState.FAILED, reason, Fault.UNSPECIFIED)
+
+    def end(self, state: JobState, reason: str, fault: Fault) -> None:
+        """End the job, unless the run is closed."""
+        if not self._closed:
+            self._on_ended(state, reason, fault, self._clock.now())
+
+    def expected_completion(self, now: float) -> float | None:
+        """Return when the last stage is expected to complete; None if that is unknown."""
+        expected = [
+            self.dispatcher.expected_completion(stage.job.id, now)
+            for stage in self._stages
+            if not stage.ended
+        ]
+        known = [each for each in expected if each is not None]
+        return max(known, default=None) if len(known) == len(expected) else None
+
+    def answered(
+        self,
+        stage: _Stage,
+        answers: Sequence[tuple[_Query, Buffer, str]],
+        configuration: Configuration,
+    ) -> None:
+        """Pass queries on to the stage behind, with outputs as inputs, or record their results."""
+        behind = self._stages[stage.place + 1 :]
+        passed = []
+        for query, response, error in answers:
+            if error and self._log is None:
+                self.fail(f"stage {stage.engine.name!r} failed at a sample: {error}")
+                return
+            if error or not behind:
+                query.result = InputResult(query.index, query.name, response, error)
+                query.data = b""
+                continue
+            try:
+                query.data = self._input_of(stage, query, response)
+            except InternalError as malformed:
+                self.fail(str(malformed))
+                return
+            self._largest_bytes = max(self._largest_bytes, len(query.data))
+            passed.append(query)
+        if passed:
+            behind[0].add(passed)
+        self._record(configuration)
+
+    def recorded(self, queries: int, held_bytes: int) -> None:
+        """Make room for other queries, as so many are recorded; end with the last one."""
+        if self._closed:
+            return
+        self._give(held_bytes)
+        self._under_way -= queries
+        self._left -= queries
+        self._moved.set()
+        if not self._left:
+            self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
+
+    def _job_of(self, stage: Engine, number: int) -> Job:
+        return replace(
+            self._job,
+            id=JobId(f"{self._job.id}.{number}"),
+            client_id=self._job.id,  # so that it is explained under the id of the job
+            engine=stage.name,
+            queries=self._left,
+            with_tensors=True,
+        )
+
+    # --- feeding the first stage ------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        try:
+            while self._pending.total:
+                await self._feed_some()
+        except (DamagedLog, OSError) as error:
+            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
+            self.fail("its inputs can no longer be read")
+
+    async def _feed_some(self) -> None:
+        """Read the next inputs once there is room for them."""
+        while self._under_way and self._free_queries() < min(_REFILL, self._pending.total):
+            self._moved.clear()
+            await self._moved.wait()
+        wanted, size = max(1, self._free_queries()), self._largest_bytes
+        await self._runs.room.take(self._job, size)
+        self._held_bytes += size
+        granted = 1
+        while granted < wanted and self._runs.room.try_take(size):
+            self._held_bytes += size
+            granted += 1
+        first, stop = self._pending.take(granted, sys.maxsize) or (0, 0)
+        found = await self._read(first, stop - first)
+        if first + len(found) < stop:
+            self._pending.add(first + len(found), stop)
+        self._give((granted - len(found)) * size)
+        queries = [self._new_query(first + place, data, size) for place, data in enumerate(found)]
+        self._order.extend(queries)
+        self._under_way += len(queries)
+        self._stages[0].add(queries)
+
+    def _free_queries(self) -> int:
+        free_bytes = MOST_BYTES - self._held_bytes
+        return min(MOST_QUERIES - self._under_way, free_bytes // self._largest_bytes)
+
+    async def _read(self, first: int, queries: int) -> list[bytes]:
+        if self._log is None:
+            return [sample_input(index) for index in range(first, first + queries)]
+        return await asyncio.to_thread(read_inputs, self._log, first, queries)
+
+    def _new_query(self, index: int, data: bytes, held_bytes: int) -> _Query:
+        """Return a query; its worker reports what is wrong with it."""
+        self._largest_bytes = max(self._largest_bytes, len(data))
+        name, client = "", ModelInferRequest()
+        try:
+            found = split_input(data)
+            name = found.name
+            if found.request is not None:
+                header = self._decoder.decode(found.request)
+                client = header.message
+                if client.outputs:  # they are those of the last stage
+                    first = ModelInferRequest()
+                    first.CopyFrom(client)
+                    first.ClearField("outputs")
+                    data = input_of(first, header.raw)
+        except (DecodeError, InvalidInput):
+            pass
+        return _Query(index, name, client, data, held_bytes)
+
+    def _give(self, size: int) -> None:
+        self._held_bytes -= size
+        self._runs.room.give(size)
+
+    # --- between stages ---------------------------------------------------------------------
+
+    def _input_of(self, stage: _Stage, query: _Query, response: Buffer) -> bytes:
+        """Return the input of the stage behind one that has answered."""
+        behind = self._stages[stage.place + 1]
+        is_last = behind is self._stages[-1]
+        outputs = as_inputs(*parse_stage_response(stage.engine, response))
+        request = of_stage(outputs, query.client, behind.engine, is_last=is_last)
+        if is_last:  # the response is that of the whole engine
+            request.message.model_name, _ = split_version(engine_of_stage(behind.engine.name))
+        return input_of(request.message, request.raw)
+
+    # --- behind the last stage --------------------------------------------------------------
+
+    def _record(self, configuration: Configuration) -> None:
+        """Record the results of the queries that entered first, in order."""
+        done: list[_Query] = []
+        while self._order and self._order[0].result is not None:
+            query = self._order.popleft()
+            if done and query.index != done[-1].index + 1:
+                self._record_range(done, configuration)
+                done = []
+            done.append(query)
+        if done:
+            self._record_range(done, configuration)
+
+    def _record_range(self, done: Sequence[_Query], configuration: Configuration) -> None:
+        """Record adjacent queries, as one range with those before as long as the route is equal."""
+        now = self._clock.now()
+        new = RecordedExecution(
+            worker_id=WorkerId(" ".join(",".join(stage.workers) for stage in self._stages)),
+            configuration=configuration,
+            first=done[0].index,
+            count=len(done),
+            seconds=now - self._recorded_at,
+        )
+        self._recorded_at = now
+        before = self._recording
+        if before is None or (before.worker_id, before.stop) != (new.worker_id, new.first):
+            self._recording_id = self._runs.new_id()
+            self._recording = new
+        else:
+            self._recording = before.followed_by(new)
+        queries = RecordedRange(self._recording_id, self._job.queries - self._recording.first)
+        results = [query.result for query in done if query.result is not None]
+        held_bytes = sum(query.held_bytes for query in done)
+        self._record_results(queries, self._recording, results, held_bytes)

@@ -1,0 +1,171 @@
+"""Jobs over an engine that no worker has whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import synergai
+from synergai.data.results import JobResult
+from synergai.domain import JobState
+from synergai.models.directory import ModelDirectory
+from synergai.testing import LocalFleet
+from tests.staged_engines import ENGINE, all_stages, build_stages
+from tests.waiting import wait_until
+
+MANY = 4000
+IMAGES = np.random.default_rng(0).random((MANY, 1, 8, 8), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return build_stages(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def answers(folders: dict[str, Path]) -> np.ndarray:
+    """What the whole engine computes."""
+    session = onnxruntime.InferenceSession(ModelDirectory(folders["whole"]).get(ENGINE).file)
+    [name] = [each.name for each in session.get_inputs()]
+    return np.stack([session.run(None, {name: image[np.newaxis]})[0] for image in IMAGES])
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalFleet]:
+    """Three workers with a stage each."""
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway()
+        for name in ("stage-0", "stage-1", "stage-2"):
+            fleet.start_agent(name, models=folders[name])
+        fleet.wait_for_workers(3)
+        yield fleet
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
+    with synergai.SyncClient(fleet.address) as client:
+        yield client
+
+
+def check(results: list[tuple[int, JobResult]], answers: np.ndarray, count: int) -> None:
+    """Check that each input has one result, and that it is right."""
+    assert sorted(index for index, _ in results) == list(range(count))
+    for index, result in results:
+        assert not result.error
+        np.testing.assert_allclose(result.outputs["probabilities"], answers[index], atol=1e-6)
+
+
+def queries(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"image": image[np.newaxis]} for image in IMAGES[:count]]
+
+
+def test_job_over_samples_runs_through_the_stages(client: synergai.SyncClient) -> None:
+    status = client.submit(ENGINE, queries=300, qos=60.0).wait()
+    status.raise_unless_succeeded()
+    assert status.queries_done == 300
+    assert {each.worker_id for each in status.executions} == {"stage-0 stage-1 stage-2"}
+
+
+def test_job_over_inputs_has_the_results_of_the_whole_engine(
+    client: synergai.SyncClient, answers: np.ndarray
+) -> None:
+    job = client.submit(ENGINE, inputs=queries(300))
+    check(list(job.results()), answers, 300)
+    status = job.wait()
+    assert status.state is JobState.SUCCEEDED
+    assert sum(each.count for each in status.executions) == 300
+
+
+def test_input_that_a_stage_refuses_fails_alone(
+    client: synergai.SyncClient, answers: np.ndarray
+) -> None:
+    inputs = queries(40)
+    inputs[17] = {"image": np.zeros((1, 1, 9, 9), np.float32)}
+    job = client.submit(ENGINE, inputs=inputs)
+    results = dict(job.results())
+    assert job.wait().failures == 1
+    assert "image" in results.pop(17).error
+    for index, result in results.items():
+        np.testing.assert_allclose(result.outputs["probabilities"], answers[index], atol=1e-6)
+
+
+def test_outputs_are_those_of_the_last_stage(client: synergai.SyncClient) -> None:
+    job = client.submit(ENGINE, inputs=queries(3), outputs=["probabilities"])
+    assert [list(result.outputs) for _, result in job.results()] == [["probabilities"]] * 3
+
+
+def test_cancelled_job_ends_before_its_next_queries(client: synergai.SyncClient) -> None:
+    job = client.submit(ENGINE, queries=1_000_000)
+    wait_until(lambda: job.status().queries_done > 0)
+    status = job.cancel()
+    assert status.state is JobState.CANCELLED
+    assert 0 < status.queries_done < 1_000_000
+    client.submit(ENGINE, queries=10).wait().raise_unless_succeeded()
+
+
+def test_job_that_is_late_completes_and_says_so(client: synergai.SyncClient) -> None:
+    status = client.submit(ENGINE, queries=500, qos=0.01).wait()
+    assert status.state is JobState.SUCCEEDED
+    assert status.violated
+
+
+def test_urgent_job_overtakes_one_that_fills_the_stages(client: synergai.SyncClient) -> None:
+    long = client.submit(ENGINE, queries=1_000_000)
+    wait_until(lambda: long.status().queries_done > 0)
+    client.submit(ENGINE, queries=100, priority=9).wait().raise_unless_succeeded()
+    assert long.status().state is JobState.RUNNING
+    long.cancel()
+
+
+def test_job_continues_with_the_whole_engine_and_in_stages_again(
+    folders: dict[str, Path], answers: np.ndarray, tmp_path: Path
+) -> None:
+    models = all_stages(folders, tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("stages", models=models)
+        fleet.wait_for_workers(1)
+        with synergai.SyncClient(fleet.address) as client:
+            job = client.submit(ENGINE, inputs=queries(MANY))
+            wait_until(lambda: job.status().queries_done > 0)
+            fleet.kill("stages")
+            fleet.start_agent("whole", models=folders["whole"])
+            before = job.status().queries_done
+            wait_until(lambda: job.status().queries_done > before)
+            fleet.kill("whole")
+            fleet.start_agent("stages", models=models)
+            check(list(job.results()), answers, MANY)
+            ran = {each.worker_id for each in job.wait().executions}
+    assert "whole" in ran
+    assert "stages stages stages" in ran
+
+
+def test_killed_workers_and_gateway_lose_and_repeat_no_query(
+    folders: dict[str, Path], answers: np.ndarray, tmp_path: Path
+) -> None:
+    models = all_stages(folders, tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        for name in ("one", "other"):
+            fleet.start_agent(name, models=models)
+        fleet.wait_for_workers(2)
+        with synergai.SyncClient(fleet.address) as client:
+            job = client.submit(ENGINE, inputs=queries(MANY))
+            for victim in ("one", "gateway", "other"):
+                before = job.status().queries_done
+                wait_until(lambda before=before: job.status().queries_done > before)  # type: ignore[misc]
+                fleet.kill(victim)
+                if victim == "gateway":
+                    fleet.start_gateway()
+                else:
+                    fleet.start_agent(victim, models=models)
+            check(list(job.results()), answers, MANY)
+            status = job.wait()
+    assert status.queries_done == MANY
+    assert sum(each.count for each in status.executions) == MANY

@@ -1,0 +1,34 @@
+"""An engine that is cut into stages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from synergai.models.cutting.stages import cut_engine, split_engine
+from synergai.zoo import build as zoo
+
+ENGINE: Final = "onnx_digits"
+
+
+def build_stages(folder: Path) -> dict[str, Path]:
+    """Return model directories: `whole` has the engine, `stage-0` to `stage-2` a stage each."""
+    built = folder / "built"
+    zoo.build(ENGINE, built, lambda _: None)
+    engine = cut_engine(built, ENGINE)
+    stages = split_engine(engine, built, ["conv1/pool", "conv2/pool"], lambda *_: None)
+    folders = {"whole": folder / "whole"}
+    shutil.copytree(built / ENGINE, folders["whole"] / ENGINE)
+    for number, stage in enumerate(stages):
+        folders[f"stage-{number}"] = folder / f"stage-{number}"
+        shutil.copytree(built / stage.name, folder / f"stage-{number}" / stage.name)
+    return folders
+
+
+def all_stages(folders: dict[str, Path], folder: Path) -> Path:
+    """Return a model directory with all stages."""
+    for name, stage in folders.items():
+        if name != "whole":
+            shutil.copytree(stage, folder, dirs_exist_ok=True)
+    return folder

@@ -1,0 +1,189 @@
+"""Submitted jobs whose engine runs in stages, with workers that the tests answer for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs, StopAssignment
+from gateway.jobs.staged_run import MOST_QUERIES
+from gateway.journal.journal import Journal
+from synergai.domain import Engine, EngineName, JobSpec, JobState, TensorSpec
+from synergai.errors import EngineUnusable
+from synergai.jobs import JobStatus
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.job_inputs import split_input
+from synergai.protocol.request_codec import parse_header, serialise_response
+from synergai.protocol.validation import SAMPLE
+from synergai.scheduling.events import Assignment
+from synergai.v1 import hub_pb2
+from synergai.versions import stage_name
+from tests.unit.gateway.conftest import GatewayHarness, make_worker
+from tests.waiting import turns
+
+NET = EngineName("net")
+DATA = np.ones(4, np.float32).tobytes()
+
+
+def stage(first: int, last: int) -> Engine:
+    return Engine(
+        name=stage_name("net", first, last),
+        version="1",
+        backend="onnxruntime",
+        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
+        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
+        stage_of="a" * 64,
+        stage_end=9,
+        samples=0 if first else 5,
+    )
+
+
+HEAD, TAIL = stage(0, 4), stage(4, 9)
+
+
+def response(tensor: str) -> bytes:
+    output = oip.ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
+    return serialise_response(oip.ModelInferResponse(outputs=[output]), [DATA])
+
+
+class Stages:
+    """A gateway with a worker for each stage."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.gateway = GatewayHarness(journal)
+        self.head, self.tail = self.add("head", HEAD), self.add("tail", TAIL)
+        self.stopped: Counter[int] = Counter()
+
+    def add(self, name: str, engine: Engine) -> ConnectedWorker:
+        worker = make_worker(name)
+        worker.engines = {engine.name: engine}
+        self.gateway.catalogue.update(worker.id, engine)
+        self.gateway.dispatcher.add_worker(worker)
+        return worker
+
+    async def submit(self, queries: int) -> JobStatus:
+        return await self.gateway.jobs.submit(UNRESTRICTED, JobSpec(engine=NET, queries=queries))
+
+    async def next(self, worker: ConnectedWorker) -> tuple[Assignment, list[oip.ModelInferRequest]]:
+        """Return the next assignment of a worker with its requests."""
+        await turns()
+        await self.gateway.flush_journal()
+        orders = [o for o in self.gateway.orders(worker) if not isinstance(o, StopAssignment)]
+        [run] = [order for order in orders if isinstance(order, RunAssignment)]
+        inputs = [each for o in orders if isinstance(o, SendInputs) for each in o.inputs]
+        assert run.inputs_follow
+        requests = [split_input(each).request for each in inputs]
+        return run.assignment, [parse_header(each or b"").message for each in requests]
+
+    def answer(
+        self, worker: ConnectedWorker, assignment: Assignment, tensor: str, data: bytes = b""
+    ) -> None:
+        """Report that an assignment is completed."""
+        responses = [data or response(tensor)] * assignment.count
+        self.gateway.complete(worker, assignment, responses, done=assignment.count)
+
+    async def status(self, job: JobStatus) -> JobStatus:
+        await turns()
+        await self.gateway.flush_journal()
+        await self.gateway.flush_journal()
+        return await self.gateway.jobs.get(UNRESTRICTED, job.id)
+
+
+@pytest.fixture
+async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
+    journal = Journal(tmp_path)
+    stages = Stages(journal)
+    yield stages
+    stages.gateway.dispatcher.close()
+    await stages.gateway.jobs.close()
+    await journal.close()
+
+
+async def test_each_stage_gets_the_outputs_of_the_one_before(stages: Stages) -> None:
+    job = await stages.submit(2)
+    assignment, requests = await stages.next(stages.head)
+    assert [each.parameters[SAMPLE].int64_param for each in requests] == [0, 1]
+    stages.answer(stages.head, assignment, "t4")
+    assignment, requests = await stages.next(stages.tail)
+    assert [each.inputs[0].name for each in requests] == ["t4", "t4"]
+    assert {each.model_name for each in requests} == {"net"}
+    stages.answer(stages.tail, assignment, "t9")
+    status = await stages.status(job)
+    assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2)
+    assert [(each.worker_id, each.first, each.count) for each in status.executions] == [
+        ("head tail", 0, 2)
+    ]
+
+
+async def test_few_queries_are_on_their_way(stages: Stages) -> None:
+    await stages.submit(10 * MOST_QUERIES)
+    begun = 0
+    while True:
+        await turns()
+        orders = stages.gateway.orders(stages.head)
+        runs = [order.assignment for order in orders if isinstance(order, RunAssignment)]
+        if not runs:
+            break
+        for each in runs:
+            begun += each.count
+            stages.answer(stages.head, each, "t4")
+    assert begun == MOST_QUERIES
+
+
+async def test_malformed_response_of_a_stage_fails_the_job(stages: Stages) -> None:
+    job = await stages.submit(2)
+    assignment, _ = await stages.next(stages.head)
+    output = oip.ModelInferResponse.InferOutputTensor(name="t4", datatype="FP32", shape=[1, 4])
+    without_tensor = oip.ModelInferResponse(outputs=[output]).SerializeToString()
+    stages.answer(stages.head, assignment, "t4", without_tensor)
+    status = await stages.status(job)
+    assert status.state is JobState.FAILED
+    assert status.reason == "a worker's response of stage 'net.s0-4' is malformed"
+    assert not list(stages.gateway.dispatcher._handlers)
+
+
+async def test_stage_that_cannot_run_fails_the_job_with_its_reason(stages: Stages) -> None:
+    job = await stages.submit(2)
+    assignment, _ = await stages.next(stages.head)
+    ended = hub_pb2.Ended(
+        progress=hub_pb2.Progress(assignment_id=assignment.id),
+        outcome=hub_pb2.OUTCOME_FAILED,
+        fault=hub_pb2.FAULT_BAD_INPUT,
+        detail="no such tensor",
+    )
+    stages.gateway.intake.apply_ended(stages.head, ended)
+    status = await stages.status(job)
+    assert (status.state, status.reason) == (JobState.FAILED, "no such tensor")
+
+
+async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Stages) -> None:
+    job = await stages.submit(3)
+    assignment, _ = await stages.next(stages.head)
+    tail = stages.tail
+    stages.gateway.catalogue.withdraw(tail.id, TAIL.name)
+    assert (await stages.status(job)).state is JobState.RUNNING
+    assert stages.gateway.jobs._staged_runs.room.used_bytes == 0
+    stages.answer(stages.head, assignment, "t4")  # too late: it runs again
+    stages.gateway.catalogue.update(tail.id, TAIL)
+    async with asyncio.timeout(5):
+        while not stages.gateway.dispatcher.busy:
+            await stages.status(job)
+    assignment, requests = await stages.next(stages.head)
+    assert len(requests) == 3
+    stages.answer(stages.head, assignment, "t4")
+    assignment, _ = await stages.next(stages.tail)
+    stages.answer(stages.tail, assignment, "t9")
+    status = await stages.status(job)
+    assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 3)
+
+
+async def test_job_for_a_variant_needs_the_whole_engine(stages: Stages) -> None:
+    spec = JobSpec(engine=NET, queries=1, variant="int8")
+    with pytest.raises(EngineUnusable, match="runs in 2 stages"):
+        await stages.gateway.jobs.submit(UNRESTRICTED, spec)

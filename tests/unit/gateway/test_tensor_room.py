@@ -1,0 +1,54 @@
+"""Room for the tensors of jobs in stages."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.jobs.tensor_room import TensorRoom
+from synergai.domain import EngineName, Job, JobId
+from tests.waiting import turns
+
+
+def job(name: str, priority: int = 0) -> Job:
+    return Job(id=JobId(name), engine=EngineName("net"), queries=1, arrival=0.0, priority=priority)
+
+
+async def test_most_urgent_job_gets_the_next_room() -> None:
+    room, order = TensorRoom(10), list[str]()
+
+    async def take(name: str, priority: int) -> None:
+        await room.take(job(name, priority), 6)
+        order.append(name)
+
+    await room.take(job("first"), 6)
+    tasks = [asyncio.create_task(take("low", 0)), asyncio.create_task(take("high", 5))]
+    await turns()
+    assert not room.try_take(1)  # others wait
+    room.give(6)
+    await turns()
+    assert order == ["high"]
+    room.give(6)
+    await asyncio.wait(tasks)
+    assert order == ["high", "low"]
+
+
+async def test_one_query_may_need_more_than_there_is() -> None:
+    room = TensorRoom(10)
+    await room.take(job("large"), 50)
+    assert not room.try_take(1)
+    room.give(50)
+    assert room.try_take(10)
+
+
+async def test_job_that_leaves_while_it_waits_takes_no_room() -> None:
+    room = TensorRoom(10)
+    await room.take(job("first"), 10)
+    waiting = asyncio.create_task(room.take(job("gone"), 10))
+    granted = asyncio.create_task(room.take(job("granted"), 10))
+    await turns()
+    waiting.cancel()
+    await turns()
+    room.give(10)
+    granted.cancel()  # after it was granted, before it knows
+    await asyncio.wait([waiting, granted])
+    assert room.used_bytes == 0
