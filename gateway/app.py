@@ -212,7 +212,11 @@ class App:
 
     async def _build_jobs(self) -> None:
         config, clock = self._config, self.clock
-        self.data = DataStore(config.state / DIRECTORY, clock.unix_now)
+        self.data = DataStore(
+            config.state / DIRECTORY,
+            clock.unix_now,
+            self.journal.epoch if self.journal.cluster else 0,
+        )
         await self.data.load()
         self._stack.push_async_callback(self.data.close)
         budget_bytes = config.data_budget or None
@@ -247,7 +251,7 @@ class App:
         )
         self._tasks.start(retention.run())
         self._tasks.start(self.profiles.watch(self._tell_changes))
-        self.results = JobResults(self.jobs, self.data)
+        self.results = JobResults(self.jobs, self.data, self.journal.confirm)
         self.streamed = StreamedJobs(
             self.dispatcher,
             self.versions,

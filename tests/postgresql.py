@@ -24,7 +24,10 @@ class PostgresqlServer:
         self._data = data
         self._options = f"-p {port} -k {data} -c listen_addresses=127.0.0.1"
         self.address = f"127.0.0.1:{port}"
-        self.url = f"postgresql://{_USER}@{self.address}/postgres"
+        self.url = self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://{_USER}@{self.address}/{database}"
 
     def start(self, options: str = "") -> None:
         log = str(self._data / "log")
@@ -37,6 +40,12 @@ class PostgresqlServer:
         """Execute statements as the superuser."""
         command = [str(self._programs / "psql"), "--quiet", "--command", statements, self.url]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def rows(self, query: str) -> list[str]:
+        """Return the rows of a query as text."""
+        command = [str(self._programs / "psql"), "--no-align", "--tuples-only", "-c", query]
+        done = subprocess.run([*command, self.url], check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()
 
     def clear(self) -> None:
         """Remove the journal from the database."""

@@ -13,7 +13,7 @@ from gateway.records.store import DataKey
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from gateway.access.caller import Caller
     from gateway.jobs.submitted import SubmittedJobs
@@ -32,11 +32,18 @@ class Batch(Struct, frozen=True):
 
 
 class JobResults:
-    """Reader of the results of all jobs over uploads."""
+    """Reader of the results of all jobs over uploads.
 
-    def __init__(self, jobs: SubmittedJobs, store: DataStore) -> None:
+    Args:
+        confirm: see `Journal.confirm`.
+    """
+
+    def __init__(
+        self, jobs: SubmittedJobs, store: DataStore, confirm: Callable[[], Awaitable[None]]
+    ) -> None:
         self._jobs = jobs
         self._store = store
+        self._confirm = confirm
 
     async def read(
         self, caller: Caller, job_id: str, cursor: int, *, follow: bool
@@ -82,6 +89,7 @@ class JobResults:
                     )
                     check_visible(caller, status)
                     if found:
+                        await self._confirm()
                         cursor += len(found)
                         next_at = time() + rate.interval_s()
                         yield Batch(found, cursor)

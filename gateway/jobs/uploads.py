@@ -148,7 +148,9 @@ class InputUploads:
                         check_caller()
                         if user is None:
                             self._check_room(tenant, sum(map(len, batch)))
-                        yield await self._write(opened, batch)
+                        receipt = await self._write(opened, batch)
+                        await self._journal.confirm()
+                        yield receipt
         finally:
             self._open -= Counter((tenant,))  # keeps no tenant without uploads
 

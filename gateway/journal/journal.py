@@ -69,7 +69,7 @@ class _QueuedOperation(NamedTuple):
 
 
 class Journal:
-    """Durable record of jobs of the gateway that locks a state directory.
+    """Durable record of jobs of the gateway that locks a state directory, or leads a database.
 
     `broken` is done once the journal can no longer be written, with the cause.
 
@@ -98,7 +98,8 @@ class Journal:
         with ExitStack() as stack:
             if store is not None:
                 stack.callback(store.close)
-            stack.callback(os.close, lock(directory))
+            else:
+                stack.callback(os.close, lock(directory))
             self._reserve = Reserve(directory / RESERVE)
             if store is None:
                 store = self._open(directory)
@@ -269,6 +270,15 @@ class Journal:
         return self._enqueue(
             partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)
         )
+
+    async def confirm(self) -> None:
+        """Check that no other gateway has taken over, before what is in files is acknowledged.
+
+        Raises:
+            JournalBroken: one may have.
+        """
+        if self.cluster:
+            await self._enqueue(operations.confirm)
 
     def after_pending(self, callback: Callable[[], None]) -> None:
         """Call `callback` once all earlier operations are done; at once if there are none."""

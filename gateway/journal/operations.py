@@ -51,6 +51,11 @@ def no_op(_connection: Connection) -> None:
     """Do nothing; used to wait for earlier operations."""
 
 
+def confirm(connection: Connection) -> None:
+    """Read something, which fails unless the gateway still has the database."""
+    connection.execute("SELECT 1")
+
+
 def find_accepted(
     connection: Connection,
     spec: JobSpec,

@@ -12,12 +12,17 @@ cut off then; none of it was durable.
 All functions block, and a log has one writer at a time. Records that are durable may be read
 meanwhile. Between `sync` and the next `append`, a log has no open files: there may be more logs of
 waiting jobs than a process may have file descriptors.
+
+Gateways that take over from each other share the logs, and one that was taken for dead may still
+write to the files that it knows. So each epoch has an index and a last segment of its own: who
+opens a log first in an epoch copies those of the epoch before, and removes them.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 import zlib
 from array import array
@@ -25,7 +30,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.errors import InternalError
+from synergai.errors import InternalError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +46,9 @@ _HEADER: Final = struct.Struct("<QII")
 _ENTRY: Final = struct.Struct("<QQII")
 """Position, and the header: tag, length, checksum."""
 _INDEX: Final = "index"
+_RECORDS: Final = ".records"
+"""Ends the name of a segment, before the epoch if there is one."""
+_PARTIAL: Final = ".new-"
 _SEGMENT_SHIFT: Final = 40
 """A position is the number of the segment, from 1, and the offset in it in the lower bits."""
 _OFFSET_MASK: Final = (1 << _SEGMENT_SHIFT) - 1
@@ -61,10 +69,20 @@ class Record(NamedTuple):
 
 
 class RecordLog:
-    """A log in its own directory."""
+    """A log in its own directory.
 
-    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    Args:
+        epoch: of the gateway, if it shares the log with others; see `gateway.journal.store`.
+    """
+
+    def __init__(
+        self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES, epoch: int = 0
+    ) -> None:
         self.directory = directory
+        self._epoch = epoch
+        self._suffix = f".{epoch}" if epoch else ""
+        self._names: dict[int, str] = {}
+        """Names of the segments that were there when the log was opened."""
         self.bytes = 0
         self._segment_bytes = segment_bytes
         self._positions = array("Q")
@@ -233,6 +251,7 @@ class RecordLog:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
+        self._take_over()
         index = self._open_index()
         try:
             self._read_index(index)
@@ -244,8 +263,39 @@ class RecordLog:
         self._open_data()
         self.sync()
 
+    def _take_over(self) -> None:
+        """Find the segments; copy the files that a gateway of another epoch may still write to."""
+        files = sorted((_epoch_of(path), path.name) for path in self.directory.iterdir())
+        latest = files[-1][0] if files else self._epoch
+        if 0 < self._epoch < latest:
+            raise Unavailable(f"another gateway has taken over {self.directory}")
+        indexes = [name for _, name in files if name.startswith(_INDEX)]
+        for _, name in files:
+            if name.endswith(_RECORDS) or f"{_RECORDS}." in name:
+                self._names[int(name.partition(".")[0])] = name
+        if latest != self._epoch:
+            if self._names:
+                last = max(self._names)
+                self._copy(self._names.pop(last), self._segment(last).name)
+                self._names[last] = self._segment(last).name
+            for index in indexes[-1:]:
+                self._copy(index, _INDEX + self._suffix)
+            sync_directory(self.directory)
+        for name in {name for _, name in files} - {*self._names.values(), _INDEX + self._suffix}:
+            (self.directory / name).unlink()
+
+    def _copy(self, name: str, copy: str) -> None:
+        """Copy a file durably; the copy is complete or absent."""
+        partial = self.directory / f"{_PARTIAL}{copy}"
+        shutil.copyfile(self.directory / name, partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.rename(self.directory / copy)
+
     def _open_index(self) -> int:
-        return os.open(self.directory / _INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(
+            self.directory / (_INDEX + self._suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
 
     def _read_index(self, index: int) -> None:
         """Take the records from the valid beginning of the index."""
@@ -287,19 +337,15 @@ class RecordLog:
             self._end = following << _SEGMENT_SHIFT
 
     def _segment_sizes(self) -> dict[int, int]:
-        return {
-            int(path.stem): path.stat().st_size
-            for path in self.directory.glob("*.records")
-            if path.stem.isdigit()
-        }
+        return {number: self._segment(number).stat().st_size for number in self._names}
 
     def _remove_after(self, segment: int) -> None:
-        for number in self._segment_sizes():
-            if number > segment:
-                self._segment(number).unlink()
+        for number in [each for each in self._names if each > segment]:
+            self._segment(number).unlink()
+            del self._names[number]
 
     def _segment(self, number: int) -> Path:
-        return self.directory / f"{number:08}.records"
+        return self.directory / self._names.get(number, f"{number:08}{_RECORDS}{self._suffix}")
 
     def _open_segment(self, number: int) -> int:
         path = self._segment(number)
@@ -308,6 +354,16 @@ class RecordLog:
         if is_new:
             sync_directory(self.directory)
         return descriptor
+
+
+def remove_log(directory: Path, epoch: int = 0) -> None:
+    """Remove a log, unless a gateway of a later epoch has taken it over."""
+    files = list(directory.iterdir())
+    if epoch and any(_epoch_of(path) > epoch for path in files):
+        return
+    for path in files:
+        path.unlink(missing_ok=True)
+    directory.rmdir()
 
 
 def is_out_of_space(error: OSError) -> bool:
@@ -322,6 +378,12 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _epoch_of(path: Path) -> int:
+    """Return the epoch in which a file of a log was created; 0 if the log was not shared."""
+    epoch = path.suffix.removeprefix(".")
+    return int(epoch) if epoch.isdigit() else 0
 
 
 def _checksum(number: int, tag: int, parts: Iterable[Buffer]) -> int:

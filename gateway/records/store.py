@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from gateway.records.log import RecordLog, sync_directory
+from gateway.records.log import RecordLog, remove_log, sync_directory
 from synergai.errors import Conflict
 from synergai.runtime.tasks import TaskBag
 
@@ -71,10 +70,13 @@ class _KeyLock(asyncio.Lock):
 
 
 class DataStore:
-    """Owner of the logs."""
+    """Owner of the logs; in a directory that gateways share, as long as its epoch lasts."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: Path, clock: Callable[[], float] = time.time, epoch: int = 0
+    ) -> None:
         self._directory = directory
+        self._epoch = epoch
         self._clock = clock
         self._stored: dict[DataKey, Stored] = {}
         self._usage: dict[tuple[str, Kind], _Usage] = {}
@@ -146,7 +148,7 @@ class DataStore:
             if opened is None:
                 if key not in self._stored and not create:
                     raise FileNotFoundError(key)
-                log = await asyncio.to_thread(RecordLog, self._path(key))
+                log = await asyncio.to_thread(RecordLog, self._path(key), epoch=self._epoch)
                 opened = self._open[key] = OpenLog(key, log)
                 stored = self._stored.get(key)
                 self._set(key, Stored(log.bytes, stored.used_at if stored else self._clock()))
@@ -222,7 +224,8 @@ class DataStore:
 
     async def _remove(self, key: DataKey) -> None:
         if key in self._stored:
-            await asyncio.to_thread(shutil.rmtree, self._path(key), ignore_errors=True)
+            with suppress(OSError):
+                await asyncio.to_thread(remove_log, self._path(key), self._epoch)
             self._unset(key)
 
     def _set(self, key: DataKey, stored: Stored) -> None:

@@ -10,6 +10,7 @@ from tests.acceptance.scripts import run_script
     [
         pytest.param("crashes.py --kills 60 --jobs 6000", id="kills lose and repeat no query"),
         pytest.param("own_data.py --images 2000 --kills 8", id="kills lose and repeat no result"),
+        pytest.param("takeovers.py --takeovers 10", id="takeovers lose and repeat nothing"),
         pytest.param("fault_soak.py --minutes 5", id="faults of all kinds at once"),
         pytest.param("power_loss.py --cuts 500 --seed 1", id="power cuts lose nothing"),
         pytest.param("power_loss.py --cuts 500 --seed 2", id="nor do others"),

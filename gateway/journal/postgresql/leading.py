@@ -69,7 +69,7 @@ async def keep_leading(journal: Journal) -> None:
     """Use the leader's session so often that the server keeps it, as long as this loop runs."""
     with suppress(JournalBroken):
         while True:
-            await journal.engines()
+            await journal.confirm()
             await asyncio.sleep(LEASE_S / 4)
 
 

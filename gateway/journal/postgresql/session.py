@@ -93,7 +93,11 @@ class Session:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, perhaps a failed one."""
-        return bool(self._connection.is_in_transaction())
+        return not self.ended and bool(self._connection.is_in_transaction())
+
+    def abandon(self) -> None:
+        """End a session whose server does not answer."""
+        self._connection.terminate()
 
     def script(self, statements: str) -> str:
         """Execute statements without parameters; return the status of the last one."""

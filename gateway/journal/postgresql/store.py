@@ -60,6 +60,7 @@ class PostgresqlStore:
         self._session.close()
 
     def _lost(self, error: Exception) -> JournalBroken:
+        self._session.abandon()
         return JournalBroken(
             f"the session with {where(self._session.url)} has ended: "
             f"{str(error) or 'no answer in time'}. Another gateway may lead now, so this one stops"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, Unpack
 
@@ -31,7 +31,6 @@ from synergai.v1 import (
     jobs_pb2_grpc,
 )
 from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
-from tests.postgresql import PostgresqlServer, find_programs, running_server
 
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
@@ -449,12 +448,3 @@ async def connect() -> AsyncIterator[Connect]:
             return caller, agent
 
         yield connected
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[PostgresqlServer]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
-    with running_server(programs) as server:
-        yield server

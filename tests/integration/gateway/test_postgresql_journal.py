@@ -18,6 +18,7 @@ from gateway.journal.errors import Deposed, JournalBroken
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
+from gateway.journal.postgresql import session as session_module
 from gateway.journal.postgresql.leadership import Candidate
 from gateway.journal.postgresql.leading import advertised
 from gateway.journal.postgresql.requirements import check_encryption, check_server
@@ -32,6 +33,7 @@ from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.test_journal import a_record
 from tests.unit.gateway.test_journal_clock import FrozenClock
+from tests.wires import Wire
 
 
 @pytest.fixture
@@ -226,6 +228,21 @@ async def test_ended_session_breaks_the_journal_with_its_cause(
     )
     with pytest.raises(JournalBroken, match=r"the session with PostgreSQL at .* has ended"):
         await journal.accept(a_record("b"))
+
+
+async def test_leader_that_is_cut_off_gives_up_its_session(
+    server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_STATEMENT_S", 0.3)
+    with Wire(server.address) as wire:
+        journal = await Journals(state, server.url.replace(server.address, wire.address)).open()
+        await journal.accept(a_record("a"))
+        wire.cut()
+        with pytest.raises(JournalBroken, match="has ended: no answer in time"):
+            await journal.accept(a_record("b"))
+        with pytest.raises(JournalBroken):
+            await journal.confirm()
+        await journal.close()
 
 
 async def test_silent_leader_is_replaced_by_another_gateway(

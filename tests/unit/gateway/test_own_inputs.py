@@ -56,7 +56,7 @@ class OwnDataHarness(GatewayHarness):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.results = JobResults(self.jobs, self.store)
+        self.results = JobResults(self.jobs, self.store, self.journal.confirm)
 
     async def upload(
         self, count: int, *, first: int = 0, upload_id: str = "up", size: int = 0, tenant: str = ""
@@ -772,7 +772,7 @@ async def test_upload_is_not_moved_onto_another_one(harness: OwnDataHarness) -> 
 async def test_lack_of_descriptors_does_not_break_the_journal(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_path: Path) -> RecordLog:
+    def refuse(_path: Path, **_: object) -> RecordLog:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.records import log as record_log
-from gateway.records.log import DamagedLog, Record, RecordLog
+from gateway.records.log import DamagedLog, Record, RecordLog, remove_log
+from synergai.errors import Unavailable
 
 ALL = 1 << 40
 
@@ -28,6 +29,31 @@ def payloads_of(log: RecordLog, limit_bytes: int = ALL) -> list[bytes]:
     while batch := log.read(len(found), ALL, limit_bytes):
         found += batch
     return found
+
+
+def test_next_epoch_has_what_was_durable_and_nothing_that_the_former_one_writes_later(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "log"
+    former = RecordLog(directory, segment_bytes=64, epoch=1)
+    append(former, *[bytes([number]) * 30 for number in range(5)])
+    former.append([Record(5, (b"not durable",))])
+    with closing(RecordLog(directory, segment_bytes=64, epoch=2)) as log:
+        before = payloads_of(log)
+        former.sync()
+        append(former, b"late", b"later")
+        append(log, b"six")
+        former.append([Record(8, (b"once more",))])
+        assert payloads_of(log)[:5] == before[:5]
+    with closing(RecordLog(directory, segment_bytes=64, epoch=3)) as log:
+        assert payloads_of(log) == [*before, b"six"]
+    with pytest.raises(Unavailable, match="another gateway has taken over"):
+        RecordLog(directory, segment_bytes=64, epoch=1)
+    remove_log(directory, epoch=1)
+    with closing(RecordLog(directory, segment_bytes=64)) as log:  # of one gateway again
+        assert payloads_of(log) == [*before, b"six"]
+    remove_log(directory)
+    assert not directory.exists()
 
 
 def test_durable_records_are_read_in_order(tmp_path: Path) -> None:

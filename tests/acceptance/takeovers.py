@@ -1,0 +1,435 @@
+"""Kill, stop and cut off the leader of two gateways; check that nothing is lost or done twice.
+
+    python tests/acceptance/takeovers.py --takeovers 200 --seed 1    # about half an hour
+
+Two gateways share a database of PostgreSQL and a state directory, and two agents know both.
+Clients submit jobs under idempotency keys, send requests, and upload inputs, run jobs over them and
+read the results. The database notes who writes in which epoch.
+
+A cut is between a gateway and the database: nothing passes in either direction for a while.
+"""
+
+import argparse
+import collections
+import contextlib
+import itertools
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+
+from synergai.oip import inference_pb2 as oip
+from synergai.oip import inference_pb2_grpc as oip_grpc
+from synergai.testing import LocalFleet
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from synergai.zoo.build import build
+from tests.acceptance import crashes
+from tests.acceptance.scripts import verdict
+from tests.postgresql import PostgresqlServer, find_programs, running_server
+from tests.wires import Wire
+
+T = TypeVar("T")
+
+ENGINE: Final = "onnx_identity"
+AGENTS: Final = ("left", "right")
+KINDS: Final = ("kill", "stop", "cut")
+LIMITS_S: Final = {"kill": 3.0, "stop": 5.0, "cut": 5.0}
+"""Time in which the standby has to lead."""
+AGENTS_S: Final = 5.0
+"""Further time in which both agents have to be registered."""
+UPLOADED: Final = 300
+"""Inputs of an upload."""
+_PIECE: Final = 10
+"""Inputs of a message."""
+_WAIT_S: Final = 120.0
+
+WRITERS: Final = """
+CREATE TABLE public.writers (
+  epoch bigint, process integer, first timestamptz DEFAULT clock_timestamp(),
+  last timestamptz DEFAULT clock_timestamp(), PRIMARY KEY (epoch, process)
+);
+CREATE TABLE public.stale (assignment bigint, epoch bigint);
+CREATE FUNCTION public.note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO public.writers (epoch, process) VALUES (NEW.epoch, pg_backend_pid())
+    ON CONFLICT (epoch, process) DO UPDATE SET last = clock_timestamp();
+  RETURN NEW;
+END $$;
+CREATE TRIGGER note_writer AFTER UPDATE ON synergai.gateway
+  FOR EACH ROW EXECUTE FUNCTION public.note_writer();
+CREATE FUNCTION public.note_stale() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO public.stale SELECT NEW.assignment, epoch FROM synergai.gateway
+    WHERE epoch <> NEW.assignment >> 40;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER note_stale AFTER INSERT OR UPDATE ON synergai.executions
+  FOR EACH ROW EXECUTE FUNCTION public.note_stale();
+"""
+OUT_OF_ORDER: Final = (
+    "SELECT 'epoch ' || a.epoch || ' was written to after epoch ' || b.epoch || ' had begun' "
+    "FROM public.writers a JOIN public.writers b ON b.epoch > a.epoch AND b.first < a.last "
+    "UNION ALL SELECT 'epoch ' || epoch || ' has several writers' FROM public.writers "
+    "GROUP BY epoch HAVING count(*) > 1 "
+    "UNION ALL SELECT 'assignment ' || assignment || ' was recorded in epoch ' || epoch "
+    "FROM public.stale"
+)
+
+
+class Member:
+    """One of the gateways."""
+
+    def __init__(self, directory: Path, shared: Path, server: PostgresqlServer) -> None:
+        self.fleet = LocalFleet(directory)
+        self.wire = Wire(server.address)
+        url = server.url.replace(server.address, self.wire.address)
+        self._options = [
+            *("--listen", self.fleet.address),
+            *("--hub", self.fleet.hub_address),
+            *("--http", self.fleet.http_address),
+            *("--state", str(shared)),
+            *("--journal", url),
+            *("--kept-jobs", "10000000"),
+            *("--drain-s", "1"),
+        ]
+        self.process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        """Start the gateway."""
+        with self.fleet.log("gateway").open("ab") as log:
+            command = [sys.executable, "-m", "synergai", "gateway", *self._options]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Kill the gateway."""
+        self.process.kill()
+        self.process.wait()
+        self.wire.__exit__()
+
+    def health(self) -> str:
+        """Return the body of the health check; empty if nothing answers."""
+        host, _, port = self.fleet.http_address.rpartition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 0.5) as line:
+            line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            answer = b"".join(iter(lambda: line.recv(4096), b"")).decode()
+            return "leads" if " 200 " in answer.partition("\r\n")[0] else answer
+        return ""
+
+    def wait_for(self, state: str) -> None:
+        """Wait until the gateway leads, or is a standby."""
+        wait(lambda: state in self.health(), f"{self.fleet.address} is no {state}")
+
+    def workers(self) -> int:
+        """Return the number of its registered workers."""
+        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(self.fleet.address) as line:
+            request = fleet_pb2.ListWorkersRequest()
+            return len(fleet_pb2_grpc.FleetStub(line).ListWorkers(request, timeout=1.0).workers)
+        return 0
+
+
+def wait(condition: Callable[[], bool], fault: str) -> float:
+    """Wait for a condition; return the seconds."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() > began + _WAIT_S:
+            raise TimeoutError(fault)
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@dataclass
+class Outcome:
+    """What was seen.
+
+    Attributes:
+        errors: what was wrong.
+        takeovers: seconds until the standby led, and until both agents were registered, by kind.
+        jobs: queries of the acknowledged jobs, by id.
+        counts: acknowledged jobs, answered and failed requests, and so on.
+    """
+
+    errors: list[str] = field(default_factory=list)
+    takeovers: dict[str, list[tuple[float, float]]] = field(
+        default_factory=lambda: collections.defaultdict(list)
+    )
+    jobs: dict[str, int] = field(default_factory=dict)
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+class Client:
+    """Repeats calls at one gateway after the other until they succeed."""
+
+    def __init__(self, addresses: Sequence[str], outcome: Outcome, seed: int) -> None:
+        options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
+        self._channels = itertools.cycle(
+            [grpc.insecure_channel(address, options=options) for address in addresses]
+        )
+        self._channel = next(self._channels)
+        self.outcome = outcome
+        self.rng = random.Random(seed)
+
+    def call(self, kind: str, make: Callable[[grpc.Channel], T]) -> T:
+        """Return what a call returns that succeeds; count the others."""
+        while True:
+            try:
+                return make(self._channel)
+            except grpc.RpcError:
+                self.outcome.counts[f"{kind} repeated"] += 1
+                self._channel = next(self._channels)
+                time.sleep(0.05)
+
+    def submit(self, spec: jobs_pb2.JobSpec) -> str:
+        """Submit a job, sometimes twice, and remember it."""
+        request = jobs_pb2.SubmitRequest(spec=spec, idempotency_key=str(uuid.uuid4()))
+
+        def send(channel: grpc.Channel) -> str:
+            return jobs_pb2_grpc.JobsStub(channel).Submit(request, timeout=3.0).id
+
+        job_id = self.call("submissions", send)
+        if self.rng.random() < 0.2 and (again := self.call("submissions", send)) != job_id:
+            self.outcome.errors.append(f"one key has two jobs: {job_id} and {again}")
+        self.outcome.jobs[job_id] = spec.queries
+        self.outcome.counts["jobs"] += 1
+        return job_id
+
+    def infer(self, value: int) -> None:
+        """Send a request."""
+        request = identity(value)
+
+        def send(channel: grpc.Channel) -> oip.ModelInferResponse:
+            stub = oip_grpc.GRPCInferenceServiceStub(channel)
+            return stub.ModelInfer(request, timeout=3.0)
+
+        response = self.call("requests", send)
+        if list(response.raw_output_contents) != list(request.raw_input_contents):
+            self.outcome.errors.append(f"request {value} has another answer")
+        self.outcome.counts["requests"] += 1
+
+    def run_upload(self) -> None:
+        """Upload inputs slowly, run a job over them, and read its results as they come."""
+        upload_id, stored = str(uuid.uuid4()), 0
+
+        def send(channel: grpc.Channel) -> None:
+            nonlocal stored
+            stub = jobs_pb2_grpc.JobsStub(channel)
+            for receipt in stub.Upload(self._messages(upload_id, stored), timeout=30.0):
+                if receipt.stored < stored:
+                    self.outcome.errors.append(
+                        f"upload {upload_id}: {stored} inputs were acknowledged, then "
+                        f"{receipt.stored}"
+                    )
+                stored = max(stored, receipt.stored)
+
+        while stored < UPLOADED:
+            self.call("uploads", send)
+        job_id = self.submit(jobs_pb2.JobSpec(engine=ENGINE, queries=UPLOADED, upload_id=upload_id))
+        found: dict[int, jobs_pb2.JobResult] = {}
+        cursor = 0
+
+        def read(channel: grpc.Channel) -> None:
+            nonlocal cursor
+            request = jobs_pb2.ResultsRequest(job_id=job_id, cursor=cursor, follow=True)
+            for batch in jobs_pb2_grpc.JobsStub(channel).Results(request, timeout=10.0):
+                cursor = batch.cursor
+                for result in batch.results:
+                    if result.index in found:
+                        self.outcome.errors.append(f"{job_id}: two results of {result.index}")
+                    found[result.index] = result
+
+        while cursor < UPLOADED:
+            self.call("reads", read)
+        for index, result in found.items():
+            response = oip.ModelInferResponse.FromString(result.response)
+            if list(response.raw_output_contents) != list(identity(index).raw_input_contents):
+                self.outcome.errors.append(f"{job_id}: result {index} is wrong: {result.error}")
+        self.outcome.counts["uploads"] += 1
+
+    def _messages(self, upload_id: str, first: int) -> Iterator[jobs_pb2.UploadRequest]:
+        yield jobs_pb2.UploadRequest(upload_id=upload_id)
+        for begin in range(first, UPLOADED, _PIECE):
+            message = jobs_pb2.UploadRequest(first=begin)
+            for index in range(begin, min(begin + _PIECE, UPLOADED)):
+                message.inputs.add(name=str(index), request=identity(index).SerializeToString())
+            yield message
+            time.sleep(self.rng.uniform(0.0, 0.1))
+
+
+def identity(value: int) -> oip.ModelInferRequest:
+    """Return a request whose response is equal to its input."""
+    request = oip.ModelInferRequest(model_name=ENGINE)
+    request.inputs.add(name=INPUT.name, datatype=INPUT.datatype, shape=[1])
+    request.raw_input_contents.append(value.to_bytes(4, "little"))
+    return request
+
+
+INPUT = oip.ModelMetadataResponse.TensorMetadata()
+"""Input of the engine, once the gateway has described it."""
+
+
+def repeat(ended: threading.Event, outcome: Outcome, action: Callable[[], object]) -> None:
+    """Act again and again until the end; a failure is an error."""
+    try:
+        while not ended.is_set():
+            action()
+            time.sleep(0.01)
+    except Exception as error:  # noqa: BLE001 - reported at the end
+        outcome.errors.append(f"a client failed: {error!r}")
+
+
+def take_over(leader: Member, standby: Member, kind: str, rng: random.Random) -> tuple[float, ...]:
+    """Disturb the leader; return the seconds until the standby led, and until it had the agents."""
+    match kind:
+        case "kill":
+            leader.process.kill()
+        case "stop":
+            leader.process.send_signal(signal.SIGSTOP)
+        case "cut":
+            leader.wire.cut()
+    led_s = wait(lambda: standby.health() == "leads", f"no takeover after a {kind}")
+    agents_s = wait(lambda: standby.workers() == len(AGENTS), f"no agents after a {kind}")
+    time.sleep(rng.uniform(0.0, 2.0))
+    if kind == "stop":
+        leader.process.send_signal(signal.SIGCONT)
+    leader.wire.mend()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        leader.process.wait(30)
+    if leader.process.poll() is None:
+        raise TimeoutError(f"the old leader did not stop after a {kind}")
+    leader.start()
+    leader.wait_for("standby")
+    return led_s, agents_s
+
+
+def verify(client: Client) -> None:
+    """Wait for the end of all acknowledged jobs, and check what is recorded of each."""
+    deadline = time.monotonic() + 10 * _WAIT_S
+    for job_id, queries in client.outcome.jobs.items():
+
+        def get(channel: grpc.Channel, job_id: str = job_id) -> jobs_pb2.Job | None:
+            try:
+                request = jobs_pb2.GetRequest(job_id=job_id)
+                return jobs_pb2_grpc.JobsStub(channel).Get(request, timeout=5.0)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    return None
+                raise
+
+        while (job := client.call("gets", get)) is not None and time.monotonic() < deadline:
+            if job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
+                break
+            time.sleep(0.05)
+        lost = [f"{job_id} is lost"]
+        client.outcome.errors += lost if job is None else crashes.find_errors(job, queries)
+
+
+def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> list[str]:
+    """Run the test and print its figures; return the errors."""
+    programs = find_programs()
+    if programs is None:
+        raise SystemExit("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
+    build(ENGINE, directory / "models")
+    outcome, rng, ended = Outcome(), random.Random(seed), threading.Event()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(running_server(programs))
+        members = [Member(directory / name, directory / "shared", server) for name in "ab"]
+        for member in members:
+            stack.callback(member.stop)
+        leader, standby = members
+        leader.start()
+        leader.wait_for("leads")
+        server.execute(WRITERS)
+        standby.start()
+        standby.wait_for("standby")
+        fleet = stack.enter_context(LocalFleet(directory / "agents"))
+        hubs = ",".join(member.fleet.hub_address for member in members)
+        for name in AGENTS:
+            options = ["--threads", "1", "--gateway", hubs]
+            fleet.start_agent(name, models=directory / "models", options=options)
+        leader.fleet.wait_for_workers(len(AGENTS))
+        addresses = [member.fleet.address for member in members]
+        clients = [Client(addresses, outcome, seed + number) for number in range(5)]
+        metadata = oip.ModelMetadataRequest(name=ENGINE)
+        INPUT.CopyFrom(
+            clients[0]
+            .call(
+                "metadata",
+                lambda channel: oip_grpc.GRPCInferenceServiceStub(channel).ModelMetadata(metadata),
+            )
+            .inputs[0]
+        )
+
+        def submit(client: Client) -> None:
+            queries = client.rng.choice((1, 5, 50, 2000))
+            client.submit(jobs_pb2.JobSpec(engine=ENGINE, queries=queries))
+            time.sleep(0.1)
+
+        actions: list[Callable[[], object]] = [
+            lambda: submit(clients[0]),
+            lambda: submit(clients[1]),
+            clients[2].run_upload,
+            clients[3].run_upload,
+            lambda: clients[4].infer(rng.randrange(1 << 23)),
+        ]
+        threads = [
+            threading.Thread(target=repeat, args=(ended, outcome, action), daemon=True)
+            for action in actions
+        ]
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        for number in range(takeovers):
+            time.sleep(rng.expovariate(1.0))
+            kind = rng.choice(kinds)
+            led_s, agents_s = take_over(leader, standby, kind, rng)
+            outcome.takeovers[kind].append((led_s, agents_s))
+            if led_s > LIMITS_S[kind]:
+                outcome.errors.append(f"takeover {number} after a {kind} took {led_s:.1f} s")
+            if agents_s > AGENTS_S:
+                outcome.errors.append(f"agents needed {agents_s:.1f} s after a {kind}")
+            leader, standby = standby, leader
+            print(f"{number + 1} {kind}: {led_s:.2f} s, agents {agents_s:.2f} s", flush=True)
+        ended.set()
+        for thread in threads:
+            thread.join(_WAIT_S)
+        disturbed_s = time.monotonic() - began
+        verify(clients[0])
+        outcome.errors += server.rows(OUT_OF_ORDER)
+    for kind, each in sorted(outcome.takeovers.items()):
+        for what, seconds in zip(("leader", "agents"), zip(*each, strict=True), strict=True):
+            print(
+                f"{kind:>5} {len(each):>4} {what}: median {statistics.median(seconds):.2f} s, "
+                f"longest {max(seconds):.2f} s"
+            )
+    counts = ", ".join(f"{name} {number:,}" for name, number in sorted(outcome.counts.items()))
+    print(f"{disturbed_s:.0f} s; {counts}")
+    return outcome.errors
+
+
+def main() -> int:
+    """Parse the command line, run, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--takeovers", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--directory", type=Path, help="keep state and logs in this directory")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.directory or Path(temporary)
+        found = run(options.takeovers, options.seed, directory, options.kinds)
+    return verdict(found, f"{options.takeovers} takeovers: ")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
