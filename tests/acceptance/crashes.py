@@ -1,6 +1,7 @@
 """Kill gateway, agents and engine hosts; check that no accepted query is lost or recorded twice.
 
     python tests/acceptance/crashes.py --kills 1000 --jobs 100000 --seed 1    # about half an hour
+    python tests/acceptance/crashes.py --kills 200 --jobs 1000 --stages       # an engine in stages
 
 Several clients submit jobs meanwhile, most of a few queries and some of thousands, each with an
 idempotency key, and retry under the same key until the job is acknowledged. At the end, every
@@ -29,8 +30,10 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.fleets import HOST, KilledFleet
 from tests.acceptance.scripts import verdict
+from tests.staged_engines import ENGINE as IN_STAGES
+from tests.staged_engines import all_stages, build_stages
 
-ENGINE: Final = "onnx_identity"
+WHOLE: Final = "onnx_identity"
 AGENTS: Final = ("left", "right")
 CLIENTS: Final = 4
 SHORT_QUERIES: Final = 8
@@ -110,7 +113,12 @@ def key_of(number: int) -> str:
 
 
 def submit_all(
-    address: str, sizes: Sequence[int], numbers: range, progress: Progress, rng: random.Random
+    address: str,
+    engine: str,
+    sizes: Sequence[int],
+    numbers: range,
+    progress: Progress,
+    rng: random.Random,
 ) -> None:
     """Submit jobs, retrying until they are acknowledged; submit some of them twice."""
     with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
@@ -119,7 +127,7 @@ def submit_all(
             while progress.is_ahead():
                 time.sleep(0.01)
             request = jobs_pb2.SubmitRequest(
-                spec=jobs_pb2.JobSpec(engine=ENGINE, queries=sizes[number]),
+                spec=jobs_pb2.JobSpec(engine=engine, queries=sizes[number]),
                 idempotency_key=key_of(number),
             )
             submissions = 2 if rng.random() < 0.1 else 1
@@ -206,15 +214,28 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def run(kills: int, jobs: int, seed: int, directory: Path, database: str = "") -> list[str]:
+def run(
+    kills: int,
+    jobs: int,
+    seed: int,
+    directory: Path,
+    database: str = "",
+    *,
+    stages: bool = False,
+) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
     sizes = job_sizes(jobs, rng)
     progress = Progress(kills, jobs)
-    build(ENGINE, directory / "models")
+    engine, models = WHOLE, directory / "models"
+    if stages:
+        engine = IN_STAGES
+        all_stages(build_stages(directory / "stages"), models)
+    else:
+        build(engine, models)
     fleet = KilledFleet(
         directory / "run",
-        directory / "models",
+        models,
         AGENTS,
         # The default number of ended jobs to keep is that of the full size.
         gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
@@ -227,6 +248,7 @@ def run(kills: int, jobs: int, seed: int, directory: Path, database: str = "") -
                 target=submit_all,
                 args=(
                     local.address,
+                    engine,
                     sizes,
                     range(client, jobs, CLIENTS),
                     progress,
@@ -246,7 +268,7 @@ def run(kills: int, jobs: int, seed: int, directory: Path, database: str = "") -
             local.address, sizes, progress, timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES
         )
     if not database:
-        found += find_journal_errors(local.directory / "gateway" / "journal.db", ENGINE, jobs)
+        found += find_journal_errors(local.directory / "gateway" / "journal.db", engine, jobs)
     victims = ", ".join(f"{name} {number}" for name, number in sorted(progress.killed.items()))
     print(
         f"{kills:,} kills ({victims}) in {killed_s:.0f} s; {jobs:,} jobs of {sum(sizes):,} "
@@ -262,12 +284,20 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stages", action="store_true", help="run an engine in stages")
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
     parser.add_argument("--journal", default="", help="keep the journal in this database")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
-        found = run(arguments.kills, arguments.jobs, arguments.seed, directory, arguments.journal)
+        found = run(
+            arguments.kills,
+            arguments.jobs,
+            arguments.seed,
+            directory,
+            arguments.journal,
+            stages=arguments.stages,
+        )
     return verdict(found, f"{arguments.kills} kills, {arguments.jobs} jobs: ")
 
 

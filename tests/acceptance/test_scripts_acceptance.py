@@ -9,6 +9,7 @@ from tests.acceptance.scripts import run_script
     "command",
     [
         pytest.param("crashes.py --kills 60 --jobs 6000", id="kills lose and repeat no query"),
+        pytest.param("crashes.py --kills 40 --jobs 800 --stages", id="nor any of one in stages"),
         pytest.param("own_data.py --images 2000 --kills 8", id="kills lose and repeat no result"),
         pytest.param("takeovers.py --takeovers 10", id="takeovers lose and repeat nothing"),
         pytest.param("fault_soak.py --minutes 5", id="faults of all kinds at once"),

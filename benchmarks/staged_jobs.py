@@ -1,0 +1,101 @@
+"""Jobs over an engine in two stages: ``python -m benchmarks.staged_jobs [ENGINE] [QUERIES]``.
+
+Two agents have a stage each, and another fleet has the whole engine. Jobs over samples run on both
+in turns. Before, the engine and its stages are measured one at a time: a chain is predicted to be
+as fast as its slowest stage.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+import synergai
+from profiler.stages import StageSetting, measure_split
+from synergai.domain import Configuration, WorkerClass
+from synergai.models.cutting.stages import cut_engine, split_engine
+from synergai.testing import LocalFleet
+from synergai.zoo.build import build
+
+ROUNDS = 3
+
+
+def main() -> None:
+    """Measure the engine that the command line names."""
+    arguments = sys.argv[1:]
+    name = arguments[0] if arguments else "onnx_resnet50_op11"
+    queries = int(arguments[1]) if len(arguments) > 1 else 150
+    with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as context:
+        folder = Path(temporary)
+        build(name, folder / "whole", lambda _: None)
+        engine = cut_engine(folder / "whole", name)
+        seams = [cut for cut in engine.cuts if cut.seam]
+        half = min(seams, key=lambda cut: abs(cut.work - 0.5))
+        setting = StageSetting(
+            models=folder / "whole",
+            worker_class=WorkerClass("here"),
+            configuration=Configuration(1),
+        )
+        whole, *entries = measure_split(engine, [half.tensor], setting)
+        predicted = min(each.qps for each in entries)
+        for each in (whole, *entries):
+            print(f"{each.engine:32} {1e3 / each.qps:7.2f} ms alone, {each.label}")
+        folders = {"single": folder / "single"}
+        shutil.copytree(folder / "whole" / name, folders["single"] / name)
+        for stage in split_engine(engine, folder / "whole", [half.tensor], lambda *_: None):
+            folders[stage.name] = folder / "stages" / stage.name
+            shutil.copytree(folder / "whole" / stage.name, folders[stage.name] / stage.name)
+        single = context.enter_context(start(folder / "one", {"single": folders.pop("single")}))
+        chain = context.enter_context(start(folder / "two", folders))
+        rates: dict[LocalFleet, list[float]] = {single: [], chain: []}
+        gateway_s = 0.0
+        for fleet in (single, chain):
+            run(fleet, name, 20)
+        for _ in range(ROUNDS):
+            for fleet, found in rates.items():
+                before_s = cpu_s(fleet)
+                found.append(run(fleet, name, queries))
+                if fleet is chain:
+                    gateway_s += cpu_s(fleet) - before_s
+        whole_rate, rate = median(rates[single]), median(rates[chain])
+        size = half.size_bytes
+        per_query_s = gateway_s / ROUNDS / queries
+        print(f"tensor at the cut: {size:,} bytes; {queries} queries, median of {ROUNDS} jobs")
+        print(f"single engine: {whole_rate:.2f} queries/s")
+        print(f"two stages:    {rate:.2f} queries/s, {rate / whole_rate:.2f} of the single engine")
+        print(f"predicted:     {predicted:.2f} queries/s; reached {rate / predicted:.1%}")
+        print(f"gateway: {per_query_s * 1e3:.2f} ms of CPU per query of two stages")
+
+
+def start(folder: Path, agents: dict[str, Path]) -> LocalFleet:
+    """Start a fleet with an agent for each model directory."""
+    fleet = LocalFleet(folder)
+    fleet.start_gateway()
+    for number, models in enumerate(agents.values()):
+        fleet.start_agent(f"worker-{number}", models=models, options=["--threads", "1"])
+    fleet.wait_for_workers(len(agents))
+    return fleet
+
+
+def run(fleet: LocalFleet, engine: str, queries: int) -> float:
+    """Run a job; return its rate from the first dispatch."""
+    with synergai.SyncClient(fleet.address) as client:
+        status = client.submit(engine, queries=queries).wait()
+    status.raise_unless_succeeded()
+    return queries / (status.actual_s or 0.0)
+
+
+def cpu_s(fleet: LocalFleet) -> float:
+    """Return the CPU seconds of a gateway so far."""
+    times = psutil.Process(fleet.gateway.pid).cpu_times() if fleet.gateway else None
+    return 0.0 if times is None else times.user + times.system
+
+
+if __name__ == "__main__":
+    main()
