@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from synergai.domain import Configuration, JobId, JobSpec, WorkerId
+    from synergai.versions import EngineName
 
 _ERRORS: Final[dict[JobState, type[SynergaiError]]] = {
     JobState.FAILED: SynergaiError,
@@ -63,6 +64,7 @@ class JobStatus:
         expected_excess_s: seconds past its QoS at which it is expected to complete, 0 if in time;
             None if unknown, ended or without QoS.
         failures: number of completed queries whose input failed; see `JobSpec.upload_id`.
+        stages: the stages of its engine that it runs in now; empty if it runs whole, or has ended.
     """
 
     id: JobId
@@ -85,6 +87,7 @@ class JobStatus:
     remaining_s: float | None = None
     expected_excess_s: float | None = None
     failures: int = 0
+    stages: tuple[EngineName, ...] = ()
 
     @property
     def accuracy(self) -> float | None:

@@ -198,6 +198,7 @@ class SubmittedJob(JobHandler):
                 on_dispatched=self._note_dispatch,
                 on_ended=self.on_ended,
             )
+            self.tracker.stages = tuple(stage.name for stage in chain)
             self.staged.start()
         else:
             self._dispatcher.submit(job, self, ready=record.spec.queries, done=done)
@@ -316,6 +317,7 @@ class SubmittedJob(JobHandler):
         if self.staged is not None:
             self.staged.close()
             self.staged = None
+            self.tracker.stages = ()
 
     # --- the journal's answers ------------------------------------------------------------------
 

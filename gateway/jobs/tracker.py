@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
+    from synergai.versions import EngineName
 
 MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two updates to one watcher.
@@ -60,6 +61,7 @@ class JobTracker:
         self._expected = expected
         self._errors = errors
         self.queries_s: float | None = None
+        self.stages: tuple[EngineName, ...] = ()
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -80,10 +82,11 @@ class JobTracker:
         """Return the status as of now."""
         now = self.clock.now()
         completes_at = None if self._record.state.ended else self._expected(self.id, now)
-        return self.record.status(
+        status = self.record.status(
             self.clock.to_unix(now),
             completes_at=None if completes_at is None else self.clock.to_unix(completes_at),
         )
+        return replace(status, stages=self.stages) if self.stages else status
 
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
         """Record an assignment; return whether it set the first dispatch or the estimate.

@@ -329,6 +329,7 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
     facts: list[tuple[str, str | Text]] = [
         ("job", job.id),
         ("engine", job.spec.engine_version),
+        ("stages", " → ".join(job.stages)),
         ("variant", job.spec.variant or variants_text(job)),
         ("floor", f"accuracy of {floor:.4g}" if (floor := job.spec.min_accuracy) else ""),
         ("state", _state_text(job)),

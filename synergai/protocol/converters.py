@@ -324,6 +324,7 @@ def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
         submitted_at=message.submitted_at.ToDatetime(tzinfo=UTC),
         finished_at=None if finished_at is None else finished_at.ToDatetime(tzinfo=UTC),
         executions=tuple(map(execution_from_proto, message.executions)),
+        stages=tuple(map(EngineName, message.stages)),
     )
 
 

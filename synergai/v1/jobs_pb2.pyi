@@ -272,6 +272,7 @@ class Job(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     ESTIMATED_LOW_S_FIELD_NUMBER: _builtins.int
     ESTIMATED_HIGH_S_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: Global___JobState.ValueType
     queries_done: _builtins.int
@@ -308,6 +309,10 @@ class Job(_message.Message):
     def finished_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Execution]: ...
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """engines that it runs in stages on now, in order; none: whole, or ended"""
+
     def __init__(
         self,
         *,
@@ -331,10 +336,11 @@ class Job(_message.Message):
         failures: _builtins.int = ...,
         estimated_low_s: _builtins.float | None = ...,
         estimated_high_s: _builtins.float | None = ...,
+        stages: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "remaining_s", b"remaining_s", "spec", b"spec", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "correct", b"correct", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "correct", b"correct", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "stages", b"stages", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__actual_s: _TypeAlias = _typing.Literal["actual_s"]  # noqa: Y015
     _WhichOneofArgType__actual_s: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s"]  # noqa: Y015
