@@ -68,7 +68,7 @@ def check(directory: Path) -> Report:
         try:
             # First, so that a running gateway is not ahead of it.
             mark = check_files(directory)
-            with closing(_reader(path)) as connection, _telling_full(connection, directory):
+            with closing(reader(path)) as connection, _telling_full(connection, directory):
                 content = _read_content(connection)
                 check_content(connection, path, mark, thorough=True)
         except JournalDamaged as error:
@@ -89,7 +89,7 @@ def back_up(directory: Path, target: Path) -> Report:
     with _perhaps_locked(directory):
         try:
             with _temporary(target) as copy:
-                with closing(_reader(path)) as connection:
+                with closing(reader(path)) as connection:
                     content = _copy(connection, path, copy)
                 copy.rename(target)
                 sync_directory(target.parent)
@@ -105,16 +105,24 @@ def restore(directory: Path, source: Path) -> Report:
 
     The gateway continues in a new epoch, so that reports on earlier assignments are rejected.
     """
-    path = directory / DATABASE
     if not source.is_file():
         raise NotFound(f"there is no backup {source}")
     if source.absolute().parent == directory.absolute():
         raise InvalidInput(f"{source} is in the state directory itself; move it elsewhere first")
+    descriptor = _lock_stopped(directory)
+    try:
+        return replace_journal(directory, source)
+    finally:
+        os.close(descriptor)
+
+
+def replace_journal(directory: Path, source: Path) -> Report:
+    """Replace the journal of a directory that the caller has locked; see `restore`."""
+    path = directory / DATABASE
     with ExitStack() as stack:
-        stack.callback(os.close, _lock_stopped(directory))
         try:
             copy = stack.enter_context(_temporary(path))
-            with closing(_reader(source)) as connection:
+            with closing(reader(source)) as connection:
                 content = _copy(connection, source, copy)
         except JournalDamaged as error:
             raise InvalidInput(f"{source} is damaged: {error.fault}") from error
@@ -127,7 +135,7 @@ def restore(directory: Path, source: Path) -> Report:
             _set_epoch(copy, mark.epoch)
             own_like(directory, copy)
             write_marker(directory / MARKER, mark._replace(restoring=True))
-            _set_aside(directory)
+            set_aside(directory)
             copy.rename(path)
             sync_directory(directory)
             write_marker(directory / MARKER, mark)
@@ -171,7 +179,8 @@ def _lock_stopped(directory: Path) -> int:
         raise Unavailable(f"a gateway uses {directory}; stop it first") from None
 
 
-def _reader(path: Path) -> apsw.Connection:
+def reader(path: Path) -> apsw.Connection:
+    """Open the database of a journal, to read it."""
     connection = connect(path)
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     return connection
@@ -247,7 +256,7 @@ def _set_epoch(path: Path, epoch: int) -> None:
         connection.execute("UPDATE gateway SET epoch = ?", (epoch,))
 
 
-def _set_aside(directory: Path) -> None:
+def set_aside(directory: Path) -> None:
     """Move the files of the journal to a new folder; a later look at them may still help."""
     (directory / INDEX).unlink(missing_ok=True)
     files = [directory / name for name in (DATABASE, LOG) if not is_empty(directory / name)]

@@ -64,8 +64,8 @@ def find_accepted(
 ) -> JobId | None:
     """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
     known = connection.execute(
-        "SELECT submission, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
-        "WHERE keys.tenant = ? AND key = ?",
+        "SELECT keys.submission, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
+        "WHERE keys.tenant = ? AND keys.key = ?",
         (spec.tenant, key),
     ).fetchone()
     if known is None:

@@ -106,6 +106,9 @@ END;
 """
 
 
+_RULES: Final = {"new_queries_only": "INSERT", "further_queries_only": "UPDATE"}
+
+
 class WrongVersion(Exception):
     """The file is not a journal, or has another version."""
 
@@ -134,10 +137,21 @@ def create(connection: apsw.Connection) -> None:
         if read_version(connection):
             return
         connection.execute(_TABLES)
-        connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
-        connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
+        create_triggers(connection)
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", VERSION)
+
+
+def create_triggers(connection: apsw.Connection) -> None:
+    """Create the rules for executions."""
+    for name, event in _RULES.items():
+        connection.execute(_TRIGGER.format(name=name, event=event))
+
+
+def drop_triggers(connection: apsw.Connection) -> None:
+    """Remove the rules for executions, which allow none of jobs that have ended."""
+    for name in _RULES:
+        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
 
 
 def read_counters(connection: apsw.Connection) -> Counters:

@@ -1,4 +1,4 @@
-"""Acceptance of many jobs with as many round trips as for one."""
+"""Acceptance of many jobs with one statement, which is a transaction of its own."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from gateway.journal.operations import check_repeated, submission
+from gateway.journal.postgresql.connection import storable
 from synergai.domain import JobId, JobState
-from synergai.errors import SynergaiError, UploadUsed
+from synergai.errors import InternalError, SynergaiError, UploadUsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gateway.journal.operations import Accept
-    from gateway.journal.store import Connection
+    from gateway.journal.postgresql.session import Session
 
 _Pair: TypeAlias = tuple[str, str]
 
+_INSERT: Final = (
+    "WITH mine AS (UPDATE gateway SET commits = commits + 1, at = clock_timestamp(), unix = $1 "
+    "WHERE epoch = $2 RETURNING epoch) "
+    "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
+    "max_failures, variant, min_accuracy, key, submission, state) "
+    "SELECT id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
+    "max_failures, variant, min_accuracy, key, submission, $3 "
+    "FROM mine, unnest($4::text[], $5::text[], $6::bigint[], $7::float8[], $8::bigint[], "
+    "$9::text[], $10::float8[], $11::text[], $12::bigint[], $13::text[], $14::float8[], "
+    "$15::text[], $16::text[]) "
+    "WITH ORDINALITY AS new (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
+    "max_failures, variant, min_accuracy, key, submission, place) ORDER BY place "
+    "ON CONFLICT DO NOTHING RETURNING id"
+)
 _KEYS: Final = (
-    "SELECT keys.tenant, key, submission, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
-    "WHERE (keys.tenant, key) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
+    "SELECT tenant, key, submission, id FROM jobs WHERE key <> '' "
+    "AND (tenant, key) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
 )
 _UPLOADS: Final = (
     "SELECT tenant, upload, id FROM jobs WHERE upload <> '' "
-    "AND (tenant, upload) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
-)
-_INSERT: Final = (
-    "WITH accepted AS ("
-    "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
-    "max_failures, variant, min_accuracy, state) "
-    "SELECT id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
-    "max_failures, variant, min_accuracy, state "
-    "FROM unnest(?::text[], ?::text[], ?::bigint[], ?::float8[], ?::bigint[], ?::text[], "
-    "?::float8[], ?::text[], ?::bigint[], ?::text[], ?::float8[], ?::integer[]) "
-    "WITH ORDINALITY AS new (id, engine, queries, qos_s, priority, tenant, submitted_at, upload, "
-    "max_failures, variant, min_accuracy, state, place) ORDER BY place RETURNING id, sequence) "
-    "INSERT INTO keys (tenant, key, submission, job) SELECT tenant, key, submission, sequence "
-    "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) AS new (tenant, key, submission, id) "
-    "JOIN accepted USING (id)"
+    "AND (tenant, upload) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
 )
 
 
-def accept_all(connection: Connection, accepts: Sequence[Accept]) -> list[JobId | SynergaiError]:
-    """Insert jobs; return the id or the error of each, as one after another would give."""
-    keys: dict[_Pair, tuple[str, JobId]] = {}
-    if asked := {(each.record.spec.tenant, each.key) for each in accepts if each.key}:
-        rows = connection.execute(_KEYS, _columns(asked))
-        keys = {(tenant, key): (text, JobId(job_id)) for tenant, key, text, job_id in rows}
-    users: dict[_Pair, JobId] = {}
-    if used := {_upload(each) for each in accepts if each.record.spec.upload_id}:
-        rows = connection.execute(_UPLOADS, _columns(used))
-        users = {(tenant, upload): JobId(job_id) for tenant, upload, job_id in rows}
+def accept_all(
+    session: Session, epoch: int, now: float, accepts: Sequence[Accept]
+) -> list[JobId | SynergaiError]:
+    """Insert jobs; return the id or the error of each, as one after another would give.
+
+    None is inserted unless the epoch lasts.
+    """
+    columns = [storable(list(each)) for each in zip(*map(_job, accepts), strict=True)]
+    inserted = session.fetch(_INSERT, (now, epoch, JobState.QUEUED.value, *columns))
+    accepted = {job_id for (job_id,) in inserted}
+    if len(accepted) == len(accepts):
+        return [each.record.id for each in accepts]
+    return _explain(session, accepts, accepted)
+
+
+def _explain(
+    session: Session, accepts: Sequence[Accept], accepted: set[str]
+) -> list[JobId | SynergaiError]:
+    """Return the outcomes where some jobs were not inserted, for their keys and uploads."""
+    keys = {
+        (tenant, key): (text, JobId(job_id))
+        for tenant, key, text, job_id in session.fetch(_KEYS, _pairs(map(_key, accepts)))
+    }
+    users = {
+        (tenant, upload): JobId(job_id)
+        for tenant, upload, job_id in session.fetch(_UPLOADS, _pairs(map(_upload, accepts)))
+    }
     outcomes: list[JobId | SynergaiError] = []
-    new: list[Accept] = []
     for each in accepts:
-        pair, upload = (each.record.spec.tenant, each.key), _upload(each)
+        spec = each.record.spec
         try:
-            if pair in keys:
-                text, job_id = keys[pair]
-                check_repeated(each.key, text, each.asked or each.record.spec, each.terms)
+            if each.record.id in accepted:
+                outcomes.append(each.record.id)
+            elif _key(each) in keys:
+                text, job_id = keys[_key(each)]
+                check_repeated(each.key, text, each.asked or spec, each.terms)
                 outcomes.append(job_id)
-                continue
-            if upload in users:
-                raise UploadUsed(each.record.spec.upload_id, users[upload])
+            elif _upload(each) in users:
+                outcomes.append(UploadUsed(spec.upload_id, users[_upload(each)]))
+            else:
+                outcomes.append(InternalError(f"job {each.record.id} cannot be recorded"))
         except SynergaiError as error:
             outcomes.append(error)
-            continue
-        outcomes.append(each.record.id)
-        new.append(each)
-        if each.key:
-            keys[pair] = (_submission(each), each.record.id)
-        if each.record.spec.upload_id:
-            users[upload] = each.record.id
-    _insert(connection, new)
     return outcomes
-
-
-def _insert(connection: Connection, new: Sequence[Accept]) -> None:
-    if not new:
-        return
-    keyed = [
-        (each.record.spec.tenant, each.key, _submission(each), each.record.id)
-        for each in new
-        if each.key
-    ]
-    jobs = _columns([_job(each) for each in new])
-    connection.execute(_INSERT, [*jobs, *(_columns(keyed) or [[]] * 4)])
 
 
 def _job(accept: Accept) -> tuple[object, ...]:
@@ -104,8 +104,13 @@ def _job(accept: Accept) -> tuple[object, ...]:
         spec.max_failures,
         spec.variant,
         spec.min_accuracy,
-        JobState.QUEUED.value,
+        accept.key,
+        _submission(accept) if accept.key else "",
     )
+
+
+def _key(accept: Accept) -> _Pair:
+    return accept.record.spec.tenant, accept.key
 
 
 def _upload(accept: Accept) -> _Pair:
@@ -117,5 +122,5 @@ def _submission(accept: Accept) -> str:
     return msgspec.json.encode(given).decode()
 
 
-def _columns(rows: Sequence[tuple[object, ...]] | set[_Pair]) -> list[list[object]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _pairs(pairs: Iterable[_Pair]) -> list[list[str]]:
+    return [list(column) for column in zip(*set(pairs), strict=True)]

@@ -49,7 +49,7 @@ class PipelinedConnection:
         """Execute a statement with a question mark for each parameter."""
         if statement.startswith("SELECT"):
             self.flush()
-            return FetchedRows(self._session.fetch(_translated(statement), parameters))
+            return FetchedRows(self._session.fetch(translated(statement), parameters))
         self.executemany(statement, [parameters])
         return FetchedRows()
 
@@ -58,7 +58,7 @@ class PipelinedConnection:
         if statement != self._statement:
             self.flush()
             self._statement = statement
-        self._waiting += ([_storable(value) for value in row] for row in rows)
+        self._waiting += ([storable(value) for value in row] for row in rows)
         if self._savepoints:
             self._flush_or_refuse()
 
@@ -69,7 +69,7 @@ class PipelinedConnection:
             return
         if not self._session.in_transaction:
             self._begin()
-        statement = _translated(self._statement)
+        statement = translated(self._statement)
         if len(rows) == 1:
             self._session.fetch(statement, rows[0])
         else:
@@ -101,18 +101,18 @@ def is_refusal(error: Exception) -> bool:
     return str(getattr(error, "sqlstate", "")).startswith("23")
 
 
-def _storable(value: object) -> object:
+def storable(value: Any) -> Any:
     """Return a value as PostgreSQL can have it: its text has no NUL."""
     match value:
         case str():
             return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
         case list():
-            return [_storable(each) for each in value]
+            return [storable(each) for each in value]
     return value
 
 
 @cache
-def _translated(statement: str) -> str:
+def translated(statement: str) -> str:
     """Return a statement of the operations in PostgreSQL's notation."""
     numbers = count(1)
     numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", statement)

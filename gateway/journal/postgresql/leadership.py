@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 LEASE_S: Final = 4.0
 """Silence after which the server ends the leader's session: longer than its loop ever pauses."""
-_LOCK: Final = 0x53594E41
+LOCK: Final = 0x53594E41
 """Number of the lock: "SYNA"."""
 _NOTABLE_S: Final = 1.0
 
@@ -63,7 +63,7 @@ class Candidate:
     def lead(self) -> PostgresqlStore | None:
         """Become the leader; return None while there is another one."""
         try:
-            if not self._session.value("SELECT pg_try_advisory_lock($1)", _LOCK):
+            if not self._session.value("SELECT pg_try_advisory_lock($1)", LOCK):
                 return None
             lease = f"'{round(LEASE_S * 1000)}ms'"
             self._session.script(

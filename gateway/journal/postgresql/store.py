@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.journal.postgresql.session import Session
     from gateway.journal.store import Operation
+    from synergai.domain import JobId
     from synergai.runtime.clock import Clock
 
 
@@ -68,15 +69,27 @@ class PostgresqlStore:
 
     def _execute(self, operations: Sequence[Operation]) -> list[object]:
         outcomes: list[object] = []
+        kinds = {isinstance(each, Accept) for each in operations}
+        # Jobs alone need no transaction around their statement.
+        if len(kinds) > 1 and not self._session.in_transaction:
+            self._begin()
         for accepts, group in groupby(operations, lambda each: isinstance(each, Accept)):
             if accepts:
-                outcomes += accept_all(self._connection, [*_accepts(group)])
+                outcomes += self._accept_all([*_accepts(group)])
             else:
                 outcomes += [self._outcome(operation) for operation in group]
         self._connection.flush()
         if self._session.in_transaction:
             self._session.script("COMMIT")
         self._connection.end()
+        return outcomes
+
+    def _accept_all(self, accepts: Sequence[Accept]) -> list[JobId | SynergaiError]:
+        self._connection.flush()
+        now = self._clock.unix_now()
+        outcomes = accept_all(self._session, self.epoch, now, accepts)
+        if not any(isinstance(each, str) for each in outcomes):
+            self._check_epoch()
         return outcomes
 
     def _outcome(self, operation: Operation) -> object:
@@ -92,7 +105,12 @@ class PostgresqlStore:
             f"unix = {self._clock.unix_now()!r} WHERE epoch = {self.epoch}"
         )
         if proven == "UPDATE 0":
-            raise Deposed(self._session.value("SELECT leader FROM gateway"))
+            self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        [(epoch, leader)] = self._session.fetch("SELECT epoch, leader FROM gateway")
+        if epoch != self.epoch:
+            raise Deposed(leader)
 
 
 def _accepts(operations: Iterable[Operation]) -> Iterable[Accept]:
