@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.job_inputs import input_of, sample_input, split_input
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
+from synergai.protocol.validation import ELEMENT_BYTES
 from synergai.runtime.tasks import TaskBag
 from synergai.scheduling.events import QueriesReady
 from synergai.scheduling.state.ranges import Ranges
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.records.log import RecordLog
-    from synergai.domain import Configuration, Engine, Job, JobSpec
+    from synergai.domain import Configuration, Engine, Job, JobSpec, TensorSpec
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -54,8 +56,10 @@ MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Their largest tensors, unless a single query has more."""
-_REFILL: Final = MOST_QUERIES // 4
-"""Queries that are read together while others are on their way."""
+FIRST_QUERIES: Final = 4
+"""Queries of a run that are on their way before one has shown how large its tensors are."""
+_REFILL: Final = 0.25
+"""Share of the queries on their way that is read together."""
 _OWN_IDS: Final = 39
 """Bit of the ids of recorded ranges that are no assignments; the epoch is above."""
 
@@ -237,7 +241,7 @@ class StagedRun:
         self._order: deque[_Query] = deque()
         self._under_way = 0
         self._held_bytes = 0
-        self._largest_bytes = 1
+        self._largest_bytes = max(_tensor_bytes(stage.outputs) for stage in chain[:-1])
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
         self._recording: RecordedExecution | None = None
@@ -345,10 +349,14 @@ class StagedRun:
 
     async def _feed_some(self) -> None:
         """Read the next inputs once there is room for them."""
-        while self._under_way and self._free_queries() < min(_REFILL, self._pending.total):
+        while True:
+            most = self._most_queries()
+            free = most - self._under_way
+            if not self._under_way or free >= min(most * _REFILL, self._pending.total):
+                break
             self._moved.clear()
             await self._moved.wait()
-        wanted, size = max(1, self._free_queries()), self._largest_bytes
+        wanted, size = max(1, free), self._largest_bytes
         await self._runs.room.take(self._job, size)
         self._held_bytes += size
         granted = 1
@@ -365,9 +373,11 @@ class StagedRun:
         self._under_way += len(queries)
         self._stages[0].add(queries)
 
-    def _free_queries(self) -> int:
-        free_bytes = MOST_BYTES - self._held_bytes
-        return min(MOST_QUERIES - self._under_way, free_bytes // self._largest_bytes)
+    def _most_queries(self) -> int:
+        """Return how many queries may be on their way."""
+        if self._recording is None:
+            return FIRST_QUERIES
+        return max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
 
     async def _read(self, first: int, queries: int) -> list[bytes]:
         if self._log is None:
@@ -444,3 +454,14 @@ class StagedRun:
         results = [query.result for query in done if query.result is not None]
         held_bytes = sum(query.held_bytes for query in done)
         self._record_results(queries, self._recording, results, held_bytes)
+
+
+def _tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Return the size of tensors in one query, with dynamic dimensions of 1; at least 1."""
+    return max(
+        1,
+        sum(
+            ELEMENT_BYTES.get(each.datatype, 1) * math.prod(max(1, size) for size in each.shape)
+            for each in tensors
+        ),
+    )

@@ -123,6 +123,8 @@ class SubmittedJobs:
     async def close(self) -> None:
         """Wait until the files of ended jobs are closed."""
         await self._rerouting.close()
+        for job in self._unfinished.values():
+            job.close_staged()
         await self._reopening.close()
         await self._tasks.wait()
 

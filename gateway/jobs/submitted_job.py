@@ -208,7 +208,7 @@ class SubmittedJob(JobHandler):
         if self.phase is Phase.RUNNING:
             self._enter(Phase.PAUSED)
             self._dispatcher.suspend(self.tracker.id)
-            self._close_staged()
+            self.close_staged()
 
     def resume(self) -> None:
         """Continue if it waits: record its end, or run the queries that are not recorded."""
@@ -285,7 +285,7 @@ class SubmittedJob(JobHandler):
         """Record the end in the journal, then in the status."""
         if self.feed is not None:
             self.feed.stop()
-        self._close_staged()
+        self.close_staged()
         self._record_end(_End(state, reason, now))
 
     # --- the calls of its run in stages ---------------------------------------------------------
@@ -313,7 +313,8 @@ class SubmittedJob(JobHandler):
 
         self._record(queries, execution, results, free)
 
-    def _close_staged(self) -> None:
+    def close_staged(self) -> None:
+        """Close its run in stages, if it has one."""
         if self.staged is not None:
             self.staged.close()
             self.staged = None

@@ -13,7 +13,7 @@ from synergai.protocol.request_codec import (
     LENGTH_DELIMITED,
     field_prefix,
     iter_fields,
-    serialise_request,
+    request_parts,
 )
 from synergai.protocol.validation import SAMPLE
 from synergai.v1.jobs_pb2 import Input
@@ -64,8 +64,8 @@ def split_input(data: Buffer) -> JobInput:
 
 def input_of(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:
     """Return a serialised ``Input`` with a request, which has raw contents."""
-    request = serialise_request(message, contents)
-    return b"".join((field_prefix(_REQUEST, len(request)), request))
+    request = request_parts(message, contents)
+    return b"".join((field_prefix(_REQUEST, sum(map(len, request))), *request))
 
 
 def sample_input(index: int) -> bytes:

@@ -201,19 +201,24 @@ def wrap_stream_response(*response: Buffer) -> bytes:
 
 def serialise_request(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:
     """Serialise a request with raw contents, without copying them twice."""
+    return b"".join(request_parts(message, contents))
+
+
+def request_parts(message: ModelInferRequest, contents: Iterable[Buffer]) -> list[Buffer]:
+    """Serialise a request with raw contents in parts, without copying these."""
     return _with_raw(message.SerializeToString(), _RAW_INPUT_CONTENTS, contents)
 
 
 def serialise_response(message: ModelInferResponse, contents: Iterable[Buffer]) -> bytes:
     """Serialise a response with raw contents, without copying them twice."""
-    return _with_raw(message.SerializeToString(), _RAW_OUTPUT_CONTENTS, contents)
+    return b"".join(_with_raw(message.SerializeToString(), _RAW_OUTPUT_CONTENTS, contents))
 
 
-def _with_raw(message: bytes, number: int, contents: Iterable[Buffer]) -> bytes:
+def _with_raw(message: bytes, number: int, contents: Iterable[Buffer]) -> list[Buffer]:
     parts: list[Buffer] = [message]
     for content in contents:
         parts += (field_prefix(number, len(content)), content)
-    return b"".join(parts)
+    return parts
 
 
 def raw_output_prefix(size: int) -> bytes:

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs, StopAssignment
-from gateway.jobs.staged_run import MOST_QUERIES
+from gateway.jobs import staged_run
+from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnusable
@@ -121,19 +122,38 @@ async def test_each_stage_gets_the_outputs_of_the_one_before(stages: Stages) -> 
     ]
 
 
-async def test_few_queries_are_on_their_way(stages: Stages) -> None:
-    await stages.submit(10 * MOST_QUERIES)
-    begun = 0
+async def run_all(stages: Stages, worker: ConnectedWorker, tensor: str) -> int:
+    """Answer all that a worker gets; return the number of queries."""
+    count = 0
     while True:
         await turns()
-        orders = stages.gateway.orders(stages.head)
+        await stages.gateway.flush_journal()
+        orders = stages.gateway.orders(worker)
         runs = [order.assignment for order in orders if isinstance(order, RunAssignment)]
         if not runs:
-            break
+            return count
         for each in runs:
-            begun += each.count
-            stages.answer(stages.head, each, "t4")
-    assert begun == MOST_QUERIES
+            count += each.count
+            stages.answer(worker, each, tensor)
+
+
+async def test_few_queries_are_on_their_way(stages: Stages) -> None:
+    await stages.submit(10 * MOST_QUERIES)
+    assert await run_all(stages, stages.head, "t4") == FIRST_QUERIES
+    assert await run_all(stages, stages.tail, "t9") == FIRST_QUERIES
+    assert await run_all(stages, stages.head, "t4") == MOST_QUERIES
+
+
+async def test_large_tensors_let_fewer_queries_on_their_way(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_run, "MOST_BYTES", 1000)
+    await stages.submit(10 * MOST_QUERIES)
+    await run_all(stages, stages.head, "t4")
+    await run_all(stages, stages.tail, "t9")
+    assert 5 <= await run_all(stages, stages.head, "t4") <= 50
+    room = stages.gateway.jobs._staged_runs.room
+    assert 0 < room.used_bytes <= 1000
 
 
 async def test_malformed_response_of_a_stage_fails_the_job(stages: Stages) -> None:
