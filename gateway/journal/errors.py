@@ -45,7 +45,7 @@ class RuleViolated(Exception):
 class StoreFull(Overloaded):
     """The disk is full, so that nothing can be recorded; it may have room again later."""
 
-    def __init__(self, directory: object = "the gateway's state directory") -> None:
+    def __init__(self, directory: object = "the gateway's journal") -> None:
         super().__init__(
             f"the disk of {directory} is full, so nothing can be recorded; free space there, then "
             "retry"

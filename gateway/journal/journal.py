@@ -89,7 +89,6 @@ class Journal:
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
         self.space = Space.AMPLE
         self._space_changed = asyncio.Event()
-        self._directory = directory
         self._clock = clock or Clock()
         self._kept_jobs = kept_jobs
         self._ended = 0
@@ -315,12 +314,12 @@ class Journal:
         self.space = space
         self._space_changed.set()
         if space is Space.AMPLE:
-            _log.info("the disk of %s has room again: accepting jobs", self._directory)
+            _log.info("the disk of %s has room again: accepting jobs", self._store.place)
         else:
             done = "recorded in the reserve" if space is Space.RESERVE else "paused"
             _log.warning(
                 "the disk of %s is full: jobs are refused, accepted ones %s; free space there",
-                self._directory,
+                self._store.place,
                 done,
             )
 
@@ -381,7 +380,7 @@ class Journal:
         return space, closing
 
     def _find_space(self, otherwise: Space = Space.RESERVE) -> Space:
-        return Space.AMPLE if self._reserve.take() else otherwise
+        return Space.AMPLE if self._reserve.take() and self._store.has_room() else otherwise
 
     def _commit(self, batch: list[_QueuedOperation], space: Space) -> tuple[Space, list[object]]:
         """Execute the batch; return the space left, and a result or an exception per operation."""

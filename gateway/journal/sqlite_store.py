@@ -27,6 +27,7 @@ class SqliteStore:
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._clock = clock
+        self.place = str(directory)
         with ExitStack() as stack:
             opened = open_journal(directory, clock, stack)
             self.connection, self._marker, self.epoch, self._commits = opened
@@ -60,6 +61,10 @@ class SqliteStore:
     def is_full(self, error: Exception) -> bool:
         """Return whether a transaction failed for lack of space, and can be repeated later."""
         return is_disk_full(error, self.connection)
+
+    def has_room(self) -> bool:
+        """Return true: the reserve, on the same disk, is what shows a lack."""
+        return True
 
     def close(self) -> None:
         """Close the database."""

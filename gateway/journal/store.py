@@ -45,10 +45,12 @@ class Store(Protocol):
     Attributes:
         epoch: number of this opening of the database; each is greater than those before.
         cluster: id of the gateways that may lead the database; empty if it is of one gateway.
+        place: where its disk is, for the log.
     """
 
     epoch: int
     cluster: str
+    place: str
 
     def execute(self, operations: Sequence[Operation]) -> list[object]:
         """Execute operations in one transaction, in order.
@@ -64,6 +66,9 @@ class Store(Protocol):
 
     def is_full(self, error: Exception) -> bool:
         """Return whether a transaction failed for lack of space, and can be repeated later."""
+
+    def has_room(self) -> bool:
+        """Return whether the database can be written again after a lack of space."""
 
     def close(self) -> None:
         """Close the database."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.journal.errors import Deposed, JournalBroken, is_disk_full
 from gateway.journal.operations import Accept
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
 
 
+_DISK_FULL: Final = "53100"
+_PROBE: Final = (
+    "INSERT INTO engines (name, description) SELECT 'probe', string_agg(md5(n::text), '') "
+    "FROM generate_series(1, 131072) AS n"
+)
+"""Writes some megabytes, and is rolled back."""
+
+
 class PostgresqlStore:
     """Database of the gateway that leads it, since an epoch began."""
 
     def __init__(self, session: Session, clock: Clock, epoch: int, cluster: str) -> None:
         self.epoch = epoch
         self.cluster = cluster
+        self.place = where(session.url)
+        self._full = False
         self._session = session
         self._clock = clock
         self._connection = PipelinedConnection(session, self._begin)
@@ -53,8 +63,20 @@ class PostgresqlStore:
                 self._session.script("ROLLBACK")
 
     def is_full(self, error: Exception) -> bool:
-        """Return whether the disk of the results is full; the server's own is not told apart."""
-        return is_disk_full(error)
+        """Return whether the disk of the server, or that of the results, is full."""
+        if getattr(error, "sqlstate", "") == _DISK_FULL:
+            self._full = True
+        return self._full or is_disk_full(error)
+
+    def has_room(self) -> bool:
+        """Return whether the server can write again what it could not before."""
+        if self._full:
+            with suppress(Exception):  # without a session, the next operation says so
+                self._session.script("BEGIN")
+                self._session.script(_PROBE)
+                self._full = False
+            self.roll_back()
+        return not self._full
 
     def close(self) -> None:
         """End the session, and with it the leadership."""

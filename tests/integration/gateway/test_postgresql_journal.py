@@ -1,8 +1,13 @@
 """A journal in PostgreSQL: what is refused, and how a gateway loses its leadership."""
 
 import asyncio
+import contextlib
+import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
-from gateway.journal.errors import Deposed, JournalBroken
+from gateway.journal.errors import Deposed, JournalBroken, StoreFull
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
@@ -23,6 +28,7 @@ from gateway.journal.postgresql.leadership import Candidate
 from gateway.journal.postgresql.leading import advertised
 from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.session import Session
+from gateway.journal.reserve import Space
 from gateway.server import Gateway
 from synergai.domain import JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError
@@ -295,6 +301,50 @@ async def test_gateway_resumes_the_jobs_of_the_database(
     async with Gateway(config) as gateway:
         assert gateway.app.restored == 1
         assert not (config.state / "journal.db").exists()
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """Mount point of a small disk for a database."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)  # the server is another user
+        disk = Path(directory, "disk")
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(disk)]
+        if os.geteuid() or subprocess.run(mount, check=False).returncode:
+            pytest.skip("mounting is not permitted")
+        yield disk
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+async def test_full_disk_of_the_server_refuses_jobs_until_there_is_space(
+    server: PostgresqlServer, disk: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.journal.journal._PROBE_S", 0.01)
+    (disk / "tables").mkdir(mode=0o777)
+    shutil.chown(disk / "tables", "postgres")
+    server.execute(f"CREATE TABLESPACE small LOCATION '{disk}/tables'")
+    server.execute("CREATE DATABASE small TABLESPACE small")
+    journal = await Journals(state, server.url_of("small")).open()
+    accepted = [await journal.accept(a_record("first"))]
+    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    with contextlib.suppress(StoreFull):
+        for number in range(100_000):
+            accepted += [await journal.accept(a_record(f"job-{number}"), f"key-{number}")]
+    assert journal.space is Space.FULL
+    assert [job.id for job in await journal.unfinished_jobs()] == accepted
+    with pytest.raises(StoreFull, match="the disk of the gateway's journal is full"):
+        await journal.accept(a_record("refused"))
+    (disk / "filler").unlink()
+    async with asyncio.timeout(30):
+        while journal.space is not Space.AMPLE:
+            await journal.wait_space_changed()
+    await journal.accept(a_record("last"))
+    await journal.close()
+    server.execute("DROP DATABASE small")
+    server.execute("DROP TABLESPACE small")
 
 
 # --- standby ------------------------------------------------------------------------------------

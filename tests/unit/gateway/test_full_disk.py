@@ -259,7 +259,7 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
     harness.intake.apply_progress(worker, report)
     await harness.flush_journal()
     assert job.id in harness.jobs.pauses
-    with pytest.raises(Overloaded, match="directory is full"):
+    with pytest.raises(Overloaded, match="journal is full"):
         await harness.jobs.submit(UNRESTRICTED, SPEC)
     harness.stop(worker, assignment, done=7)
     request = harness.begin_request()
