@@ -37,6 +37,7 @@ from synergai.testing import LocalFleet, reserved_port
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
+from tests.unit.gateway.test_full_disk import until_space
 from tests.unit.gateway.test_journal import a_record
 from tests.unit.gateway.test_journal_clock import FrozenClock
 from tests.wires import Wire
@@ -333,14 +334,12 @@ async def test_full_disk_of_the_server_refuses_jobs_until_there_is_space(
     with contextlib.suppress(StoreFull):
         for number in range(100_000):
             accepted += [await journal.accept(a_record(f"job-{number}"), f"key-{number}")]
-    assert journal.space is Space.FULL
+    await until_space(journal, Space.FULL)
     assert [job.id for job in await journal.unfinished_jobs()] == accepted
     with pytest.raises(StoreFull, match="the disk of the gateway's journal is full"):
         await journal.accept(a_record("refused"))
     (disk / "filler").unlink()
-    async with asyncio.timeout(30):
-        while journal.space is not Space.AMPLE:
-            await journal.wait_space_changed()
+    await until_space(journal, Space.AMPLE)
     await journal.accept(a_record("last"))
     await journal.close()
     server.execute("DROP DATABASE small")
