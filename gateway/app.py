@@ -58,8 +58,10 @@ from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import ProfilesRemoved
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
+    from gateway.fleet.version_policy import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
     from synergai.profiles.service import DictionaryChanges
 
@@ -269,7 +271,7 @@ class App:
         self.model_control = ModelControl(
             dispatcher, self.catalogue, self.profiles.dictionary, self.journal
         )
-        self.rollouts = Rollouts(self.versions, self.model_control.load, self._policies.write)
+        self.rollouts = Rollouts(self.versions, self.model_control.load, self._write_policies)
         self._stack.push_async_callback(self.rollouts.close)
         rules = WorkerRules(config.state)
         self._stack.push_async_callback(rules.close)
@@ -304,6 +306,12 @@ class App:
         self.store.follow(self.hub.follow_store)
         # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
         self._stack.push_async_callback(self.hub.close)
+
+    async def _write_policies(self, policies: Mapping[str, VersionPolicy]) -> None:
+        """Write the policies; those of another gateway that has taken over are left alone."""
+        await self.journal.confirm()
+        await self._policies.write(policies)
+        await self.journal.confirm()
 
     def _tracing(self) -> Tracing | None:
         """Return the tracing of requests, if it is configured."""

@@ -1,5 +1,6 @@
 """A job survives the gateway that accepted it: standby, agent and client find each other."""
 
+import asyncio
 import contextlib
 import signal
 from pathlib import Path
@@ -7,15 +8,103 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gateway.fleet.version_policy import PolicyFile
+from gateway.journal.errors import JournalBroken
+from gateway.server import Gateway
+from synergai.client.client import Client
+from synergai.errors import SynergaiError
+from synergai.models.package import pack
 from synergai.testing import LocalFleet
-from synergai.v1 import jobs_pb2, jobs_pb2_grpc
+from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.crashes import find_errors
+from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
 from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
 ENGINE = "onnx_identity"
 QUERIES = 300_000
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    (path / "model.onnx").write_bytes(b"model")
+    (path / "engine.toml").write_text('title = "A model"\n')
+    return path
+
+
+async def keep_something(fleet: LocalFleet, path: Path) -> None:
+    """Store a version of an engine, a policy and a profile at a gateway."""
+    package = pack(folder(path), "net", 1)
+    entry = common_pb2.ProfileEntry(
+        engine=ECHO,
+        worker_class="test",
+        configuration=common_pb2.Configuration(threads=1),
+        qps=10.0,
+    )
+    async with (
+        Client(fleet.address) as client,
+        FakeAgent(fleet.hub_address),
+        grpc.aio.insecure_channel(fleet.address) as channel,
+    ):
+        data = package.manifest.encode()
+        await client.push_engine("net", 1, data, package.paths, place=["left"])
+        fleets = fleet_pb2_grpc.FleetStub(channel)
+        await fleets.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
+        await registered(client)
+        await client.pin(ECHO, "1")
+
+
+async def registered(client: Client) -> None:
+    while not await client.workers():  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.02)
+
+
+async def kept(fleet: LocalFleet) -> tuple[object, ...]:
+    """Return what a gateway has of that, once its store is loaded."""
+    async with Client(fleet.address) as client, FakeAgent(fleet.hub_address):
+        await registered(client)
+        while not (stored := (await client.stored_engines()).engines):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+        policy = await client.version_policy(ECHO)
+        profiles = await client.dictionary()
+    return [(each.engine, each.placement) for each in stored], policy.base, len(profiles)
+
+
+async def test_gateways_that_share_a_directory_have_the_same_store_policies_and_profiles(
+    postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    postgresql_server.clear()
+    options = ["--journal", postgresql_server.url, "--state", str(tmp_path / "shared")]
+    with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
+        await asyncio.to_thread(leader.start_gateway, options)
+        await keep_something(leader, tmp_path / "net")
+        before = await kept(leader)
+        leader.kill("gateway")
+        await asyncio.to_thread(standby.start_gateway, options)
+        assert await kept(standby) == before
+        assert before[1:] == ("1", 1)
+
+
+async def test_deposed_leader_leaves_policies_alone(
+    postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    postgresql_server.clear()
+    config = config_in(tmp_path, journal=postgresql_server.url)
+    with contextlib.suppress(JournalBroken):
+        async with (
+            Gateway(config) as gateway,
+            Client(gateway.address) as client,
+            FakeAgent(gateway.hub_address),
+        ):
+            await registered(client)
+            postgresql_server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'synergai gateway'"
+            )
+            with pytest.raises(SynergaiError, match="the session with PostgreSQL"):
+                await client.pin(ECHO, "1")
+    assert PolicyFile(config.state).read() == {}
 
 
 def get(address: str, job_id: str) -> jobs_pb2.Job:
