@@ -29,6 +29,13 @@ def checked_seconds(seconds: float, what: str) -> float:
     return seconds
 
 
+def checked_rate(bytes_per_s: float) -> float:
+    """Return a rate measured by a worker."""
+    if not (math.isfinite(bytes_per_s) and bytes_per_s >= 0):
+        raise ProtocolViolation(f"a rate must be at least 0 bytes/s, not {bytes_per_s}")
+    return bytes_per_s
+
+
 def printable_detail(detail: str) -> str:
     """Return a worker's error detail, truncated and safe for terminals: clients see it."""
     return printable(detail[:_MAX_DETAIL])

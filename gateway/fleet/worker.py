@@ -14,7 +14,7 @@ from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import EnginesChanged, SessionSize, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from synergai.domain import (
         AssignmentId,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         WorkerClass,
         WorkerId,
     )
+    from synergai.protocol.tcp_info import SentOver
     from synergai.scheduling.events import Assignment
     from synergai.v1 import common_pb2, hub_pb2
 
@@ -121,6 +122,8 @@ class ConnectedWorker:
         being_removed: engines that were placed on it until then, whose removal was asked for.
         fetchable: digests of their manifests and files.
         fetches: calls in which its agent fetches them.
+        measure_link: returns what is known of the link to it.
+        received_bytes_per_s: rate at which its agent sent the last larger transfer; 0 if unknown.
         run_s: time from dispatch to completion of completed assignments that had an estimate.
         estimate_error_s: sum of the absolute errors of these estimates.
     """
@@ -157,6 +160,8 @@ class ConnectedWorker:
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()
     fetches: int = 0
+    measure_link: Callable[[], SentOver | None] = lambda: None
+    received_bytes_per_s: float = 0.0
     in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0
     queries_done: int = 0

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gateway.audit.calls import current_call
 from gateway.fleet.agent_validation import (
     ProtocolViolation,
+    checked_rate,
     checked_seconds,
     engine_from_agent,
     printable_detail,
@@ -169,6 +170,7 @@ class Hub:
             match kind:
                 case "heartbeat":
                     worker.engines_rss_bytes = message.heartbeat.engines_rss_bytes
+                    worker.received_bytes_per_s = checked_rate(message.heartbeat.sent_bytes_per_s)
                     if message.heartbeat.HasField("draw"):
                         worker.power.update(message.heartbeat.draw, worker.last_seen_at)
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)

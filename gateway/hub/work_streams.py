@@ -95,6 +95,7 @@ class WorkStreams:
         worker.orders.close(Unavailable("replaced by a newer work stream"))
         self._dispatcher.remove_worker(worker)
         worker.orders = orders
+        worker.measure_link = transport.measure_link
         transport.listen(_decode, partial(self._on_reports, worker))
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)

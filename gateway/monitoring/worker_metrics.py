@@ -113,6 +113,18 @@ def worker_families(
         "engine",
     )
     yield gauge(
+        "worker_sent_bytes_per_second",
+        "Rate of the last larger transfer to the worker.",
+        each(lambda worker: None if (sent := worker.measure_link()) is None else sent.bytes_per_s),
+        "worker",
+    )
+    yield gauge(
+        "worker_received_bytes_per_second",
+        "Rate of the last larger transfer from the worker, as its agent measured it.",
+        each(lambda worker: worker.received_bytes_per_s or None),
+        "worker",
+    )
+    yield gauge(
         "worker_placements",
         "Engine versions of the store that are placed on the worker, by state.",
         lambda: Counter(

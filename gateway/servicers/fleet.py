@@ -240,6 +240,7 @@ class FleetServicer:
                 for entry, pace in self._dispatcher.profiles(worker)
                 if visible(entry.engine)
             ],
+            link=_link(worker),
         )
 
     def _policy(self, name: str) -> fleet_pb2.VersionPolicy:
@@ -277,3 +278,10 @@ class FleetServicer:
             labelled=metrics.labelled,
             correct=metrics.correct,
         )
+
+
+def _link(worker: ConnectedWorker) -> fleet_pb2.WorkerLink:
+    link = fleet_pb2.WorkerLink(from_bytes_per_s=worker.received_bytes_per_s)
+    if (sent := worker.measure_link()) is not None:
+        link.to_bytes_per_s, link.round_trip_s = sent
+    return link

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
 from synergai.cli.engine_store import placed_rows
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
+from synergai.cli.links import print_fleet, show_links
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -34,12 +35,22 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 @on_gateway
 def workers(
     gateway: GatewayAddress,
+    links: Annotated[
+        bool, typer.Option("--links", help="Show the links between gateway and workers.")
+    ] = False,
+    as_fleet: Annotated[
+        bool, typer.Option("--as-fleet", help="Print a fleet file for [bold]synergai plan[/bold].")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the registered workers, their engines and sessions."""
     registered = gateway.call(lambda client: client.workers())
     if as_json:
         print_json(registered)
+    elif as_fleet:
+        print_fleet(registered)
+    elif registered and links:
+        show_links(registered)
     elif registered:
         show_workers(registered)
     else:

@@ -56,6 +56,15 @@ class WorkerProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLink:
+    """Link between the gateway and a worker, learned from transfers; 0 is unknown."""
+
+    to_bytes_per_s: float = 0.0
+    from_bytes_per_s: float = 0.0
+    round_trip_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """Snapshot of a worker.
 
@@ -78,6 +87,7 @@ class WorkerStatus:
         placed: versions of the gateway's store that are placed on it.
         labels: names by which operators select it.
         unusable: engines that it cannot run in some of its configurations.
+        link: its link to the gateway.
     """
 
     id: WorkerId
@@ -103,6 +113,7 @@ class WorkerStatus:
     placed: tuple[PlacedEngine, ...] = ()
     labels: tuple[str, ...] = ()
     unusable: tuple[UnusableSession, ...] = ()
+    link: WorkerLink = WorkerLink()
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -122,4 +133,5 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         placed=tuple(map(placed_from_proto, message.placed)),
         labels=tuple(message.labels),
         unusable=tuple(map(unusable_session_from_proto, message.unusable)),
+        link=from_message(WorkerLink, message.link),
     )

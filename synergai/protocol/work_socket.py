@@ -13,12 +13,14 @@ import ctypes
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.protocol.tcp_info import measure_link
 from synergai.protocol.work_transport import set_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.tcp_info import SentOver
     from synergai.protocol.work_transport import MessageT, WorkMessage
 
 _LENGTH_BYTES: Final = 4
@@ -94,6 +96,12 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Wait until the send buffer has room, or the socket is closed."""
         self._flush()
         await self._writable.wait()
+
+    def measure_link(self) -> SentOver | None:
+        """Return what is known of the link to the peer; None if that is nothing."""
+        if self._transport is None or self.closed.done():
+            return None
+        return measure_link(self._transport.get_extra_info("socket"))
 
     def finish(self) -> None:
         """Send nothing more; `closed` is done once the peer has read everything."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.tcp_info import SentOver
     from synergai.protocol.work_messages import Orders, Reports
 
     WorkMessage: TypeAlias = Orders | Reports
@@ -48,6 +49,9 @@ class WorkTransport(Protocol):
 
     async def drain(self) -> None:
         """Wait until there is room for another message, or the transport is closed."""
+
+    def measure_link(self) -> SentOver | None:
+        """Return what is known of the link to the peer; None if that is nothing."""
 
     def finish(self) -> None:
         """Send nothing more; `closed` is done once the peer has read everything."""
@@ -120,6 +124,9 @@ class WorkPipe:
 
     async def drain(self) -> None:
         """Return at once: the message has been received."""
+
+    def measure_link(self) -> None:
+        """Return None: there is no link."""
 
     def finish(self) -> None:
         """Close both ends: everything has been received."""

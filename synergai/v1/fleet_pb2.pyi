@@ -70,6 +70,7 @@ class Worker(_message.Message):
     PLACED_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     UNUSABLE_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -120,6 +121,8 @@ class Worker(_message.Message):
     def unusable(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnusableSession]:
         """what it cannot run in some configurations"""
 
+    @_builtins.property
+    def link(self) -> Global___WorkerLink: ...
     def __init__(
         self,
         *,
@@ -146,10 +149,11 @@ class Worker(_message.Message):
         placed: _abc.Iterable[_common_pb2.Placed] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
+        link: Global___WorkerLink | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "link", b"link", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "link", b"link", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015
@@ -161,6 +165,33 @@ class Worker(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watts) -> _WhichOneofReturnType__watts | None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class WorkerLink(_message.Message):
+    """Link between gateway and worker, learned from transfers over the work socket; 0: unknown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TO_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    FROM_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_S_FIELD_NUMBER: _builtins.int
+    to_bytes_per_s: _builtins.float
+    from_bytes_per_s: _builtins.float
+    round_trip_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        to_bytes_per_s: _builtins.float = ...,
+        from_bytes_per_s: _builtins.float = ...,
+        round_trip_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_bytes_per_s", b"from_bytes_per_s", "round_trip_s", b"round_trip_s", "to_bytes_per_s", b"to_bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerLink: _TypeAlias = WorkerLink  # noqa: Y015
 
 @_typing.final
 class WorkerProfile(_message.Message):

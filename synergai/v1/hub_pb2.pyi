@@ -378,11 +378,14 @@ class Heartbeat(_message.Message):
     RSS_BYTES_FIELD_NUMBER: _builtins.int
     DRAW_FIELD_NUMBER: _builtins.int
     ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     rss_bytes: _builtins.int
     """of the agent and its engine hosts"""
     engines_rss_bytes: _builtins.int
     """of the engine hosts alone"""
+    sent_bytes_per_s: _builtins.float
+    """over the work socket, of the last larger transfer; 0: unknown"""
     @_builtins.property
     def draw(self) -> Global___Draw:
         """power of the machine; absent if not measured"""
@@ -394,10 +397,11 @@ class Heartbeat(_message.Message):
         rss_bytes: _builtins.int = ...,
         draw: Global___Draw | None = ...,
         engines_rss_bytes: _builtins.int = ...,
+        sent_bytes_per_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "rss_bytes", b"rss_bytes", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "rss_bytes", b"rss_bytes", "sent_bytes_per_s", b"sent_bytes_per_s", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from typer.testing import CliRunner
 
 import synergai
+from synergai.cli.workers import app
+from synergai.client.fleet import WorkerLink
 from synergai.data.results import JobResult
 from synergai.domain import JobState
 from synergai.models.directory import ModelDirectory
+from synergai.routes.fleet import read_fleet
+from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
 from synergai.versions import stage_places
 from tests.staged_engines import ENGINE, all_stages, build_stages
@@ -124,6 +130,32 @@ def test_urgent_job_overtakes_one_that_fills_the_stages(client: synergai.SyncCli
     client.submit(ENGINE, queries=100, priority=9).wait().raise_unless_succeeded()
     assert long.status().state is JobState.RUNNING
     long.cancel()
+
+
+def test_links_are_learned_from_the_tensors(
+    fleet: LocalFleet, client: synergai.SyncClient, tmp_path: Path
+) -> None:
+    list(client.submit(ENGINE, inputs=queries(MANY)).results())
+
+    def link() -> WorkerLink:
+        return next(each.link for each in client.workers() if each.id == "stage-0")
+
+    wait_until(lambda: min(link().to_bytes_per_s, link().from_bytes_per_s) > 0)
+    assert 0 < link().round_trip_s < 1
+    shown = run_command("--links", "--target", fleet.address)
+    assert re.search(r"^stage-0 +[\d,.e+]+ Mbit/s +[\d,.e+]+ Mbit/s", shown, re.MULTILINE)
+    file = tmp_path / "fleet.toml"
+    file.write_text(run_command("--as-fleet", "--target", fleet.address))
+    planned = read_fleet(file)
+    assert sorted(each.id for each in planned.workers) == ["stage-0", "stage-1", "stage-2"]
+    seconds = planned.links().hop(GATEWAY, "stage-0", 1e6).seconds
+    assert seconds == pytest.approx(1e6 / link().to_bytes_per_s, rel=0.9)
+
+
+def run_command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_job_continues_with_the_whole_engine_and_in_stages_again(

@@ -175,6 +175,8 @@ class Registration:
             self._sequence += 1
             heartbeat = self._handler.heartbeat_message()
             heartbeat.sequence = self._sequence
+            if self._work is not None and (sent := self._work.measure_link()) is not None:
+                heartbeat.sent_bytes_per_s = sent.bytes_per_s
             self.send(hub_pb2.AgentControl(heartbeat=heartbeat))
             # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
             self._send_reports(_NO_REPORTS)

@@ -28,6 +28,9 @@ class FakeTransport:
     def send_message(self, orders: Orders) -> None:
         self.sent.append([*(order.id for order, _ in orders.assignments), *orders.stops])
 
+    def measure_link(self) -> None:
+        """Nothing is known of the link."""
+
     async def drain(self) -> None:
         """Return at once."""
 

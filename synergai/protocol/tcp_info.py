@@ -1,0 +1,46 @@
+"""What the kernel has learned of a link from the transfers of a TCP connection; on Linux only."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+LEAST_BYTES: Final = 1 << 20
+"""Bytes that the peer must have acknowledged: fewer show how much was sent, not what can be."""
+_ACKNOWLEDGED: Final = 120
+_LEAST_ROUND_TRIP: Final = 148
+_DELIVERY_RATE: Final = 160
+_SIZE: Final = 168
+"""Offsets of fields of ``struct tcp_info``, and the size of those up to them."""
+_UNKNOWN: Final = 0xFFFFFFFF
+
+
+class SentOver(NamedTuple):
+    """What one end of a link has learned by sending.
+
+    Attributes:
+        bytes_per_s: rate at which the peer received the last larger transfer.
+        round_trip_s: the shortest of the last minutes.
+    """
+
+    bytes_per_s: float
+    round_trip_s: float
+
+
+def measure_link(connection: socket.socket | TransportSocket) -> SentOver | None:
+    """Return what is known of the link of a connection; None if too little was sent."""
+    if sys.platform != "linux":
+        return None
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+    if len(info) < _SIZE or struct.unpack_from("=Q", info, _ACKNOWLEDGED)[0] < LEAST_BYTES:
+        return None
+    (bytes_per_s,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+    (round_trip_us,) = struct.unpack_from("=I", info, _LEAST_ROUND_TRIP)
+    if not bytes_per_s or round_trip_us == _UNKNOWN:
+        return None
+    return SentOver(float(bytes_per_s), round_trip_us * 1e-6)
