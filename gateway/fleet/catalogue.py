@@ -68,7 +68,8 @@ class Catalogue:
     ) -> None:
         self.on_service_changed: Callable[[EngineName], object] = lambda _: None
         self._known = KnownEngines(suggests)
-        self.add_known(known)
+        known = set(known)
+        self.add_known(known | set(map(engine_of_stage, known)))
         # Engines with an offer or an established description.
         self._offers = {
             name: EngineOffers(name, each) for name, each in (established or {}).items()

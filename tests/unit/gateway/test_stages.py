@@ -91,6 +91,12 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
         versions.find("net")
 
 
+def test_engine_whose_stages_are_known_is_unavailable_until_they_are_back() -> None:
+    versions = Versions(Catalogue(known=[stage(0, 4).name, stage(4, 9).name]))
+    with pytest.raises(Unavailable):
+        versions.find("net")
+
+
 def test_highest_version_may_be_in_stages() -> None:
     catalogue = Catalogue()
     versions = Versions(catalogue)
