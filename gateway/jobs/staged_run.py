@@ -34,7 +34,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.job_inputs import input_of, sample_input, split_input
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
-from synergai.protocol.validation import ELEMENT_BYTES
+from synergai.protocol.validation import CORRECT, ELEMENT_BYTES, LABEL
 from synergai.runtime.tasks import TaskBag
 from synergai.scheduling.events import QueriesReady
 from synergai.scheduling.state.ranges import Ranges
@@ -103,6 +103,7 @@ class _Query:
         data: serialised ``Input`` of the stage that it waits for.
         held_bytes: room that it has.
         result: its outcome, once it has left the stages.
+        correct: whether a sample was answered correctly; None without a label.
     """
 
     index: int
@@ -111,6 +112,7 @@ class _Query:
     data: bytes
     held_bytes: int
     result: InputResult | None = None
+    correct: bool | None = None
 
 
 class RecordedRange(Struct, frozen=True):
@@ -301,11 +303,10 @@ class StagedRun:
             if error and self._log is None:
                 self.fail(f"stage {stage.engine.name!r} failed at a sample: {error}")
                 return
-            if error or not behind:
-                query.result = InputResult(query.index, query.name, response, error)
-                query.data = b""
-                continue
             try:
+                if error or not behind:
+                    self._finish(stage, query, response, error)
+                    continue
                 query.data = self._input_of(stage, query, response)
             except InternalError as malformed:
                 self.fail(str(malformed))
@@ -413,13 +414,24 @@ class StagedRun:
         """Return the input of the stage behind one that has answered."""
         behind = self._stages[stage.place + 1]
         is_last = behind is self._stages[-1]
-        outputs = as_inputs(*parse_stage_response(stage.engine, response))
+        message, contents = parse_stage_response(stage.engine, response)
+        if LABEL in message.parameters:
+            query.client = ModelInferRequest(parameters={LABEL: message.parameters[LABEL]})
+        outputs = as_inputs(message, contents)
         request = of_stage(outputs, query.client, behind.engine, is_last=is_last)
         if is_last:  # the response is that of the whole engine
             request.message.model_name, _ = split_version(engine_of_stage(behind.engine.name))
         return input_of(request.message, request.raw)
 
     # --- behind the last stage --------------------------------------------------------------
+
+    def _finish(self, stage: _Stage, query: _Query, response: Buffer, error: str) -> None:
+        query.data = b""
+        if self._log is None:
+            parameters = parse_stage_response(stage.engine, response)[0].parameters
+            query.correct = parameters[CORRECT].bool_param if CORRECT in parameters else None
+            response = b""
+        query.result = InputResult(query.index, query.name, response, error)
 
     def _record(self, configuration: Configuration) -> None:
         """Record the results of the queries that entered first, in order."""
@@ -442,6 +454,8 @@ class StagedRun:
             first=done[0].index,
             count=len(done),
             seconds=now - self._recorded_at,
+            labelled=sum(query.correct is not None for query in done),
+            correct=sum(query.correct is True for query in done),
         )
         self._recorded_at = now
         before = self._recording

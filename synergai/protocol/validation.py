@@ -77,6 +77,12 @@ SAMPLE: Final = "synergai_sample"
 """Request parameter of a gateway: the number of a query, which takes its inputs from the sample set
 of the worker. The request has no inputs of its own."""
 
+LABEL: Final = "synergai_label"
+"""Parameter of the response to that, and of the request of the last stage: the right class of the
+sample, if it is known."""
+CORRECT: Final = "synergai_correct"
+"""Parameter of the response of the last stage to that: whether it has the right class."""
+
 _NARROW: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),

@@ -72,11 +72,21 @@ def queries(count: int) -> list[dict[str, np.ndarray]]:
     return [{"image": image[np.newaxis]} for image in IMAGES[:count]]
 
 
-def test_job_over_samples_runs_through_the_stages(client: synergai.SyncClient) -> None:
+def test_job_over_samples_runs_through_the_stages(
+    client: synergai.SyncClient, folders: dict[str, Path]
+) -> None:
     status = client.submit(ENGINE, queries=300, qos=60.0).wait()
     status.raise_unless_succeeded()
     assert status.queries_done == 300
     assert {each.worker_id for each in status.executions} == {"stage-0 stage-1 stage-2"}
+    samples = np.load(folders["whole"] / ENGINE / "samples.npz")
+    session = onnxruntime.InferenceSession(ModelDirectory(folders["whole"]).get(ENGINE).file)
+    classes = session.run(None, {"image": samples["image"]})[0].argmax(axis=1)
+    right = classes == samples["labels"]
+    assert (status.labelled, status.correct) == (
+        300,
+        sum(right[i % len(right)] for i in range(300)),
+    )
 
 
 def test_job_over_inputs_has_the_results_of_the_whole_engine(

@@ -10,8 +10,9 @@ from msgspec import Struct
 from synergai.domain import Outcome
 from synergai.errors import InvalidInput
 from synergai.models.warmup import ADVICE
+from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.validation import SAMPLE, check_header
+from synergai.protocol.validation import CORRECT, LABEL, SAMPLE, check_header
 from synergai.versions import versioned_variant
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
@@ -88,6 +89,19 @@ class QueryCodec:
         outputs = self._processing.outputs_to_compute(message)
         return DecodedQuery(query, message, inputs, outputs, 0.0)
 
+    def _label(self, message: ModelInferRequest, arrays: Sequence[Array]) -> bytes:
+        """Return the part of a response to a sample that concerns its label."""
+        response, labels = ModelInferResponse(), self._samples.labels
+        if not message.inputs and labels is not None:
+            label = labels[message.parameters[SAMPLE].int64_param % len(labels)]
+            response.parameters[LABEL].int64_param = int(label)
+        elif LABEL in message.parameters:
+            label = message.parameters[LABEL].int64_param
+            response.parameters[CORRECT].bool_param = (
+                self._processing.predicted_class(arrays) == label
+            )
+        return response.SerializeToString()
+
     def encode(
         self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int = 1
     ) -> RunEnded:
@@ -98,9 +112,11 @@ class QueryCodec:
             message, dict(zip(decoded.outputs, arrays, strict=True))
         )
         parts = write_response(message, self._version, outputs)
-        if message.parameters and message.parameters[TIMINGS].bool_param:
-            postprocess_s = time.perf_counter() - computed
-            parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))
+        if message.parameters:
+            parts.append(self._label(message, arrays))
+            if message.parameters[TIMINGS].bool_param:
+                postprocess_s = time.perf_counter() - computed
+                parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))
         response: bytes | ArenaRef
         if isinstance(request, ArenaRef) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
             # The inputs are no longer needed, so the response may overwrite the request.
