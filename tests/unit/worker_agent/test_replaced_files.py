@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -142,7 +143,7 @@ class Reports:
             "worker",
             "instance",
             HostMemory(),
-            cast("HubLink", None),
+            cast("HubLink", SimpleNamespace(gateways=1)),
             memory_bytes=1 << 40,
             start_task=asyncio.create_task,
             on_idle=lambda: None,
