@@ -57,7 +57,8 @@ MOST_QUERIES: Final = 128
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Their largest tensors, unless a single query has more."""
 FIRST_QUERIES: Final = 4
-"""Queries of a run that are on their way before one has shown how large its tensors are."""
+"""Queries of a run that are on their way before one has reached the last stage, which shows how
+large its tensors are."""
 _REFILL: Final = 0.25
 """Share of the queries on their way that is read together."""
 _OWN_IDS: Final = 39
@@ -243,6 +244,7 @@ class StagedRun:
         self._order: deque[_Query] = deque()
         self._under_way = 0
         self._held_bytes = 0
+        self._sized = False  # until a query has been in all stages
         self._largest_bytes = max(_tensor_bytes(stage.outputs) for stage in chain[:-1])
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
@@ -315,6 +317,9 @@ class StagedRun:
             passed.append(query)
         if passed:
             behind[0].add(passed)
+            if len(behind) == 1 and not self._sized:
+                self._sized = True
+                self._moved.set()
         self._record(configuration)
 
     def recorded(self, queries: int, held_bytes: int) -> None:
@@ -376,7 +381,7 @@ class StagedRun:
 
     def _most_queries(self) -> int:
         """Return how many queries may be on their way."""
-        if self._recording is None:
+        if not self._sized:
             return FIRST_QUERIES
         return max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
 

@@ -139,9 +139,11 @@ async def run_all(stages: Stages, worker: ConnectedWorker, tensor: str) -> int:
 
 async def test_few_queries_are_on_their_way(stages: Stages) -> None:
     await stages.submit(10 * MOST_QUERIES)
-    assert await run_all(stages, stages.head, "t4") == FIRST_QUERIES
-    assert await run_all(stages, stages.tail, "t9") == FIRST_QUERIES
-    assert await run_all(stages, stages.head, "t4") == MOST_QUERIES
+    [first] = stages.gateway.assignments(stages.head)
+    assert first.count <= FIRST_QUERIES
+    assert await run_all(stages, stages.head, "t4") == 0
+    stages.answer(stages.head, first, "t4")
+    assert await run_all(stages, stages.head, "t4") == MOST_QUERIES - first.count
 
 
 async def test_large_tensors_let_fewer_queries_on_their_way(
@@ -149,8 +151,6 @@ async def test_large_tensors_let_fewer_queries_on_their_way(
 ) -> None:
     monkeypatch.setattr(staged_run, "MOST_BYTES", 1000)
     await stages.submit(10 * MOST_QUERIES)
-    await run_all(stages, stages.head, "t4")
-    await run_all(stages, stages.tail, "t9")
     assert 5 <= await run_all(stages, stages.head, "t4") <= 50
     room = stages.gateway.jobs._staged_runs.room
     assert 0 < room.used_bytes <= 1000
