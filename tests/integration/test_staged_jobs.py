@@ -20,7 +20,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.routes.fleet import read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
-from synergai.versions import stage_places
+from synergai.versions import is_stage, stage_places
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 
@@ -132,6 +132,8 @@ def test_job_that_is_late_completes_and_says_so(client: synergai.SyncClient) -> 
     status = client.submit(ENGINE, queries=500, qos=0.01).wait()
     assert status.state is JobState.SUCCEEDED
     assert status.violated
+    found = client.explain(status.id)
+    assert is_stage(found.engine)
 
 
 def test_urgent_job_overtakes_one_that_fills_the_stages(client: synergai.SyncClient) -> None:
