@@ -245,7 +245,7 @@ class StagedRun:
         self._under_way = 0
         self._held_bytes = 0
         self._sized = False  # until a query has been in all stages
-        self._largest_bytes = max(_tensor_bytes(stage.outputs) for stage in chain[:-1])
+        self._largest_bytes = max(_tensor_bytes(stage.outputs) for stage in chain)
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
         self._recording: RecordedExecution | None = None
@@ -317,9 +317,9 @@ class StagedRun:
             passed.append(query)
         if passed:
             behind[0].add(passed)
-            if len(behind) == 1 and not self._sized:
-                self._sized = True
-                self._moved.set()
+        if len(behind) <= 1 and not self._sized:
+            self._sized = True
+            self._moved.set()
         self._record(configuration)
 
     def recorded(self, queries: int, held_bytes: int) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.stages import EngineInStages
 from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.input_feed import InputFeed
 from gateway.jobs.pausing import Pauses
@@ -284,9 +285,15 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         catalogue, engine = self._versions.catalogue, spec.engine_version
-        if chain := self._staged_runs.chain(spec):
+        chain = self._staged_runs.chain(spec)
+        try:
+            catalogue.check_known(engine)
+        except EngineInStages:
+            if not chain:
+                raise
             engine = chain[0].name
-        catalogue.check_known(engine)
+        for stage in chain:
+            catalogue.check_known(stage.name)
         if not spec.upload_id:
             catalogue.check_samples(engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:

@@ -16,7 +16,7 @@ from gateway.jobs import staged_run
 from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, JobSpec, JobState, TensorSpec
-from synergai.errors import EngineUnusable
+from synergai.errors import EngineUnloaded, EngineUnusable
 from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.job_inputs import split_input
@@ -201,6 +201,12 @@ async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Sta
     stages.answer(stages.tail, assignment, "t9")
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 3)
+
+
+async def test_job_over_an_unloaded_engine_is_refused(stages: Stages) -> None:
+    stages.gateway.catalogue.unload(NET)
+    with pytest.raises(EngineUnloaded):
+        await stages.submit(1)
 
 
 async def test_job_for_a_variant_needs_the_whole_engine(stages: Stages) -> None:
