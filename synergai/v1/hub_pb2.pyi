@@ -693,7 +693,10 @@ class Inputs(_message.Message):
     assignment_id: _builtins.int
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """serialised Input messages of jobs.proto"""
+        """Serialised Input messages of jobs.proto. A request without inputs and with the parameter
+        synergai_sample stands for this sample of the worker, modulo their number; the response has its
+        synergai_label. A later stage gets that, and answers whether it is synergai_correct.
+        """
 
     @_builtins.property
     def suspects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
