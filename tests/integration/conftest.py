@@ -17,6 +17,11 @@ from gateway.server import Gateway
 from synergai.testing import LocalFleet
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 
+journal_in_a_file = pytest.mark.skipif(
+    os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql",
+    reason="it is about a journal in a file of the state directory",
+)
+
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresqlServer]:
@@ -27,11 +32,9 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         yield server
 
 
-@pytest.fixture(autouse=os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql")
-def journals_in_postgresql(
-    postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Give each state directory a database."""
+@pytest.fixture(scope="session", autouse=os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql")
+def journals_in_postgresql(postgresql_server: PostgresqlServer) -> Iterator[None]:
+    """Give each state directory a database, also those of fixtures that several tests share."""
     databases: dict[Path, str] = {}
 
     def journal_of(state: Path) -> str:
@@ -59,5 +62,7 @@ def journals_in_postgresql(
             config = replace(config, journal=journal_of(config.state))
         created(gateway, config)
 
-    monkeypatch.setattr(LocalFleet, "start_gateway", start)
-    monkeypatch.setattr(Gateway, "__init__", create)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalFleet, "start_gateway", start)
+        patch.setattr(Gateway, "__init__", create)
+        yield

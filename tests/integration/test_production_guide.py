@@ -22,6 +22,7 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks
+from tests.integration.conftest import journal_in_a_file
 from tests.waiting import wait_until
 
 ENGINE: Final = EngineName("onnx_digits")
@@ -172,6 +173,7 @@ def test_access_table_is_checked(machine: Machine) -> None:
     assert "ops" in machine.run("Secure")
 
 
+@journal_in_a_file
 def test_backup_of_a_running_gateway_restores_its_jobs(machine: Machine) -> None:
     job = machine.submit()
     assert "intact" in machine.run("Back up")
@@ -189,6 +191,7 @@ def test_upgrade_loses_no_accepted_work(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("small_disk")
+@journal_in_a_file
 def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
     job = machine.submit()
     printed = machine.run("Full volume")
@@ -197,6 +200,7 @@ def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
     machine.assert_complete(job)
 
 
+@journal_in_a_file
 def test_lost_state_is_restored(machine: Machine) -> None:
     job = machine.submit()
     machine.run("Back up")

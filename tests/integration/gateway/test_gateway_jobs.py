@@ -20,6 +20,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
+from tests.integration.conftest import journal_in_a_file
 from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
 
@@ -287,6 +288,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
         assert min(assignment.id for assignment in agent.assignments) > before
 
 
+@journal_in_a_file
 async def test_two_gateways_cannot_share_a_state_directory(config: GatewaySettings) -> None:
     async with Gateway(config):
         with pytest.raises(Unavailable, match="another gateway uses the state directory"):
