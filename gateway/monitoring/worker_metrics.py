@@ -113,14 +113,14 @@ def worker_families(
         "engine",
     )
     yield gauge(
-        "worker_sent_bytes_per_second",
-        "Rate of the last larger transfer to the worker.",
+        "worker_send_speed_bytes",
+        "Bytes per second of the last larger transfer to the worker.",
         each(lambda worker: None if (sent := worker.measure_link()) is None else sent.bytes_per_s),
         "worker",
     )
     yield gauge(
-        "worker_received_bytes_per_second",
-        "Rate of the last larger transfer from the worker, as its agent measured it.",
+        "worker_receive_speed_bytes",
+        "Bytes per second of the last larger transfer from the worker, as its agent measured it.",
         each(lambda worker: worker.received_bytes_per_s or None),
         "worker",
     )
