@@ -66,18 +66,18 @@ class Links:
         self._links = dict(links)
         self._default = default
 
+    def way(self, source: str, target: str) -> dict[tuple[str, str], Link]:
+        """Return the links that a tensor passes, by pair of hosts; none within a host."""
+        pair = (source, target)
+        if source == target:
+            return {}
+        if pair in self._links or GATEWAY in pair:
+            return {pair: self._links.get(pair, self._default)}
+        return self.way(source, GATEWAY) | self.way(GATEWAY, target)
+
     def hop(self, source: str, target: str, size_bytes: float) -> Hop:
         """Return the way of a tensor; it takes no time within a host."""
-        if source == target:
-            return NO_HOP
-        link = self._links.get((source, target))
-        if link is not None:
-            return link.hop(size_bytes)
-        if GATEWAY in (source, target):
-            return self._default.hop(size_bytes)
-        to_gateway = self.hop(source, GATEWAY, size_bytes)
-        from_gateway = self.hop(GATEWAY, target, size_bytes)
+        hops = [link.hop(size_bytes) for link in self.way(source, target).values()]
         return Hop(
-            to_gateway.seconds + from_gateway.seconds,
-            max(to_gateway.interval_s, from_gateway.interval_s),
+            sum(each.seconds for each in hops), max((each.interval_s for each in hops), default=0.0)
         )

@@ -1,0 +1,144 @@
+"""Chains of stages that workers have, ranked by what their paces and links make of them.
+
+A planner may cut an engine anywhere. Here, the stages are given: each one runs on the workers that
+have it, and a chain of them leads from the inputs of the engine to its outputs. Unlike in a plan, a
+worker may run several stages of a chain, and several workers may share the queries of a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from heapq import heappop, heappush
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from msgspec import Struct
+
+from synergai.errors import InvalidInput
+from synergai.routes.links import GATEWAY
+from synergai.routes.packing import pack
+from synergai.routes.problem import Leg, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from synergai.routes.links import Links
+
+MAX_CHAINS: Final = 32
+"""Chains that are ranked: those with the fewest stages."""
+MAX_ROUTES: Final = 256
+"""Routes of a chain that are considered: those over the fastest workers of each stage."""
+
+
+class RankedChain(Struct, frozen=True, kw_only=True):
+    """Stages from the inputs of an engine to its outputs, and the time that they take.
+
+    Attributes:
+        stages: first and last place of each stage.
+        route: the fastest way of one query, which may use a worker more than once.
+        latency_s: time of one query alone on that route.
+        interval_s: time between two queries of a long range, over all routes.
+        rates: queries per second by route in a long range; their sum is 1 / `interval_s`.
+    """
+
+    stages: tuple[tuple[int, int], ...]
+    route: Route
+    latency_s: float
+    interval_s: float
+    rates: dict[Route, float]
+
+    def seconds(self, queries: int) -> float:
+        """Return the time of a range of queries: the first fills the chain, the others follow."""
+        return self.latency_s + (queries - 1) * self.interval_s
+
+
+def rank_chains(
+    paces: Mapping[Leg, float],
+    sizes: Mapping[int, float],
+    links: Links,
+    *,
+    source: str = GATEWAY,
+    queries: int = 1,
+) -> list[RankedChain]:
+    """Return the chains of some stages, the fastest first; none if stages are missing.
+
+    Of chains that are equally fast, those with fewer stages come first.
+
+    Args:
+        paces: seconds of one query by leg: a stage on a worker that has it.
+        sizes: bytes of the tensors of one query by place, from 0, the inputs, to the outputs.
+        source: host at which queries arise and to which results return.
+        queries: number of queries to run.
+
+    Raises:
+        InvalidInput: a pace is not above 0, or the size of a place is missing.
+    """
+    legs: dict[tuple[int, int], list[Leg]] = defaultdict(list)
+    for leg in sorted(paces, key=paces.__getitem__):
+        if not (0 < paces[leg] < math.inf and leg.first < leg.last and {*leg[1:]} <= sizes.keys()):
+            raise InvalidInput(f"stage {leg.first}-{leg.last} on {leg.worker} has no pace or size")
+        legs[leg.first, leg.last].append(leg)
+
+    def used_s(route: Sequence[Leg]) -> tuple[float, Mapping[object, float]]:
+        """Return the latency of a route, and what a query takes of its workers and links."""
+        used: dict[object, float] = defaultdict(float)
+        latency_s = 0.0
+        for leg in route:
+            used[leg.worker] += paces[leg]
+            latency_s += paces[leg]
+        hosts = [source, *(leg.worker for leg in route), source]
+        places = [0, *(leg.last for leg in route)]
+        for (sender, receiver), place in zip(pairwise(hosts), places, strict=True):
+            latency_s += links.hop(sender, receiver, sizes[place]).seconds
+            for pair, link in links.way(sender, receiver).items():
+                used[pair] += link.hop(sizes[place]).interval_s
+        return latency_s, used
+
+    ranked = []
+    for stages in fewest_stages(legs, max(sizes)):
+        kept = math.floor(MAX_ROUTES ** (1 / len(stages)))
+        routes = list(product(*(legs[stage][:kept] for stage in stages)))
+        latencies, uses = zip(*map(used_s, routes), strict=True)
+        resources = list(dict.fromkeys(resource for each in uses for resource in each))
+        rates = pack(
+            np.array([[each.get(resource, 0.0) for each in uses] for resource in resources])
+        )
+        fastest = min(range(len(routes)), key=latencies.__getitem__)
+        ranked.append(
+            RankedChain(
+                stages=stages,
+                route=Route(routes[fastest]),
+                latency_s=latencies[fastest],
+                interval_s=1 / float(rates.sum()),
+                rates={Route(routes[n]): float(rates[n]) for n in np.flatnonzero(rates)},
+            )
+        )
+    return sorted(ranked, key=lambda chain: (chain.seconds(queries), len(chain.stages)))
+
+
+def fewest_stages(stages: Iterable[tuple[int, int]], end: int) -> list[tuple[tuple[int, int], ...]]:
+    """Return chains of stages from place 0 to the end: `MAX_CHAINS` of those with the fewest.
+
+    Args:
+        stages: first and last place of each stage.
+    """
+    from_place: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # Stages that each place is away from the end.
+    away: dict[int, float] = {end: 0}
+    for first, last in sorted(stages, reverse=True):
+        if last in away:
+            from_place[first].append((first, last))
+            away[first] = min(away.get(first, math.inf), away[last] + 1)
+    found: list[tuple[tuple[int, int], ...]] = []
+    waiting: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(away.get(0, 0), 0, ())]
+    while waiting and len(found) < MAX_CHAINS:
+        _, _, chain = heappop(waiting)
+        place = chain[-1][1] if chain else 0
+        if place == end:
+            found.append(chain)
+        for stage in from_place[place]:
+            length = len(chain) + 1
+            heappush(waiting, (length + away[stage[1]], -length, (*chain, stage)))
+    return found
