@@ -34,23 +34,19 @@ _WINDOW: Final = 48
 class Tally:
     """Counts messages by what became of them.
 
-    Args:
-        forbidden: statuses and fates that are errors.
-
     Attributes:
         statuses: number of messages by port and status or fate.
         blamed: messages with a forbidden status, for reproduction.
     """
 
-    def __init__(self, forbidden: frozenset[str] = FORBIDDEN) -> None:
-        self._forbidden = forbidden
+    def __init__(self) -> None:
         self.statuses: collections.Counter[tuple[str, str]] = collections.Counter()
         self.blamed: list[str] = []
 
     def count(self, port: str, status: str, what: str, data: bytes = b"", number: int = 1) -> None:
         """Count messages that had a status."""
         self.statuses[port, status] += number
-        if status in self._forbidden and len(self.blamed) < 10:
+        if status in FORBIDDEN and len(self.blamed) < 10:
             self.blamed.append(f"{port}: {status} for {what} {data[:2000].hex()}")
 
     def find_errors(self) -> list[str]:
@@ -58,7 +54,7 @@ class Tally:
         found = [
             f"{port}: {number:,} times {status}"
             for (port, status), number in sorted(self.statuses.items())
-            if status in self._forbidden
+            if status in FORBIDDEN
         ]
         return found + self.blamed
 

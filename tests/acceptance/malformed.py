@@ -8,8 +8,7 @@ them over TLS. Meanwhile honest requests and jobs must be answered correctly. No
 UNKNOWN or INTERNAL, no process may die, no log may have a traceback, and memory, descriptors and
 threads must return to what they were after the first tenth of the messages.
 
-Messages depend on the seed only, their interleaving does not. ``--plant`` breaks the gateway, which
-must make the test fail.
+Messages depend on the seed only, their interleaving does not.
 """
 
 import argparse
@@ -21,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -53,7 +52,6 @@ from tests.acceptance.hostile_senders import (
     open_channels,
     send_all,
 )
-from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.processes import Usage, find_bugs, fleet_processes, is_alive, usage
 from tests.acceptance.scripts import verdict
 
@@ -306,7 +304,7 @@ async def settled(
         await asyncio.sleep(0.5)
 
 
-def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[str]) -> Target:
+def start(directory: Path, models: Path, *, encrypted: bool) -> Target:
     """Start a fleet, encrypted or not."""
     fleet = LocalFleet(directory)
     tls, context, http2_context = ClientTls(), None, None
@@ -324,7 +322,7 @@ def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[st
         assert http2.socket is not None
         http2.socket.set_alpn_protocols(["h2"])
         context, http2_context = tls.socket, http2.socket
-    fleet.start_gateway(gateway, plant(directory, faults))
+    fleet.start_gateway(gateway)
     fleet.start_agent(AGENT, models=models, options=agent)
     return Target(fleet, tls, context, http2_context)
 
@@ -340,7 +338,7 @@ async def load_engines(target: Target) -> None:
             await client.load(engine)
 
 
-async def run(messages: int, seed: int, directory: Path, faults: Sequence[str]) -> Observations:
+async def run(messages: int, seed: int, directory: Path) -> Observations:
     """Run the test on a fleet without TLS and one with it; return what was seen."""
     seen = Observations()
     models = directory / "models"
@@ -349,7 +347,7 @@ async def run(messages: int, seed: int, directory: Path, faults: Sequence[str]) 
     for name, share in (("", 0.75), ("TLS ", 0.25)):
         folder = directory / (name.strip() or "plain")
         folder.mkdir()
-        target = start(folder, models, encrypted=bool(name), faults=faults)
+        target = start(folder, models, encrypted=bool(name))
         try:
             await load_engines(target)
             await attack(target, seen, round(messages * share), f"{seed}", name)
@@ -379,12 +377,11 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
-    parser.add_argument("--plant", choices=PLANTS, action="append", default=[], help="break it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="synergai-malformed-") as temporary:
         directory = arguments.directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        seen = uvloop.run(run(arguments.messages, arguments.seed, directory, arguments.plant))
+        seen = uvloop.run(run(arguments.messages, arguments.seed, directory))
     report(seen)
     found = find_errors(seen)
     return verdict(found, f"{seen.tally.statuses.total():,} malformed messages: ")
