@@ -15,6 +15,7 @@ import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.tiny_images import COLOURS, picture, save_image_engines
+from tests.waiting import wait_until
 
 CLASSES = {"red": 0, "green": 1, "blue": 2}
 
@@ -131,3 +132,15 @@ async def test_empty_tensors_are_inputs_and_results(fleet: LocalFleet, tmp_path:
         assert done.returncode == 0, done.stderr
         found = dict(synergai.read_results(output))
         assert [found[index]["y"].tolist() for index in range(3)] == [[], [1.0, 1.0], []]
+
+
+def test_job_over_inputs_survives_the_death_of_the_gateway(fleet: LocalFleet) -> None:
+    rows = np.arange(2000, dtype=np.float32).reshape(-1, 1)
+    with synergai.SyncClient(fleet.address) as client:
+        job = client.submit("onnx_identity", inputs=rows, qos=600.0)
+        wait_until(lambda: job.status().queries_done > 0)
+        fleet.kill("gateway")
+        fleet.start_gateway()
+        found = [(index, float(result["y"].item())) for index, result in job.results()]
+        assert sorted(found) == [(index, float(index)) for index in range(2000)]
+        assert job.wait().state is synergai.JobState.SUCCEEDED

@@ -242,35 +242,6 @@ def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
     assert not list(tmp_path.glob("mlperf*"))
 
 
-def test_progress_rises_to_one(models: Path, tmp_path: Path) -> None:
-    shares: list[float] = []
-
-    measure(
-        models,
-        IDENTITY,
-        WorkerClass("x"),
-        queries=10,
-        min_duration=0.3,
-        output=tmp_path,
-        report=shares.append,
-    )
-
-    assert shares == sorted(shares)
-    assert len(shares) > 3
-    assert shares[-1] == 1.0
-
-
-def test_damaged_engine_fails_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "model.onnx").write_bytes(b"not a model")
-    session = Session(EngineName("broken"), Configuration(threads=1))
-
-    with pytest.raises(EngineUnusable, match="cannot measure broken with threads=1"):
-        measure(
-            tmp_path, session, WorkerClass("x"), queries=1, min_duration=0, output=tmp_path / "o"
-        )
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_profile_leaves_no_child_and_a_whole_dictionary(
     models: Path, tmp_path: Path, number: signal.Signals

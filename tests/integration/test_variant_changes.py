@@ -1,11 +1,8 @@
 """Variants that change, differ or crash on one of two workers, while clients use the family."""
 
-import hashlib
-import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -32,7 +29,6 @@ ENGINE = "family"
 LAYERS = {"large": 2, "medium": 1, "small": 0}
 ACCURACIES = {"large": 0.9, "medium": 0.8, "small": 0.7}
 WORKERS = ("w1", "w2")
-DEADLINE_S = 60.0
 LOOK = "SYNERGAI_AGENT_MODELS_LOOK_S=0.2"
 
 CRASHES = """\
@@ -252,35 +248,6 @@ def test_variant_is_removed_from_one_worker_while_it_is_used(
     assert client.infer(ENGINE, {"x": np.zeros((1, 3), np.float32)}, version="1.large").version
 
 
-def test_variant_with_another_file_is_left_out_and_both_digests_are_shown(
-    fleet: LocalFleet, client: synergai.SyncClient
-) -> None:
-    folder = fleet.directory.parent / "w1" / ENGINE
-    served = {each.name: each.digest for each in engines(client)["w2"].variants}
-    with Requests(fleet.address, ("", "1.small")) as requests:
-        requests.wait_for_more()
-        shutil.copy(folder / "medium.onnx", folder / "large.onnx")  # another file than on w2
-        write_definition(folder, LAYERS)
-        wait_until(lambda: bool(engines(client)["w1"].left_out))
-        requests.wait_for_more()
-    assert not requests.failures
-    found = engines(client)["w1"]
-    assert names(found) == ["medium", "small"]
-    [left_out] = found.left_out
-    assert left_out.variant == "large"
-    other = served["medium"]
-    for digest in (served["large"], other):
-        assert digest[:12] in left_out.reason
-        assert digest[:12] in fleet.log("gateway").read_text()
-    pages = {}
-    for page in ("metrics", "healthz"):
-        with urllib.request.urlopen(f"http://{fleet.http_address}/{page}", timeout=30) as response:
-            pages[page] = response.read().decode()
-    labels = f'digest="{other}",engine="family",in_service="{served["large"]}",variant="large",'
-    assert f'synergai_worker_engine_conflicts{{{labels}worker="w1"}} 1.0' in pages["metrics"]
-    assert f"{other[:12]}… instead of {served['large'][:12]}…" in pages["healthz"]
-
-
 def test_variant_that_crashes_on_one_worker_is_left_out_there(
     fleet: LocalFleet, client: synergai.SyncClient
 ) -> None:
@@ -318,29 +285,3 @@ def test_variant_that_crashes_while_it_computes_on_one_worker_pauses_there(
     with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as response:
         metrics = response.read().decode()
     assert re.search(r"^synergai_variant_crashes_total [1-9]", metrics, re.MULTILINE)
-
-
-def test_other_labels_on_one_worker_are_shown_without_leaving_it_out(
-    fleet: LocalFleet, client: synergai.SyncClient
-) -> None:
-    folder = fleet.directory.parent / "w1" / ENGINE
-    kept = (folder / "samples.npz").read_bytes()
-
-    def differing() -> list[str]:
-        return [engine.other_samples for engine in engines(client).values() if engine.other_samples]
-
-    def replace_samples(content: bytes) -> None:
-        (folder / "samples.new").write_bytes(content)
-        (folder / "samples.new").replace(folder / "samples.npz")
-
-    file = io.BytesIO()
-    np.savez(file, x=np.zeros((3, 3), np.float32), labels=np.array([2, 1, 0]))
-    replace_samples(file.getvalue())
-    wait_until(lambda: bool(differing()))
-    [text] = differing()
-    for content in (kept, file.getvalue()):
-        assert hashlib.sha256(content).hexdigest()[:12] in text
-    assert text in fleet.log("gateway").read_text()
-    assert not any(engine.fault for engine in engines(client).values())
-    replace_samples(kept)
-    wait_until(lambda: not differing())

@@ -78,16 +78,6 @@ async def test_array_that_does_not_fit_is_refused_like_a_list(client: synergai.C
             await client.infer("identity", {"x": value})
 
 
-async def test_unknown_engine_is_not_found(client: synergai.Client) -> None:
-    with pytest.raises(synergai.NotFound, match="no worker serves engine 'nothing'"):
-        await client.infer("nothing", x(1))
-
-
-async def test_broken_engine_is_unusable(client: synergai.Client) -> None:
-    with pytest.raises(synergai.EngineUnusable, match="truncated"):
-        await client.infer("broken", x(1))
-
-
 async def test_expired_deadline_cancels_the_query_at_the_server(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
@@ -364,10 +354,6 @@ async def test_leaving_a_stream_early_ends_its_call(
     assert len(gateway.requests) == 1
 
 
-async def test_stream_without_queries_yields_nothing(client: synergai.Client) -> None:
-    assert [result async for result in client.stream("identity", [])] == []
-
-
 # --- jobs -------------------------------------------------------------------------------
 
 
@@ -406,20 +392,10 @@ async def test_watch_fails_after_patience(gateway: FakeGateway) -> None:
             await job.wait()
 
 
-async def test_no_qos_is_no_deadline(client: synergai.Client) -> None:
-    job = await client.submit("identity", queries=10)
-    assert math.isinf((await job.status()).spec.qos)
-
-
 async def test_failed_job_has_a_reason(client: synergai.Client) -> None:
     status = await (await client.submit("broken", queries=1)).wait()
     with pytest.raises(synergai.SynergaiError, match="failed: the model file is truncated"):
         status.raise_unless_succeeded()
-
-
-async def test_cancelled_job_has_that_state(client: synergai.Client) -> None:
-    job = await client.submit("stuck", queries=1)
-    assert (await job.cancel()).state is synergai.JobState.CANCELLED
 
 
 async def test_retried_submission_has_the_same_key(
@@ -470,12 +446,6 @@ async def test_run_streams_inputs_and_results(client: synergai.Client) -> None:
         results = await run.results()
         assert [result["y"].item() for result in results] == list(range(20))
         assert run.status.queries_done == 20
-
-
-async def test_failed_run_has_a_reason(client: synergai.Client) -> None:
-    async with client.run("broken", [x(1)]) as run:
-        with pytest.raises(synergai.SynergaiError, match="truncated"):
-            await run.results()
 
 
 async def test_run_with_too_few_inputs_is_rejected(

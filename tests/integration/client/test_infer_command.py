@@ -55,16 +55,6 @@ async def test_outputs_are_saved_on_request(
         assert outputs["y"].tolist() == [1.0]
 
 
-async def test_single_output_is_saved_as_npy(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
-) -> None:
-    saved = tmp_path / "y.npy"
-    options = ("--save", str(saved), "--target", gateway.address)
-    ran = await run("infer", "identity", "--input", "[1]", *options)
-    assert ran.code == 0
-    assert np.load(saved).tolist() == [1.0]
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -104,9 +94,3 @@ async def test_missing_input_shows_what_the_engine_takes(
     ran = await run("infer", "identity", "--target", gateway.address)
     assert ran.code == 1
     assert "no value for input 'x': it takes --input x=<FP32 [-1]>" in ran.err
-
-
-async def test_unreachable_gateway_is_named(run: RunCommand, unreachable: str) -> None:
-    ran = await run("infer", "identity", "--input", "[1]", "--target", unreachable)
-    assert ran.code == 1
-    assert unreachable in ran.err

@@ -43,27 +43,6 @@ async def test_run_sends_the_trace_and_reports_outcomes(
     assert plot.read_bytes().startswith(PNG)
 
 
-async def test_recorded_trace_is_replayed(
-    base_options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
-) -> None:
-    rates = tmp_path / "rates.csv"
-    rates.write_text("second,rate\n0,30\n1,10\n")
-    result = await run(
-        "load", "identity", *base_options, "--trace", "replay", "--replay", str(rates)
-    )
-    report = json.loads(result.out)
-    assert [second["offered"] for second in report["by_second"]] == [30, 10]
-    assert len(gateway.requests) == 40 + 5
-
-
-async def test_late_sending_makes_the_run_invalid(options: list[str], run: RunCommand) -> None:
-    result = await run("load", "identity", *options, "--late-ms", "0.0001")
-    report = json.loads(result.out)
-    assert report["valid"] is report["send_delay"]["is_valid"] is False
-    assert report["send_delay"]["late"] == report["requests"]
-    assert report["send_delay"]["max_s"] > 0
-
-
 async def test_requests_without_an_answer_expire_at_their_deadline(
     options: list[str], run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,14 +102,6 @@ async def test_options_override_user_conf(
     assert "schedule_rng_seed : 16159082839903944936" in used, "of MLPerf's own mlperf.conf"
 
 
-async def test_late_answers_are_violations(options: list[str], run: RunCommand) -> None:
-    result = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
-    report = json.loads(result.out)
-    assert report["late"] == report["violations"] == report["queries"]
-    assert report["goodput"] == 0
-    assert report["loadgen"]["validity"] == "VALID", "LoadGen knows no deadline"
-
-
 async def test_rejected_queries_are_counted_and_do_not_hang_the_run(
     options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
@@ -140,28 +132,6 @@ async def test_queries_that_fail_make_the_command_fail_after_its_report(
     )
 
 
-async def test_the_table_ends_with_loadgens_own_verdict(
-    options: list[str], run: RunCommand
-) -> None:
-    result = await run("loadgen", "identity", *options)
-    assert result.code == 0
-    assert result.out.splitlines()[-1] == "Result is : VALID"
-    assert "8 synthetic inputs" in result.out
-
-
-async def test_samples_replace_random_inputs(
-    options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
-) -> None:
-    samples = tmp_path / "samples.npz"
-    np.savez(samples, x=np.array([[1.5], [2.5]], np.float32))
-    result = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
-    assert json.loads(result.out)["inputs"] == f"2 samples of {samples}"
-    assert {request.raw_input_contents[0] for request in gateway.requests} == {
-        np.float32(1.5).tobytes(),
-        np.float32(2.5).tobytes(),
-    }
-
-
 async def test_enforced_qos_is_sent_to_the_gateway(
     options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
@@ -187,12 +157,6 @@ async def test_invalid_run_prints_one_line_and_exits_1(
     result = await run("loadgen", engine, *options, *more)
     assert (result.code, result.out) == (1, "")
     assert message in result.err.splitlines()[-1]
-
-
-async def test_invalid_option_exits_2(options: list[str], run: RunCommand) -> None:
-    result = await run("loadgen", "identity", *options, "--queries", "0")
-    assert result.code == 2
-    assert result.err == "error: --queries: '0' is not an integer from 1 to 10,000,000\n"
 
 
 async def test_lost_gateway_ends_the_run_with_a_message(

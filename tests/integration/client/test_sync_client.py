@@ -32,13 +32,6 @@ async def test_infer_casts_lists_to_the_engines_dtype(gateway: FakeGateway) -> N
     assert result["y"].dtype == np.float32
 
 
-async def test_stream_yields_results_in_order(gateway: FakeGateway) -> None:
-    gateway.backwards = 4
-    queries = [{"x": [number]} for number in range(8)]
-    results = await in_thread(gateway, lambda client: list(client.stream("identity", queries)))
-    assert [result["y"].tolist() for result in results] == [[number] for number in range(8)]
-
-
 async def test_stream_left_early_ends_its_call(gateway: FakeGateway) -> None:
     def first(client: synergai.SyncClient) -> float:
         stream = client.stream("identity", ({"x": [number]} for number in range(10**6)))
@@ -68,11 +61,6 @@ async def test_submitted_job_is_watched_and_awaited(gateway: FakeGateway) -> Non
     progress, status = await in_thread(gateway, work)
     assert progress[-1] == 10
     assert status.state is synergai.JobState.SUCCEEDED
-
-
-async def test_errors_are_those_of_the_asynchronous_client(gateway: FakeGateway) -> None:
-    with pytest.raises(synergai.NotFound):
-        await in_thread(gateway, lambda client: client.engine("absent"))
 
 
 async def test_threads_share_one_client(gateway: FakeGateway) -> None:

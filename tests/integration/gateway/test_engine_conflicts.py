@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import grpc
-
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.domain import EngineName
@@ -90,37 +88,6 @@ async def test_engine_is_measured_again_after_its_file_was_replaced(
         [worker] = await caller.workers(1)
         [measured] = worker.profiles
         assert (measured.entry.label, measured.entry.digest) == ("observed", "c" * 64)
-
-
-async def test_worker_that_is_faster_after_a_restart_does_not_win(
-    config: GatewaySettings, a_request: RequestFactory
-) -> None:
-    def start(gateway: Gateway) -> tuple[Caller, FakeAgent, FakeAgent]:
-        honest = with_file(FakeAgent(gateway.hub_address, "w1"), HONEST)
-        rogue = with_file(FakeAgent(gateway.hub_address, "w2"), ROGUE)
-        return Caller(gateway.address), honest, rogue
-
-    async with Gateway(config) as gateway:
-        caller, honest, rogue = start(gateway)
-        async with caller.channel, honest:
-            await caller.profile()
-            await caller.oip.ModelInfer(a_request(), timeout=30)
-        await rogue.disconnect()
-    async with Gateway(config) as gateway:
-        caller, honest, rogue = start(gateway)
-        async with caller.channel, rogue:
-            assert "differs" in (await faults(caller, 1))["w2"]
-            failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
-            assert failure.code() is grpc.StatusCode.UNAVAILABLE
-            async with honest:
-                assert (await faults(caller, 2))["w1"] == ""
-                await caller.oip.ModelInfer(a_request(), timeout=30)
-            assert not rogue.assignments
-            await caller.workers(1)
-            await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
-            assert (await faults(caller, 1))["w2"] == ""
-            await caller.oip.ModelInfer(a_request(), timeout=30)
-            assert rogue.assignments
 
 
 async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(

@@ -13,7 +13,6 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
-from synergai.v1 import fleet_pb2
 from tests.integration.gateway.conftest import (
     ECHO,
     Caller,
@@ -82,16 +81,6 @@ async def change(gateway: Gateway, table: Path, text: str) -> None:
     await gateway.app.access.look()
 
 
-async def test_only_callers_with_the_role_are_served(served: Caller) -> None:
-    infer = served.oip.ModelInfer
-    assert await code_of(infer(infer_request())) is CODE.UNAUTHENTICATED
-    assert await code_of(infer(infer_request(), metadata=bearer("c"))) is CODE.UNAUTHENTICATED
-    assert await code_of(infer(infer_request(), metadata=bearer("a"))) is CODE.OK
-    put = served.fleet.PutDictionary(fleet_pb2.Dictionary(), metadata=bearer("a"))
-    assert await code_of(put) is CODE.PERMISSION_DENIED
-    assert await code_of(served.oip.ServerLive(oip.ServerLiveRequest())) is CODE.OK
-
-
 async def test_stream_of_a_removed_client_gets_no_further_responses(
     served: Caller, gateway: Gateway, table: Path
 ) -> None:
@@ -111,13 +100,3 @@ async def test_stream_of_a_removed_client_gets_no_further_responses(
     assert await code_of(again) is CODE.UNAUTHENTICATED
     other = served.oip.ModelReady(oip.ModelReadyRequest(name=ECHO), metadata=bearer("b"))
     assert await code_of(other) is CODE.OK
-
-
-async def test_invalid_table_leaves_the_previous_one_in_force(
-    served: Caller, gateway: Gateway, table: Path
-) -> None:
-    await change(gateway, table, "clients = 1")
-    assert gateway.app.access is not None
-    assert gateway.app.access.rejected == 1
-    infer = served.oip.ModelInfer(infer_request(), metadata=bearer("a"))
-    assert await code_of(infer) is CODE.OK

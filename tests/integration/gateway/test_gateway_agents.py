@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from synergai.protocol.hub import HUB_VERSION, WORKER_LOST_AFTER
-from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
+from synergai.v1 import common_pb2, hub_pb2, jobs_pb2
 from tests.calls import raw_stream
 from tests.message_fields import ProgressFields, RequestFactory
 
@@ -84,35 +84,6 @@ async def test_job_fails_after_repeated_impossible_reports(
     job = await ended(caller, job_id)
     assert job.state == jobs_pb2.JOB_STATE_FAILED
     assert "broke the protocol" in job.reason
-
-
-@pytest.mark.parametrize("responses", [[], [b"\x08"], [b"", b""]])
-async def test_invalid_response_is_not_passed_on(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, responses: list[bytes]
-) -> None:
-    async def answer(assignment: hub_pb2.Assignment) -> None:
-        await agent.end(assignment, done=1, responses=responses)
-
-    agent.answer = answer
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=0.5))
-    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(agent.ended.wait(), 30)
-    assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_report_on_an_assignment_that_is_not_in_flight_is_ignored(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    async def twice(assignment: hub_pb2.Assignment) -> None:
-        unknown = hub_pb2.Assignment(id=assignment.id + 1000)
-        await agent.end(unknown, done=1, responses=[b"stale"])
-        await agent.complete(assignment)
-        await agent.complete(assignment)
-
-    agent.answer = twice
-    for _ in range(3):
-        assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
-    assert not agent.gone
 
 
 async def test_job_of_a_lost_worker_resumes_after_its_last_report(
@@ -287,13 +258,6 @@ async def test_first_message_must_register(new_agent: NewAgent, first: bytes) ->
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_malformed_report_closes_the_connection(agent: FakeAgent, caller: Caller) -> None:
-    agent.work.send((b"\x08",))
-    await asyncio.wait_for(agent.ended.wait(), 30)
-    assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
-    await caller.workers(0)
-
-
 async def test_session_of_an_unregistered_engine_is_a_violation(
     agent: FakeAgent, caller: Caller
 ) -> None:
@@ -317,18 +281,6 @@ async def test_engine_that_breaks_is_no_longer_served(
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def lists_sessions(worker: fleet_pb2.Worker, *, expected: bool) -> bool:
-    return bool(worker.sessions) is expected
-
-
-async def test_sessions_are_listed_while_resident(agent: FakeAgent, caller: Caller) -> None:
-    session = common_pb2.Session(engine="echo", configuration=common_pb2.Configuration(threads=1))
-    for resident in (True, False):
-        changed = hub_pb2.SessionChanged(session=session, resident=resident, model_load_s=0.1)
-        await agent.control.write(hub_pb2.AgentControl(session_changed=changed))
-        await caller.until(partial(lists_sessions, expected=resident))
-
-
 async def test_unprofiled_engine_is_measured_and_then_profiled(
     new_agent: NewAgent, caller: Caller
 ) -> None:
@@ -344,16 +296,3 @@ async def test_unprofiled_engine_is_measured_and_then_profiled(
         job = await ended(caller, await submit(caller, queries=100))
         assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert list((await caller.workers(1))[0].unprofiled) == []
-
-
-async def test_newer_engine_version_runs_once_the_older_one_has_left(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent
-) -> None:
-    newer = new_agent("newer")
-    newer.register.engines[0].version = "2"
-    async with newer:
-        await caller.workers(2)
-        await agent.disconnect()
-        job = await ended(caller, await submit(caller))
-    assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
-    assert {each.worker_id for each in job.executions} == {"newer"}

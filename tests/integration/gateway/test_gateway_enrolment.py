@@ -77,21 +77,6 @@ async def test_enrolled_worker_joins_again_with_its_secret_only(
     await refused(with_proof(new_agent("w1"), secret="x" * 32), grpc.StatusCode.UNAUTHENTICATED)
 
 
-async def test_one_of_two_agents_with_the_same_token_joins(
-    config: GatewaySettings, caller: Caller, new_agent: NewAgent
-) -> None:
-    token = token_for(config)
-    agents = [with_proof(new_agent(name), token, secret=name * 16) for name in ("w1", "w2")]
-    outcomes = await asyncio.gather(*(a.connect() for a in agents), return_exceptions=True)
-    [failure] = [each for each in outcomes if each is not None]
-    assert isinstance(failure, grpc.aio.AioRpcError)
-    assert failure.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert "was used by worker" in (failure.details() or "")
-    assert len(await caller.workers(1)) == 1
-    for agent in agents:
-        await agent.disconnect()
-
-
 @pytest.mark.parametrize("instance", ["", "honest", "rogue"])
 async def test_live_worker_is_not_replaced_by_one_without_its_secret(
     config: GatewaySettings,

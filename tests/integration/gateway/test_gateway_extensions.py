@@ -54,18 +54,6 @@ async def test_response_has_timings_on_request(caller: Caller, a_request: Reques
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_responses_have_timings_on_request(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    requests = [a_request(id="a", parameters=flag("synergai_timings")), a_request(id="b")]
-    call = caller.oip.ModelStreamInfer(iter(requests), timeout=30)
-    answers = {answer.infer_response.id: answer.infer_response async for answer in call}
-    call.cancel()
-    assert "synergai_queue_us" in answers["a"].parameters
-    assert not answers["b"].parameters
-
-
-@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("tenant", ["", "lab"])
 async def test_tenant_comes_from_metadata_or_request_parameters(
     caller: Caller, a_request: RequestFactory, tenant: str, monkeypatch: pytest.MonkeyPatch
@@ -116,17 +104,6 @@ async def test_stream_ends_at_the_first_error_on_request(
         await read_all(call, answers)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert all(not answer.error_message for answer in answers)
-
-
-@pytest.mark.usefixtures("agent")
-async def test_final_response_is_marked_only_on_request(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    asks_not = flag("triton_enable_empty_final_response", value=False)
-    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=30)
-    (answer,) = [answer async for answer in call]
-    call.cancel()
-    assert not answer.infer_response.parameters
 
 
 async def test_engine_without_a_worker_is_retryable(

@@ -7,7 +7,6 @@ import gzip
 import json
 import math
 import random
-import struct
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -115,35 +114,6 @@ async def test_json_tensors_are_answered_with_json(gateway: Gateway) -> None:
     ]
     assert (await call(gateway, "/v2/models/echo/versions/1/infer", tensor())).status == 200
     assert (await call(gateway, "/v2/models/echo/versions/2/infer", tensor())).status == 404
-
-
-@pytest.mark.usefixtures("agent")
-async def test_binary_tensors_are_answered_with_binary_data(gateway: Gateway) -> None:
-    header = json.dumps(
-        {
-            "parameters": {"binary_data_output": True},
-            "inputs": [
-                {
-                    "name": "x",
-                    "datatype": "FP32",
-                    "shape": [3],
-                    "parameters": {"binary_data_size": 12},
-                }
-            ],
-        }
-    ).encode()
-    data = struct.pack("<3f", 1, 2, 3)
-    length = f"Inference-Header-Content-Length: {len(header)}"
-    for body, lines in (
-        (header + data, (length,)),
-        (gzip.compress(header + data, mtime=0), (length, "Content-Encoding: gzip")),
-    ):
-        answer = await call(gateway, INFER, body, *lines)
-        assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
-        json_bytes = int(answer.headers["inference-header-content-length"])
-        [output] = json.loads(answer.body[:json_bytes])["outputs"]
-        assert output["parameters"] == {"binary_data_size": 12}
-        assert answer.body[json_bytes:] == data
 
 
 @pytest.mark.parametrize(
@@ -302,18 +272,6 @@ async def test_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None
         answer = await connection.answer()
     assert answer.status == 413
     assert "--max-message-bytes" in answer.error
-
-
-async def test_chunked_body_is_refused_at_the_limit(tmp_path: Path) -> None:
-    async with (
-        Gateway(config_in(tmp_path, max_message_bytes=1 << 20)) as gateway,
-        connected(gateway) as connection,
-    ):
-        head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        connection.writer.write(head.encode())
-        for _ in range(17):
-            connection.writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
-        assert (await connection.answer()).status == 413
 
 
 async def test_slow_body_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

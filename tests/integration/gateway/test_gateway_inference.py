@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2
 from synergai.explanations.facts import Explanation
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
-from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
+from synergai.v1 import fleet_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
 from tests.integration.gateway.conftest import both_servers
-from tests.message_fields import RequestFactory, RequestFields
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
@@ -32,15 +32,6 @@ HEALTH = "/grpc.health.v1.Health/Check"
 
 def parameter(**value: int) -> dict[str, oip.InferParameter]:
     return {name: oip.InferParameter(int64_param=number) for name, number in value.items()}
-
-
-async def test_response_is_forwarded_unchanged(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=30)
-    assert response.id == "a"
-    assert response.raw_output_contents == [b"\0\0\x80\x3f" * 3]
-    assert agent.assignments[0].count == 1
 
 
 async def test_request_is_forwarded_unchanged(
@@ -141,30 +132,6 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
     assert [(t.name, t.datatype, list(t.shape)) for t in engine.inputs] == [("x", "FP32", [-1])]
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"model_name": "unknown"}, "NOT_FOUND"),
-        ({"model_name": ""}, "NOT_FOUND"),
-        ({"model_version": "2"}, "NOT_FOUND"),
-        ({"raw_input_contents": [b"123"]}, "INVALID_ARGUMENT"),
-        ({"raw_input_contents": []}, "INVALID_ARGUMENT"),
-        ({"parameters": parameter(timeout=-1)}, "INVALID_ARGUMENT"),
-        (
-            {"parameters": {"timeout": oip.InferParameter(string_param="soon")}},
-            "INVALID_ARGUMENT",
-        ),
-        ({"parameters": parameter(sequence_id=7)}, "UNIMPLEMENTED"),
-    ],
-)
-async def test_invalid_request_is_rejected(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, change: RequestFields, code: str
-) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=30))
-    assert failure.code() is grpc.StatusCode[code]
-    assert not agent.assignments
-
-
 async def test_faulty_engine_is_a_failed_precondition(
     new_agent: NewAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
@@ -211,17 +178,6 @@ async def test_clients_deadline_ends_the_request_and_stops_its_work(
     await agent.until(lambda: len(agent.stops) == len(agent.assignments) == 1)
 
 
-async def test_timeout_parameter_is_a_deadline_in_microseconds(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    agent.answer = agent.hold
-    request = a_request(parameters=parameter(timeout=100_000))
-    failure = await caller.failure(caller.oip.ModelInfer(request, timeout=10))
-    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert "deadline passed" in (failure.details() or "")
-    await agent.until(lambda: len(agent.stops) == 1)
-
-
 async def test_cancelled_request_frees_its_room_at_once(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
@@ -233,34 +189,6 @@ async def test_cancelled_request_frees_its_room_at_once(
     await agent.until(lambda: agent.stops >= {a.id for a in agent.assignments})
     agent.answer = agent.complete
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
-
-
-@pytest.mark.parametrize(
-    ("fault", "code"),
-    [
-        (hub_pb2.FAULT_BAD_INPUT, grpc.StatusCode.INVALID_ARGUMENT),
-        (hub_pb2.FAULT_RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ],
-)
-async def test_fault_of_a_query_is_reported_with_its_reason(
-    agent: FakeAgent,
-    caller: Caller,
-    a_request: RequestFactory,
-    fault: hub_pb2.Fault.ValueType,
-    code: grpc.StatusCode,
-) -> None:
-    async def refuse(assignment: hub_pb2.Assignment) -> None:
-        await agent.end(
-            assignment,
-            outcome=hub_pb2.OUTCOME_FAILED,
-            fault=fault,
-            detail="x must not be zero",
-        )
-
-    agent.answer = refuse
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
-    assert failure.code() is code
-    assert failure.details() == "x must not be zero"
 
 
 async def test_worker_failure_is_reported_to_the_client_by_id_only(
@@ -355,17 +283,6 @@ async def test_stream_marks_the_final_response_on_request(
     assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]
 
 
-async def test_cancelled_stream_stops_its_assignments(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    agent.answer = agent.hold
-    call = caller.oip.ModelStreamInfer(timeout=10)
-    await call.write(a_request())
-    await agent.until(lambda: len(agent.assignments) == 1)
-    call.cancel()
-    await agent.until(lambda: len(agent.stops) == 1)
-
-
 @pytest.mark.usefixtures("agent")
 async def test_health_covers_the_gateway_and_each_engine(caller: Caller) -> None:
     async def check(service: str) -> int:
@@ -398,16 +315,3 @@ async def test_health_watcher_is_notified_when_an_engine_is_unloaded(caller: Cal
     second = await read_message(call, health_pb2.HealthCheckResponse)
     assert second.status == health_pb2.HealthCheckResponse.NOT_SERVING
     call.cancel()
-
-
-@pytest.mark.usefixtures("agent")
-async def test_engine_that_differs_between_workers_is_faulty(
-    caller: Caller, new_agent: NewAgent
-) -> None:
-    other = new_agent("w2")
-    other.register.engines[0].inputs[0].CopyFrom(
-        common_pb2.TensorSpec(name="z", datatype="INT8", shape=[1])
-    )
-    async with other:
-        workers = await caller.workers(2)
-    assert [bool(worker.engines[0].fault) for worker in workers] == [False, True]

@@ -25,7 +25,7 @@ from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 
 def spec(
@@ -93,26 +93,6 @@ async def test_watch_shows_progress_and_ends_with_the_job(agent: FakeAgent, call
     assert seen[-1] == (jobs_pb2.JOB_STATE_SUCCEEDED, 10)
 
 
-async def test_running_job_probes_a_worker_that_joins_without_a_profile(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent
-) -> None:
-    async def start_and_hold(assignment: hub_pb2.Assignment) -> None:
-        started = hub_pb2.Started(assignment_id=assignment.id)
-        await agent.report(hub_pb2.WorkReports(started=[started]))
-        await agent.hold(assignment)
-
-    agent.answer = start_and_hold
-    job = await submit(caller, spec(100_000))
-    await agent.until(lambda: len(agent.assignments) == 1)
-    joining = new_agent("w2")
-    joining.register.worker_class = "unknown"
-    async with joining:
-        await joining.until(lambda: len(joining.assignments) == 1)
-        await agent.until(lambda: len(agent.assignments) == 2)
-        [probe] = joining.assignments
-        assert (probe.job_id, probe.count) == (job.id, 16)
-
-
 async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, caller: Caller) -> None:
     async def a_part(assignment: hub_pb2.Assignment) -> None:
         await agent.progress(assignment, done=4)
@@ -126,17 +106,6 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, call
     await agent.until(lambda: len(agent.stops) == 1)
     again = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=30)
     assert again == cancelled
-
-
-@pytest.mark.usefixtures("agent")
-async def test_same_key_gives_the_same_job_and_another_specification_is_refused(
-    caller: Caller,
-) -> None:
-    jobs = await asyncio.gather(*(submit(caller, key="k") for _ in range(5)))
-    assert len({job.id for job in jobs}) == 1
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await submit(caller, spec(11), key="k")
-    assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
 @pytest.mark.usefixtures("agent")

@@ -103,16 +103,3 @@ async def test_metrics_follow_the_naming_conventions(
         assert values[f"synergai_{kind}_run_seconds_count", "echo"] == 1
         assert values[f"synergai_{kind}_queue_seconds_count", "echo"] == 1
         assert values[f"synergai_{kind}_deadline_violations_total", "echo"] == 0
-
-
-async def test_metrics_and_health_are_served_over_http(
-    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
-) -> None:
-    await caller.oip.ModelInfer(a_request(), timeout=30)
-    assert agent.assignments
-    status, body = await http_get(gateway.http_address, "/metrics")
-    assert status == 200
-    assert 'synergai_requests_total{engine="echo",outcome="ok"} 1.0' in body
-    assert "synergai_workers 1.0" in body
-    assert await http_get(gateway.http_address, "/healthz") == (200, "serving\n")
-    assert (await http_get(gateway.http_address, "/other"))[0] == 404

@@ -11,8 +11,7 @@ import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.oip import inference_pb2 as oip
-from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
+from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.calls import raw_unary
 from tests.message_fields import RequestFactory
@@ -44,29 +43,6 @@ async def state(caller: Caller, name: str = "echo") -> str:
     return str(found)
 
 
-@pytest.mark.usefixtures("agent")
-async def test_configuration_is_the_engines(caller: Caller) -> None:
-    request = model_config_pb2.ModelConfigRequest(name="echo")
-    config = (await caller.oip.ModelConfig(request)).config
-    assert (config.name, config.backend, config.max_batch_size) == ("echo", "test", 0)
-    request.version = "9"
-    failure = await caller.failure(caller.oip.ModelConfig(request))
-    assert failure.code() is grpc.StatusCode.NOT_FOUND
-
-
-@pytest.mark.usefixtures("agent")
-async def test_statistics_count_what_was_answered(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    for _ in range(3):
-        await caller.oip.ModelInfer(a_request(), timeout=30)
-    answer = await caller.oip.ModelStatistics(statistics_pb2.ModelStatisticsRequest())
-    (model,) = answer.model_stats
-    assert (model.name, model.inference_count) == ("echo", 3)
-    assert model.inference_stats.success.count == 3
-    assert model.inference_stats.success.ns > 0
-
-
 async def test_index_lists_every_engine_and_why_it_is_not_ready(
     caller: Caller, new_agent: NewAgent
 ) -> None:
@@ -86,34 +62,12 @@ async def test_index_lists_every_engine_and_why_it_is_not_ready(
     assert [model.name for model in ready.models] == ["echo"]
 
 
-async def test_index_and_metadata_say_that_an_engine_is_unverified(
-    caller: Caller, new_agent: NewAgent
-) -> None:
-    agent = new_agent("w1")
-    agent.register.engines[0].unverified = "it fails on synthetic inputs"
-    async with agent:
-        await caller.workers(1)
-        (model,) = (
-            await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
-        ).models
-        metadata = await caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"))
-    assert (model.state, model.reason) == ("READY", "unverified: it fails on synthetic inputs")
-    assert metadata.properties["unverified"] == "it fails on synthetic inputs"
-
-
 async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) -> None:
     answer = await caller.oip.RepositoryModelLoad(load(), timeout=30)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
     (worker,) = await caller.workers(1)
     assert [session.engine for session in worker.sessions] == ["echo"]
     assert agent.loads == list(worker.sessions)
-
-
-async def test_failed_load_reports_the_reason(agent: FakeAgent, caller: Caller) -> None:
-    agent.cannot_load = "it needs\nmore memory"
-    failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=30))
-    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "it needs more memory" in (failure.details() or "")
 
 
 async def test_load_uses_another_configuration_if_one_cannot_be_used(
@@ -147,23 +101,6 @@ async def test_unusable_configuration_of_an_unknown_engine_ends_the_connection(
     await agent.control.write(hub_pb2.AgentControl(configurations_unusable=changed))
     await asyncio.wait_for(agent.ended.wait(), 30)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    await caller.oip.RepositoryModelLoad(load(), timeout=30)
-    await caller.oip.RepositoryModelUnload(unload(), timeout=30)
-    await caller.until(lambda worker: not worker.sessions)
-    assert [session.engine for session in agent.unloads] == ["echo"]
-    assert not (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"))).ready
-    assert await state(caller) == "UNAVAILABLE"
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
-    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "load it first" in (failure.details() or "")
-    await caller.oip.RepositoryModelLoad(load(), timeout=30)
-    assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
-    assert await state(caller) == "READY"
 
 
 async def test_unloaded_engine_stays_unloaded_across_restarts(
@@ -201,34 +138,9 @@ async def test_requests_accepted_before_an_unload_complete(
     assert len(await answers) == 3
 
 
-async def test_load_parameters_are_unimplemented(caller: Caller) -> None:
-    parameter = repository_pb2.ModelRepositoryParameter(string_param="{}")
-    request = load(parameters={"config": parameter})
-    failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=30))
-    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "model directories" in (failure.details() or "")
-
-
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
 async def test_kserve_messages_of_the_same_calls_work(caller: Caller, method: str) -> None:
     named = b"\x0a\x04echo"  # KServe's message has the model's name as its first field
     answer = await raw_unary(caller.channel, f"{SERVICE}/{method}")(named, timeout=30)
     assert answer == named + b"\x10\x01"
-
-
-@pytest.mark.parametrize(
-    ("method", "text"),
-    [
-        ("CudaSharedMemoryRegister", "raw_input_contents"),
-        ("TraceSetting", "synergai_timings"),
-        ("LogSettings", "--log-level"),
-        ("Mistyped", "does not serve the method"),
-    ],
-)
-async def test_unimplemented_calls_name_the_alternative(
-    caller: Caller, method: str, text: str
-) -> None:
-    failure = await caller.failure(raw_unary(caller.channel, f"{SERVICE}/{method}")(b""))
-    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert text in (failure.details() or "")

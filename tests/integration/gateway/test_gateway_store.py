@@ -20,7 +20,7 @@ from gateway.server import Gateway
 from gateway.store.pushes import PushKey
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
-from synergai.errors import Cancelled, Conflict, InvalidInput, NotFound
+from synergai.errors import Cancelled, InvalidInput, NotFound
 from synergai.models.package import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
@@ -125,28 +125,6 @@ async def test_placement_selects_by_class_label_and_id_and_may_change(
             await agents["a"].fetch(package.manifest.model_sha256)
         with pytest.raises(NotFound):
             await client.remove_engine("net", 1)
-
-
-async def test_versions_do_not_change_and_what_is_stored_is_not_sent_again(
-    client: Client, tmp_path: Path
-) -> None:
-    first = await push(client, pack(folder(tmp_path / "net"), "net", 1))
-    assert await push(client, pack(folder(tmp_path / "net"), "net", 1)) == first
-    changed = pack(folder(tmp_path / "other", b"changed"), "net", 1)
-    with pytest.raises(Conflict, match="versions do not change"):
-        await push(client, changed)
-    sent: list[tuple[int, int]] = []
-    await client.push_engine(
-        "net",
-        2,
-        changed.manifest.encode(),
-        changed.paths,
-        on_progress=lambda done, total: sent.append((done, total)),
-    )
-    assert sent[0][0] == (tmp_path / "other" / "engine.toml").stat().st_size
-    content = await client.stored_engines()
-    assert [(each.engine, each.version) for each in content.engines] == [("net", 1), ("net", 2)]
-    assert content.used_bytes < first.size + 3000
 
 
 async def test_version_above_those_of_the_store_gets_no_requests_by_default(

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.protocol.oip_stream import cancel_request
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
@@ -39,13 +39,6 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
     response = await read_message(call, oip.ModelStreamInferResponse)
     assert (response.infer_response.id, response.error_message) == ("next", "")
     call.cancel()
-
-
-async def test_malformed_window_is_rejected(caller: Caller) -> None:
-    call = caller.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, "many"),), timeout=30)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_open_stream_does_not_delay_the_shutdown(

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
-from synergai.v1 import hub_pb2, jobs_pb2
+from synergai.v1 import jobs_pb2
 from tests.integration.gateway.conftest import (
     Caller,
     FakeAgent,
@@ -224,43 +224,3 @@ async def test_queries_of_a_streamed_job_are_read_at_the_tenants_rate(
     answers = [answer async for answer in call]
     assert answers[-1].job.state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert answers[-1].job.queries_done == 25
-
-
-async def test_changed_quota_applies_at_once(
-    caller: Caller, gateway: Gateway, table: Path, agent: FakeAgent
-) -> None:
-    async def never(_: hub_pb2.Assignment) -> None:
-        await asyncio.Event().wait()
-
-    agent.answer = never
-    await change(gateway, table, {**QUOTAS, "rate": "requests_in_flight = 1"})
-    running = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
-    await until(lambda: gateway.app.admission.requests, 0.005)
-    call = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
-    assert "requests_in_flight = 1" in ((await caller.failure(call)).details() or "")
-    running.cancel()
-    await until(lambda: not gateway.app.admission.requests, 0.005)
-    again = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"), timeout=0.5)
-    assert (await caller.failure(again)).code() is CODE.DEADLINE_EXCEEDED
-
-
-async def test_flood_of_one_tenant_is_refused_and_another_is_served(
-    caller: Caller, gateway: Gateway
-) -> None:
-    noisy, quiet = bearer("rate"), bearer("free")
-    await caller.oip.ModelInfer(infer_request(), metadata=noisy)
-    streams = [caller.oip.ModelStreamInfer(metadata=noisy) for _ in range(2)]
-    for stream in streams:
-        for _ in range(10):
-            await stream.write(infer_request())
-        await stream.done_writing()
-    flood = [
-        caller.failure(caller.oip.ModelInfer(infer_request(), metadata=noisy)) for _ in range(30)
-    ]
-    served = [caller.oip.ModelInfer(infer_request(), metadata=quiet) for _ in range(30)]
-    errors, _ = await asyncio.gather(asyncio.gather(*flood), asyncio.gather(*served))
-    assert {error.code() for error in errors} == {CODE.RESOURCE_EXHAUSTED}
-    messages = [answer.error_message for stream in streams async for answer in stream]
-    assert len(messages) == 20
-    assert all("requests_per_s" in message for message in messages)
-    assert gateway.app.admission.rejections == {("rate", "requests_per_s"): 50}

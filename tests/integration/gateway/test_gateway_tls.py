@@ -75,28 +75,6 @@ async def joined(client: synergai.Client) -> list[str]:
     return [worker.id for worker in workers]
 
 
-async def test_client_and_agent_that_trust_the_authority_connect(
-    encrypted: Gateway, tmp_path: Path
-) -> None:
-    (tmp_path / "models").mkdir()
-    agent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "synergai", "agent", "--gateway", encrypted.hub_address),
-        *("--models", str(tmp_path / "models"), "--state", str(tmp_path / "agent")),
-        *("--worker-id", "w1", "--power", "none", "--tls-ca", str(CA)),
-        *("--tls-cert", str(FILES / "agent.pem"), "--tls-key", str(FILES / "agent.key")),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with (
-            asyncio.timeout(20),
-            synergai.Client(encrypted.address, tls_ca=CA) as client,
-        ):
-            assert await joined(client) == ["w1"]
-    finally:
-        agent.kill()
-        await agent.wait()
-
-
 @pytest.mark.usefixtures("agent_over_tls")
 @pytest.mark.parametrize("values", [1, 1_000_000])
 async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
@@ -247,15 +225,6 @@ def test_processes_work_and_stop_over_tls(tmp_path: Path) -> None:
         assert asyncio.run(infer()) == [2.0, 4.0]
     assert "did not receive the last reports" not in fleet.log("w1").read_text()
     assert "Traceback" not in fleet.log("w1").read_text() + fleet.log("gateway").read_text()
-
-
-@pytest.mark.parametrize("authority", [None, FILES / "other.pem"])
-async def test_client_that_does_not_trust_the_certificate_gets_nowhere(
-    encrypted: Gateway, authority: Path | None
-) -> None:
-    async with synergai.Client(encrypted.address, tls_ca=authority, attempts=1) as client:
-        with pytest.raises(Unavailable):
-            await client.workers()
 
 
 @pytest.mark.parametrize("name", [None, "other"])
