@@ -16,7 +16,7 @@ from gateway.http.app import cancelled_on_disconnect, chosen_id
 from gateway.http.errors import json_response
 from gateway.passage.middleware import peer_of
 from gateway.requests.parameters import TENANT_METADATA, checked_tenant
-from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported
+from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
@@ -198,10 +198,7 @@ def _timeout_s(request: Request) -> float | None:
         return None
     if _TIMEOUT.fullmatch(text) is None:
         raise InvalidInput(f"the header {TIMEOUT_HEADER} must be a number, not {text!r}")
-    timeout_s = float(text) / 1e3
-    if not timeout_s:
-        raise DeadlineExceeded("the deadline had passed when the request arrived")
-    return timeout_s
+    return float(text) / 1e3
 
 
 def _json_length(request: Request) -> int | None:

@@ -56,6 +56,7 @@ _MAX_NAME: Final = 200
 """Characters that are kept of the name of an unknown engine."""
 _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
     (Infeasible, None),
+    (DeadlineExceeded, "impossible"),
     (QuotaExceeded, "quota"),
     (Overloaded, "refused"),
     (VersionNotFound, "version"),

@@ -18,6 +18,7 @@ from gateway.http import bodies, connections
 from gateway.http.connections import LimitedConnection
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
+from synergai.v1 import fleet_pb2
 from tests.calls import raw_unary
 from tests.integration.gateway.conftest import config_in
 
@@ -186,6 +187,13 @@ async def test_engine_without_worker_is_unavailable_for_now(gateway: Gateway) ->
     answer = await call(gateway, INFER, tensor())
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert answer.error
+
+
+@pytest.mark.usefixtures("agent")
+async def test_request_that_arrives_late_is_explained(gateway: Gateway, caller: Caller) -> None:
+    await call(gateway, INFER, tensor(), "synergai-timeout-ms: 0", "request-id: frame-8")
+    answer = await caller.fleet.Explain(fleet_pb2.ExplainRequest(id="frame-8"))
+    assert "Refused: the deadline had passed when the request arrived." in answer.json
 
 
 async def test_infeasible_request_is_rejected_for_now(gateway: Gateway, agent: FakeAgent) -> None:
