@@ -122,6 +122,8 @@ class SchedulerCore:
             self._decisions.schedule()
         elif state.policy.rebalances:
             self._decisions.rebalance()
+        if isinstance(event, events.JobArrived) and state.policy.rebalances:
+            self._decisions.abort_for(event.job)
         if now >= self._residency.due_at:
             self._residency.plan()
         commands = state.commands.copy()

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from synergai.runtime.plugins import Registry
 from synergai.scheduling.queue.job_queue import JobQueue
+from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
 from synergai.scheduling.state.loads import Loads
@@ -228,8 +229,15 @@ class View:
         return [each for each in found if self.takes(each.worker, job, each.estimate)]
 
     def takes(self, worker: WorkerRecord, job: JobRecord, estimate: Estimate) -> bool:
-        """Return whether an available worker takes the job's queries, in view of its batches."""
+        """Return whether an available worker takes the job's queries, in view of its batches.
+
+        A long query gains nothing from being sent ahead of time, and what arrives meanwhile would
+        wait behind it.
+        """
         in_batches = job.shares_batches and bool(estimate.entry.batch_qps)
+        waits = estimate.session in worker.concurrent or bool(job.is_request and worker.leases)
+        if waits and not in_batches and estimate.per_query_s >= LONG_S:
+            return False
         return worker.accepts(job.job.engine, in_batches=in_batches, now=self.now)
 
     def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:

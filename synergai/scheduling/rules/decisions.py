@@ -16,7 +16,7 @@ from synergai.scheduling.state.records import MEASURED_S, is_brief
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from synergai.domain import JobId
+    from synergai.domain import Job, JobId
     from synergai.scheduling.policy import Decision
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.interleaving import Interleaver, Interruption
@@ -86,6 +86,17 @@ class Decisions:
         if self._leases:
             self._execute(self._state.policy.decide(self._state))
         self._stop_for_probes()
+
+    def abort_for(self, job: Job) -> None:
+        """Abort the long query that alone makes a job late that has just arrived."""
+        record = self._jobs.by_id.get(job.id)
+        if record is None or record.is_request or self._state.settings.strict:
+            return
+        completes_at = self._jobs.expected_completion(job.id)
+        if completes_at is None or completes_at <= job.deadline:
+            return
+        if (lease := self._interleaver.query_in_the_way(record)) is not None:
+            self._leases.stop(lease, abort=True)
 
     def _stop_for_probes(self) -> None:
         """Stop running jobs where they would measure an unprofiled engine."""

@@ -5,9 +5,10 @@ that finds no free worker therefore stops the job, runs next, and the rest of th
 again behind it. Three limits protect the job: its priority must not be higher, it must still meet
 its deadline, and it advances after a few requests at the latest.
 
-A long query, of a job or of a request, is aborted if a request can meet its deadline only so, or if
-it has just begun. Its work is lost, so a worker aborts no more than one query in advance, and in
-the long run loses a small share of the time of long queries (see `LOST_SHARE`).
+A long query, of a job or of a request, is aborted if a request, or a job that has just arrived, can
+meet its deadline only so, or for any request if it has just begun. Its work is lost, so a worker
+aborts no more than one query in advance, and in the long run loses a small share of the time of
+long queries (see `LOST_SHARE`).
 """
 
 from __future__ import annotations
@@ -125,6 +126,33 @@ class Interleaver:
             if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
                 history.unabortable.add(lease.assignment.engine)
 
+    def query_in_the_way(self, job: JobRecord) -> Lease | None:
+        """Return the long query to abort now so that a job meets its deadline, and note the loss.
+
+        The job is next on that worker: the policy has stopped what runs there, or it is the last
+        query of its assignment.
+        """
+        now = self._state.now
+        for worker in self._state.serving(job.job.engine)[:MAX_WORKERS]:
+            head = worker.head
+            if head is None or not head.runs_long_query():
+                continue
+            if not head.stopping and head.remaining > head.rows:
+                continue
+            behind = [lease for lease in worker.leases.values() if lease is not head]
+            cost_s = sum(lease.expected_s for lease in behind)
+            if job.pending.total:
+                estimate = self._state.best_estimate(job, worker)
+                if estimate is None:
+                    continue
+                cost_s += self._state.setup_s(job, worker, estimate)
+                cost_s += job.pending.total * self._state.per_query_s(job, worker, estimate)
+            aborted = self._aborted(job, worker, head.query_left_s(now), cost_s)
+            if aborted is not None:
+                self._histories[worker.index].lost_s += head.query_spent_s(now)
+                return head
+        return None
+
     def before_policy(self) -> Iterator[Interruption]:
         """Yield interruptions for the requests that no available worker serves.
 
@@ -232,7 +260,7 @@ class Interleaver:
             if estimate is None:
                 return None
             cost_s = estimate.per_query_s + estimate.transfer_s
-            if not worker.leases:
+            if not worker.leases and estimate.session not in worker.concurrent:
                 idle_s = min(idle_s, cost_s, 1.0 / estimate.entry.qps)
                 continue
             workers.append(worker)
@@ -246,7 +274,8 @@ class Interleaver:
                 wait_s = self._delay_s(worker)
             else:
                 yields = interruptible and len(worker.leases) == worker.requests
-                wait_s = worker.free_at(now) - now
+                free_at = max(worker.free_at(now), worker.session_free_at(estimate.session, now))
+                wait_s = free_at - now
                 waits = True
             if not math.isfinite(wait_s):
                 return None

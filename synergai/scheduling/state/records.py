@@ -453,8 +453,16 @@ class WorkerRecord:
         """Return the expected seconds until it starts a further request of this cost."""
         if not self.may_run_concurrently(estimate):
             return self.free_at(now) - now
-        others = self.concurrent.get(estimate.session, {})
-        return sum(lease.expected_s for lease in others.values())
+        return self.session_free_at(estimate.session, now) - now
+
+    def session_free_at(self, session: Session, now: float) -> float:
+        """Return when its concurrent assignments in a session are expected to be over."""
+        leases = self.concurrent.get(session)
+        if not leases:
+            return now
+        first, *others = leases.values()
+        began_at = now if first.head_at is None else first.head_at
+        return max(now, began_at + first.expected_s) + sum([each.expected_s for each in others])
 
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over.
@@ -470,7 +478,7 @@ class WorkerRecord:
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""
         if lease.assignment.concurrent:
-            return now + sum(each.expected_s for each in self.concurrent[lease.session].values())
+            return self.session_free_at(lease.session, now)
         at = max(self.head_ends_at, now)
         for each in self.leases.values():
             if not each.is_head:

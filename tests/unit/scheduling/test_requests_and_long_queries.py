@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from collections import deque
 
 import pytest
 
-from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerClass
+from synergai.domain import AssignmentId, EngineName, JobId, Outcome, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -16,7 +17,6 @@ from synergai.scheduling.events import (
     Event,
     Expire,
     Finish,
-    JobArrived,
     QueriesDone,
     Stop,
     TimePassed,
@@ -33,13 +33,16 @@ CLASS = WorkerClass("box")
 LONG_QUERIES_S = (0.1, 1.0, 3.0, 10.0)
 LONG_REQUESTS = 32
 """So many keep the worker busy during a trial, even the shortest of them."""
+ARRIVALS = (None, 0.0, SHORT_S / 2, 1.5 * SHORT_S)
+"""Seconds between the arrivals of short requests; see `Trial.met`."""
 
 
 class Box:
     """A core, a worker that runs assignments one after the other, and a clock.
 
     Attributes:
-        answers: seconds from arrival to answer of the short requests; infinite if they expired.
+        answers: seconds from arrival to the end of short requests and jobs; infinite if they
+            expired.
         refused: how many requests the gateway refused.
         lost_s: time spent on queries that were aborted.
     """
@@ -62,6 +65,7 @@ class Box:
         self._began = 0.0
         self._ends_at = math.inf
         self._stopping: set[int] = set()
+        self._events = deque[Event]()
         self._handle(WorkerJoined(new_worker("box", CLASS, self.seconds)))
 
     # --- clients --------------------------------------------------------------------------
@@ -78,6 +82,13 @@ class Box:
         """Send a short request; return None if it is refused."""
         return self._submit(SHORT, deadline_s)
 
+    def submit(self, queries: int, deadline: float) -> JobId:
+        """Submit a job of short queries."""
+        arrived = new_job("urgent", SHORT, queries, self.now, deadline=deadline)
+        self._arrived[arrived.job.id] = self.now
+        self._handle(arrived)
+        return arrived.job.id
+
     def _submit(self, engine: EngineName, deadline_s: float) -> JobId | None:
         name = f"{engine}-{next(self._numbers)}"
         arrived = new_request(name, engine, self.now, deadline=self.now + deadline_s)
@@ -93,7 +104,7 @@ class Box:
         return job.id
 
     def wait(self, job_id: JobId) -> float:
-        """Let time pass until a short request has ended; return the seconds since it arrived."""
+        """Let time pass until a request or job has ended; return the seconds since it arrived."""
         while job_id not in self.answers:
             self._step(math.inf)
         return self.answers[job_id]
@@ -147,8 +158,11 @@ class Box:
         self._ends_at = self.now + self.seconds[self._queue[0].engine]
 
     def _handle(self, event: Event) -> None:
-        for command in self.core.handle(event, self.now):
-            self._execute(command)
+        """Let the core handle an event, then those that follow from its commands."""
+        self._events.append(event)
+        while self._events:
+            for command in self.core.handle(self._events.popleft(), self.now):
+                self._execute(command)
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -172,7 +186,7 @@ class Box:
         for assignment in self._queue:
             if assignment.id == assignment_id:
                 self._queue.remove(assignment)
-                self._handle(AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
+                self._events.append(AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
                 return
 
 
@@ -213,14 +227,19 @@ class Trial:
         assert job_id is not None
         return box.wait(job_id)
 
-    def met(self, deadline_s: float, *, burst: bool) -> int:
-        """Return how many of 20 requests meet their deadline."""
+    def met(self, deadline_s: float, apart_s: float | None) -> int:
+        """Return how many of 20 requests meet their deadline.
+
+        They arrive some seconds apart, or each when the one before it has been answered.
+        """
         box, sent = self.box, list[JobId]()
         for _ in range(20):
             if job_id := self.ask(deadline_s):
                 sent.append(job_id)
-                if not burst:
+                if apart_s is None:
                     box.wait(job_id)
+                else:
+                    box.wait_until(box.now + apart_s)
             else:
                 assert self.without_deadline_s() > deadline_s, "in time without a deadline"
                 box.wait_until(box.now + 0.05)
@@ -232,19 +251,19 @@ class Trial:
 def test_no_request_is_refused_that_would_be_answered_in_time_without_a_deadline(
     policy: str, long_s: float
 ) -> None:
-    for burst in (False, True):
+    for apart_s in ARRIVALS:
         for as_requests in (False, True):
-            Trial(policy, long_s, as_requests=as_requests).met(1.0, burst=burst)
+            Trial(policy, long_s, as_requests=as_requests).met(1.0, apart_s)
 
 
 @pytest.mark.parametrize("as_requests", [False, True])
-@pytest.mark.parametrize("burst", [False, True])
+@pytest.mark.parametrize("apart_s", ARRIVALS)
 @pytest.mark.parametrize("long_s", LONG_QUERIES_S)
 def test_malleable_meets_as_many_deadlines_as_edf(
-    long_s: float, *, burst: bool, as_requests: bool
+    long_s: float, apart_s: float | None, *, as_requests: bool
 ) -> None:
-    malleable = Trial("malleable", long_s, as_requests=as_requests).met(1.0, burst=burst)
-    edf = Trial("edf", long_s, as_requests=as_requests).met(1.0, burst=burst)
+    malleable = Trial("malleable", long_s, as_requests=as_requests).met(1.0, apart_s)
+    edf = Trial("edf", long_s, as_requests=as_requests).met(1.0, apart_s)
     assert malleable >= edf
     assert malleable == 20
 
@@ -253,10 +272,28 @@ def test_job_is_expected_to_begin_after_the_long_query_that_is_stopped_for_it() 
     box = Box("malleable", 4.4)
     box.run_long(as_requests=False)
     box.wait_until(0.5)
-    job = Job(id=JobId("urgent"), engine=SHORT, queries=100, arrival=0.5, deadline=3.5)
-    commands = box.core.handle(JobArrived(job, ready=100), 0.5)
-    assert [type(command) for command in commands] == [Stop, Dispatch]
-    assert box.core.expected_completion(job.id, 0.5) == pytest.approx(4.4 + 100 * SHORT_S)
+    job_id = box.submit(100, deadline=6.0)
+    assert box.core.expected_completion(job_id, 0.5) == pytest.approx(4.4 + 100 * SHORT_S)
+    assert box.wait(job_id) == pytest.approx(4.4 + 100 * SHORT_S - 0.5)
+    assert not box.lost_s
+
+
+@pytest.mark.parametrize("as_requests", [False, True])
+def test_long_query_is_aborted_for_a_job_that_is_in_time_only_so(*, as_requests: bool) -> None:
+    box = Box("malleable", 4.4)
+    box.run_long(as_requests=as_requests)
+    box.wait_until(0.5)
+    job_id = box.submit(100, deadline=3.5)
+    assert box.wait(job_id) == pytest.approx(ABORT_S + 100 * SHORT_S)
+    assert box.lost_s == pytest.approx(0.5 + ABORT_S)
+
+
+def test_long_query_is_not_aborted_for_a_job_that_is_late_anyway() -> None:
+    box = Box("malleable", 4.4)
+    box.run_long(as_requests=False)
+    box.wait_until(0.5)
+    box.wait(box.submit(100, deadline=1.4))
+    assert not box.lost_s
 
 
 def test_query_that_is_about_to_end_is_not_aborted_for_a_further_request() -> None:

@@ -25,6 +25,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
@@ -185,6 +186,21 @@ def test_request_that_has_become_long_waits() -> None:
         ended = AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=0.05)
         core.handle(ended, 0.05 * (number + 1))
     assert not short.concurrent
+
+
+def test_long_request_waits_for_the_one_that_runs_concurrently_in_its_session() -> None:
+    seconds = {LONG: 3.0, SHORT: 0.01}
+    entries = [new_entry(engine, CLASS, 1.0 / each) for engine, each in seconds.items()]
+    core = make_core(entries, [new_worker(BOX, CLASS, seconds, cores=2)])
+    [head] = send(core, "head", SHORT, 0.0)
+    [concurrent] = send(core, "long-0", LONG, 0.001)
+    assert concurrent.concurrent
+    assert not send(core, "long-1", LONG, 0.002)
+    assert not complete(core, head, 0.01)
+    behind_both_s = 3.001 - 0.5 + 3.0 / QUEUED_SHARE + 3.0
+    assert expected_answer_s(core, LONG, 0.5) == pytest.approx(behind_both_s)
+    [following] = complete(core, concurrent, 3.001)
+    assert following.job_id == "long-1"
 
 
 def test_request_that_waits_for_cores_is_not_overtaken() -> None:
