@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.search.state import SearchState
 from profiler.search.trials import Trial
-from synergai.profiles.pareto import front
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from profiler.search.belief import Prediction
     from profiler.search.costs import SearchPlan
-    from profiler.search.space import Row, SearchSpace
+    from profiler.search.space import SearchSpace
     from profiler.search.strategy import Strategy
     from profiler.search.trials import TrialResult
 
@@ -92,17 +91,3 @@ class Search:
                 metered = state.measures_power(row[1])
                 found[point] = prediction if metered else prediction._replace(watts=0.0)
         return found
-
-    def front(self, row: Row) -> list[int]:
-        """Return the measured points of a row on its front, or only the fastest without power."""
-        state = self.state
-        measured = [point for point in state.measured(row) if state.watts(point) > 0]
-        if not measured:
-            best = state.best(row)
-            return [] if best is None else [best]
-
-        def figures(point: int) -> tuple[float, float]:
-            qps = state.qps(point)
-            return qps, qps / state.watts(point)
-
-        return front(measured, figures)

@@ -12,7 +12,6 @@ from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.zoo.fetch import fetching
 from synergai.zoo.fetch.fetching import DOWNLOADS, is_fetched
-from synergai.zoo.fetch.published import PUBLISHED
 from tests.integration.fetch.colours import PATH, fetch_colours, file_names, publish_colours
 from tests.integration.fetch.web_server import Site
 
@@ -33,12 +32,6 @@ def test_fetched_engine_has_title_and_source(
     assert is_fetched("colours", models)
     assert file_names(models / DOWNLOADS) == []
     assert site.requests == [(PATH, None)]
-
-
-def test_table_names_each_engine_once_and_only_web_addresses() -> None:
-    assert len({file.name for file in PUBLISHED}) == len(PUBLISHED) == 12
-    assert all(file.url.startswith("https://") for file in PUBLISHED)
-    assert all(file.inputs and file.outputs for file in PUBLISHED if file.file.endswith(".pb"))
 
 
 def test_file_that_does_not_match_the_published_digest_is_deleted(
@@ -100,17 +93,6 @@ def test_existing_engine_is_replaced_only_on_request(
 
     fetch_colours(models, site, replace=True)
     assert is_fetched("colours", models)
-
-
-def test_corrupt_digest_file_is_reported(
-    site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish_colours(monkeypatch)
-    models.mkdir()
-    (models / "fetched.json").write_text("[1]")
-
-    with pytest.raises(InvalidInput, match=r"fetched\.json is corrupt: repair it"):
-        fetch_colours(models, site)
 
 
 def test_two_processes_do_not_download_the_same_file(

@@ -67,17 +67,6 @@ def test_download_without_a_strong_validator_is_not_resumed(
     assert [wanted for _, wanted in site.requests] == [None, None]
 
 
-def test_download_from_a_server_without_ranges_restarts(
-    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish_colours(monkeypatch)
-    site.supports_ranges, site.truncate_at = False, [500]
-
-    fetch_colours(models, site)
-
-    assert ModelDirectory(models).get("colours").file.read_bytes() == model
-
-
 def test_download_without_progress_fails(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ class Site:
         truncate_at: Maximum bytes sent by each of the next responses.
         extra_length: Difference between announced and real length; no length is announced if
             negative.
-        status: Status of responses from the start of the file.
         headers: Headers of every response.
         redirects: Target by path.
         requests: Path and range of each request.
@@ -27,7 +26,6 @@ class Site:
     supports_ranges: bool = True
     truncate_at: list[int] = field(default_factory=list)
     extra_length: int = 0
-    status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
     redirects: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
@@ -61,7 +59,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         )
         if begin:
             length["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
-        self.respond(206 if begin else site.status, site.headers | length)
+        self.respond(206 if begin else 200, site.headers | length)
         self.wfile.write(content[: site.truncate_at.pop(0)] if site.truncate_at else content)
 
     def respond(self, status: int, headers: dict[str, str]) -> None:

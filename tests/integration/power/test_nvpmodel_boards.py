@@ -1,6 +1,5 @@
 """All modes and faults of both boards, on their emulation with real processes."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -221,14 +220,3 @@ def test_clocks_pinned_by_jetson_clocks_are_pinned_again_after_a_switch(agx: Emu
         ["jetson_clocks", "--store"],
         ["jetson_clocks"],
     ]
-
-
-def test_the_emulated_program_reboots_only_if_the_prompt_is_confirmed(agx: EmulatedBoard) -> None:
-    """Check the emulation itself: confirming the prompt causes a reboot."""
-    agx.create_gpu_context()
-    program = str(agx.files.path("/usr/sbin/nvpmodel"))
-    for answer, rebooted in (("", False), ("no\n", False), ("YES\n", True)):
-        subprocess.run(
-            [program, "-m", "1"], input=answer, text=True, capture_output=True, check=False
-        )
-        assert agx.files.exists("/emulation/rebooted") is rebooted

@@ -85,13 +85,6 @@ def address(board: EmulatedBoard, tmp_path: Path) -> Iterator[Path]:
     thread.join(5)
 
 
-def test_an_allowed_mode_is_switched_to(board: EmulatedBoard) -> None:
-    answer = ask(board, b"MODE_30W_4CORE\n")
-    assert answer["mode"] == "MODE_30W_4CORE"
-    assert answer["seconds"] > 0
-    assert NvpmodelController(board.files).read() == Reading("MODE_30W_4CORE")
-
-
 def test_a_mode_that_is_not_on_the_list_is_refused(board: EmulatedBoard) -> None:
     assert ask(board, b"MAXN\n") == {
         "error": "refused",

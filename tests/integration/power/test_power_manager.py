@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from synergai.errors import InvalidInput
 from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import manager, nvpmodel
 from worker_agent.power.controller import Reading, SwitchFailed
@@ -26,21 +25,6 @@ async def power(agx: EmulatedBoard) -> AsyncIterator[PowerManager]:
     await opened.close()
 
 
-async def test_a_board_is_recognised_and_offers_what_can_be_switched_to(
-    power: PowerManager,
-) -> None:
-    assert power.mode == "MODE_15W"
-    assert {mode.name for mode in power.modes} == {
-        "MAXN",
-        "MODE_15W",
-        "MODE_30W_ALL",
-        "MODE_30W_6CORE",
-        "MODE_30W_4CORE",
-        "MODE_30W_2CORE",
-        "MODE_15W_DESKTOP",
-    }
-
-
 async def test_a_switch_is_known_when_it_is_over_and_costs_nothing_again(
     power: PowerManager,
 ) -> None:
@@ -48,16 +32,6 @@ async def test_a_switch_is_known_when_it_is_over_and_costs_nothing_again(
     assert power.mode == "MAXN"
     assert await power.ensure("MAXN") == 0.0
     assert await power.ensure("") == 0.0
-
-
-async def test_after_a_failure_the_mode_is_what_was_read_back(
-    power: PowerManager, agx: EmulatedBoard
-) -> None:
-    agx.inject_fault("half-cores")
-    with pytest.raises(SwitchFailed) as failed:
-        await power.ensure("MAXN")
-    assert power.reading == failed.value.reading
-    assert power.mode == ""
 
 
 async def test_a_switch_does_not_block_the_loop(power: PowerManager) -> None:
@@ -93,15 +67,6 @@ async def test_a_switch_by_another_program_is_detected(
     assert power.reading == Reading("MAXN")
     assert "another program" in caplog.text
     await power.close()
-
-
-async def test_errors_for_unknown_controllers_and_modes_list_the_known_ones(
-    agx: EmulatedBoard,
-) -> None:
-    with pytest.raises(InvalidInput, match="cgroup, cpufreq, none, nvpmodel"):
-        await PowerManager.open("turbo", files=agx.files)
-    with pytest.raises(InvalidInput, match="MODE_30W_ALL"):
-        await PowerManager.open(modes=["MODE_99W"], files=agx.files)
 
 
 async def test_each_change_of_mode_is_reported_with_the_duration_of_the_switch(

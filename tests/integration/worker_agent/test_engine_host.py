@@ -1,7 +1,6 @@
 """A real engine host with real models, driven over its socket."""
 
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -14,10 +13,9 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, TensorSpec
-from synergai.errors import EngineUnusable, NotFound, Unavailable
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
+from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import (
-    InferTensorContents,
     ModelInferRequest,
     ModelInferResponse,
 )
@@ -65,15 +63,6 @@ def test_threads_of_a_host_stay_on_its_cores(models: Path) -> None:
         assert cores == {last}
 
 
-def test_host_reports_its_tensors_and_load_times(twice: HostClient) -> None:
-    assert twice.ready.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
-    assert [spec.name for spec in twice.ready.outputs] == ["y", "z"]
-    assert twice.ready.samples > 0
-    assert twice.ready.backend_start_s > 0
-    assert twice.ready.model_load_s > 0
-    assert twice.ready.data_preparation_s > 0
-
-
 def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
     response = answer(twice, request(array, model_name="twice", request_id="7"))
@@ -91,17 +80,6 @@ def test_only_requested_outputs_are_sent(twice: HostClient) -> None:
     response = answer(twice, request(np.ones((1, 2), np.float32), "z"))
     assert [out.name for out in response.outputs] == ["z"]
     assert len(response.raw_output_contents) == 1
-
-
-def test_typed_contents_are_accepted(twice: HostClient) -> None:
-    tensor = ModelInferRequest.InferInputTensor(
-        name="x",
-        datatype="FP32",
-        shape=[1, 2],
-        contents=InferTensorContents(fp32_contents=[1, 2]),
-    )
-    response = answer(twice, ModelInferRequest(inputs=[tensor]).SerializeToString())
-    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [2, 4]
 
 
 @pytest.mark.parametrize("rows", [INLINE_BYTES // 8 - 100, INLINE_BYTES, 1_000_000])
@@ -153,18 +131,6 @@ def test_invalid_utf8_is_bad_input(models: Path) -> None:
     assert (ended.fault, ended.detail) == (Fault.BAD_INPUT, "input 'x' must contain UTF-8 strings")
 
 
-def test_small_integers_come_in_wider_typed_contents(models: Path) -> None:
-    tensor = ModelInferRequest.InferInputTensor(
-        name="x",
-        datatype="UINT8",
-        shape=[2],
-        contents=InferTensorContents(uint_contents=[0, 255]),
-    )
-    with HostClient(models, session("bytes")) as host:
-        response = answer(host, ModelInferRequest(inputs=[tensor]).SerializeToString())
-    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [0, 255]
-
-
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
@@ -178,19 +144,6 @@ def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, expe
         HostClient(models, session(engine))
     assert "\n" not in str(caught.value)
     assert str(models) not in str(caught.value)
-
-
-def test_unknown_engine_is_explained(models: Path) -> None:
-    with pytest.raises((EngineUnusable, NotFound), match="no engine 'unknown'"):
-        HostClient(models, session("unknown"))
-
-
-def test_death_of_the_host_is_detected(models: Path) -> None:
-    with HostClient(models, session("twice")) as host:
-        os.kill(host.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)  # so that the write fails as well
-        with pytest.raises(Unavailable, match="died"):
-            host.run_samples(0)
 
 
 def test_host_dies_with_its_agent(models: Path) -> None:

@@ -209,14 +209,6 @@ async def test_least_recently_used_idle_host_is_evicted_first(models: Path) -> N
     assert (LABELLED, False) in changes.states()
 
 
-async def test_hosts_within_the_budget_stay(hosts: HostPool) -> None:
-    await hosts.load(TWICE)
-    await hosts.load(LABELLED)
-    hosts.get_resident(TWICE)
-    assert hosts.resident_sessions() == [TWICE, LABELLED]
-    assert hosts.rss_bytes() > 20 << 20
-
-
 async def test_only_an_idle_session_is_unloaded(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
@@ -241,20 +233,6 @@ async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> N
     assert shared_memory() <= before
 
 
-async def test_inventory_describes_engines_and_their_faults(models: Path, tmp_path: Path) -> None:
-    engines = await described(Inventory(models, tmp_path / "engines.json"))
-    assert {name for name, engine in engines.items() if engine.fault} == {
-        "truncated",
-        "nothing",
-        "impossible",
-        "unspeakable",
-    }
-    twice, labelled = engines[EngineName("twice")], engines[EngineName("labelled")]
-    assert [spec.shape for spec in twice.inputs] == [(-1, 2)]
-    assert len(twice.digest) == 64
-    assert labelled.samples == 4
-
-
 async def test_cached_description_avoids_loading(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,14 +250,6 @@ async def test_cached_description_avoids_loading(
     monkeypatch.setattr(HostProcess, "start", spy)
     assert await described(Inventory(models, cache)) == engines
     assert sorted(started) == ["impossible", "truncated"]
-
-
-async def test_invalid_cache_is_rebuilt(models: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "engines.json"
-    cache.write_text('{"format": 1, "engines": {"x": {}}}')
-    engines = await described(Inventory(models, cache))
-    assert not engines[EngineName("twice")].fault
-    assert '{"x": {}}' not in cache.read_text()
 
 
 async def test_pinned_session_is_not_evicted(models: Path) -> None:

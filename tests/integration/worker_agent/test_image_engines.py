@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
@@ -15,7 +14,6 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol import rpc
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.protocol.parameters import read_parameters
 from synergai.testing import LocalFleet
@@ -80,13 +78,6 @@ def test_a_batch_of_jpeg_and_png_is_answered_image_by_image(colours: HostClient)
     assert response.outputs[0].datatype == "INT64"
 
 
-def test_tensors_and_classes_may_be_requested_together(colours: HostClient) -> None:
-    outputs = read_outputs(answer(colours, asked([picture("blue")], "classes", "p:0")))
-
-    assert list(outputs) == ["classes", "p:0"]
-    assert outputs["p:0"].argmax() - 1 == outputs["classes"][0] == 2
-
-
 def test_classification_gives_values_and_classes(colours: HostClient) -> None:
     response = answer(colours, classified(asked([picture("red"), picture("blue")]), 2))
 
@@ -120,14 +111,6 @@ def test_timings_are_separate_and_only_on_request(colours: HostClient) -> None:
     assert int(timed["synergai_preprocess_us"]) > int(timed["synergai_postprocess_us"]) >= 0
     assert not answer(colours, asked([image], synergai_timings=False)).parameters
     assert not answer(colours, asked([image])).parameters
-
-
-def test_preprocessing_is_not_counted_as_compute_time(colours: HostClient) -> None:
-    image = picture("red", height=2000, width=3000)
-    ended, response = colours.query(asked([image], synergai_timings=True).SerializeToString())
-    timed = read_parameters(oip.ModelInferResponse.FromString(response).parameters)
-
-    assert ended.tally.compute_s == pytest.approx(int(timed["synergai_compute_us"]) / 1e6, abs=1e-6)
 
 
 def test_engine_whose_model_does_not_fit_its_preprocessing_is_not_loaded(tmp_path: Path) -> None:
@@ -172,29 +155,6 @@ async def test_client_streams_images_and_gets_boxes(fleet: LocalFleet) -> None:
     assert [boxes.shape for boxes in found] == [(1, 7), (1, 7)]
     assert found[0][0].tolist() == pytest.approx([0, *BOX, 0.5, 3])
     assert found[1][0].tolist() == pytest.approx([0, *BOX, 0.5, 1])
-
-
-async def test_images_and_classification_over_the_plain_protocol(fleet: LocalFleet) -> None:
-    tensor = oip.ModelInferRequest.InferInputTensor(name="input:0", datatype="BYTES", shape=[1])
-    tensor.contents.bytes_contents.append(picture("blue"))
-    request = oip.ModelInferRequest(model_name="colours", inputs=[tensor])
-    async with grpc.aio.insecure_channel(fleet.address, options=rpc.channel_options()) as channel:
-        infer = channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=oip.ModelInferRequest.SerializeToString,
-            response_deserializer=oip.ModelInferResponse.FromString,
-        )
-        response = await infer(classified(request, 1), timeout=10)
-        metadata = await channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelMetadata",
-            request_serializer=oip.ModelMetadataRequest.SerializeToString,
-            response_deserializer=oip.ModelMetadataResponse.FromString,
-        )(oip.ModelMetadataRequest(name="colours"), timeout=10)
-    assert metadata.properties["preprocess"] == "mobilenet"
-    assert metadata.properties["postprocess"] == "classes"
-    (output,) = response.outputs
-    assert (output.name, output.datatype, list(output.shape)) == ("p:0", "BYTES", [1, 1])
-    assert read_outputs(response)["p:0"][0, 0].endswith(b":2")
 
 
 # Its stubs and ours cannot live in one process.

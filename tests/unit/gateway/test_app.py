@@ -1,7 +1,5 @@
 """Admission and settings of a gateway."""
 
-import asyncio
-
 import pytest
 
 from gateway.admission.admission import Admission
@@ -21,16 +19,6 @@ async def test_admission_limits_requests_and_bytes_but_admits_one_large_request(
     admission.acquire(5)
     with pytest.raises(Overloaded, match="requests"):
         admission.acquire(0)
-
-
-async def test_admission_is_idle_without_requests() -> None:
-    admission = Admission(2, 10, Clock())
-    admission.acquire(1)
-    waiting = asyncio.create_task(admission.wait_idle())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    admission.release(1)
-    await waiting
 
 
 # --- settings ---------------------------------------------------------------------------------

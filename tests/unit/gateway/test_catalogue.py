@@ -43,13 +43,6 @@ def family(engine: Engine, **digests: str) -> Engine:
     return replace(engine, digest=variants[0].digest, variants=variants)
 
 
-def test_another_file_of_a_variant_is_a_conflict(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a", int8="b"))
-    fault = catalogue.update(W2, family(engine, int8="x"))[W2].fault
-    assert "variant int8 is a file of SHA-256 x… instead of b…" in fault
-
-
 def names(engine: Engine) -> list[str]:
     return [each.name for each in engine.variants]
 
@@ -164,15 +157,6 @@ def test_worker_connected_the_longest_decides_until_a_client_has_asked(
     assert faults(catalogue.update(W1, engine)) == {W2}
 
 
-def test_engine_that_a_client_has_asked_for_stays_in_service(engine: Engine, other: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
-    catalogue.find("echo")
-    catalogue.update(W2, other)
-    assert faults(catalogue.update(W3, other)) == {W2, W3}
-    assert catalogue.find("echo") == engine
-
-
 def test_worker_that_changes_its_engine_goes_before_one_that_waited(
     engine: Engine, other: Engine
 ) -> None:
@@ -234,18 +218,6 @@ def test_engine_of_an_absent_worker_stays_in_service_until_it_is_forgotten(
     assert catalogue.find("echo") == other
     assert recorded[ECHO].description == Description.of(other)
     assert faults(catalogue.update(W1, engine)) == {W1}
-
-
-def test_update_of_all_workers_one_by_one_ends_with_the_new_engine(
-    engine: Engine, other: Engine
-) -> None:
-    catalogue = Catalogue()
-    for worker_id in (W1, W2, W3):
-        catalogue.update(worker_id, engine)
-    catalogue.find("echo")
-    assert faults(catalogue.update(W1, other)) == {W1}
-    assert faults(catalogue.update(W2, other)) == {W1, W2}
-    assert faults(catalogue.update(W3, other)) == set()
 
 
 def test_version_of_the_store_goes_before_others(engine: Engine, other: Engine) -> None:

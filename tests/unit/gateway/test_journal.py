@@ -4,7 +4,6 @@ import asyncio
 import math
 import shutil
 import tempfile
-import weakref
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -95,20 +94,6 @@ def test_memory_for_cached_pages_is_bounded(tmp_path: Path) -> None:
         assert connection.execute("SELECT sum(length(content)) FROM filler").get == 3_000_000
         used, _ = connection.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
     assert 0 < used < 250_000
-
-
-async def test_results_of_a_read_are_not_kept_until_the_next_one(journal: Journal) -> None:
-    class Wanted:
-        def __call__(self, _engine: str, _tenant: str) -> bool:
-            return True
-
-    wanted, freed = Wanted(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    weakref.finalize(wanted, loop.call_soon_threadsafe, freed.set)
-    await journal.ended_jobs([JobState.FAILED], 1, wanted)
-    del wanted
-    async with asyncio.timeout(10.0):
-        await freed.wait()
 
 
 async def test_closed_journal_has_no_file_open(tmp_path: Path) -> None:

@@ -100,12 +100,6 @@ async def test_lost_file_is_noticed_and_nothing_is_changed(
     assert contents(crashed) == before
 
 
-async def test_lost_database_of_a_stopped_gateway_is_noticed(stopped: Path) -> None:
-    (stopped / "journal.db").unlink()
-    with pytest.raises(JournalDamaged, match="missing or empty"):
-        Journal(stopped)
-
-
 async def test_lost_marker_is_noticed(stopped: Path) -> None:
     (stopped / "journal.marker").unlink()
     with pytest.raises(JournalDamaged, match=r"journal\.marker"):

@@ -308,13 +308,6 @@ def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:
     assert batch_sizes(8) == [2, 4, 8]
 
 
-def test_lists_are_comma_separated() -> None:
-    settings = ProfilerSettings.load({"engines": "a,b", "threads": "1,2"})
-
-    assert settings.engines == ("a", "b")
-    assert settings.threads == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [

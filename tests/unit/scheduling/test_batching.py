@@ -2,26 +2,20 @@
 
 import itertools
 import math
-import time
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from synergai.domain import Configuration, EngineName, Outcome, Session, WorkerId
-from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
-    Event,
     JobArrived,
     QueriesDone,
     WorkerJoined,
 )
-from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
@@ -46,12 +40,6 @@ def test_worker_gets_one_batch_ahead() -> None:
     core = core_with_worker()
     given = [len(dispatched(core.handle(make_request(number), 0.0))) for number in range(12)]
     assert given == [1] * 8 + [0] * 4
-
-
-def test_engine_without_batches_is_not_assigned_ahead() -> None:
-    core = core_with_worker()
-    given = [len(dispatched(core.handle(make_request(number, SINGLE), 0.0))) for number in range(3)]
-    assert given == [1, 0, 0]
 
 
 def test_assignment_without_batches_ends_the_batch() -> None:
@@ -221,21 +209,3 @@ def test_pace_is_independent_of_batch_size() -> None:
         ]
     assert given[0].batch_times is not None
     assert given[0].batch_times.by_size == pytest.approx((0.2, 0.25, 0.4), rel=0.02)
-
-
-def test_recorded_batches_replay(tmp_path: Path) -> None:
-    core = SchedulerCore(
-        SchedulingSettings(policy="synergai"), ConfigurationDictionary(ENTRIES), epoch=1
-    )
-    events: list[Event] = [JOINED, *(make_request(number, deadline=5.0) for number in range(3))]
-    with EventLog(
-        tmp_path / "log",
-        SchedulingSettings(policy="synergai"),
-        ConfigurationDictionary(ENTRIES),
-        epoch=1,
-    ) as log:
-        for event in events:
-            log.record(event, 0.0, core.handle(event, 0.0))
-    replayed = list(replay(tmp_path / "log", time.thread_time))
-    assert [step.recorded for step in replayed] == [step.replayed for step in replayed]
-    assert sum(len(dispatched(step.replayed)) for step in replayed) == 3

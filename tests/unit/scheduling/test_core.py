@@ -708,7 +708,7 @@ def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
     core = empty_core(make_entry(FAST, 1000.0))
     core.handle(make_worker(FAST), 0.0)
     now = 0.0
-    for number in range(20_000):
+    for number in range(4_000):
         # As on a worker whose CPU quota is used up once in a while.
         compute_s = 0.0501 if number % 100 == 99 else 0.0005
         run_request(core, number, now, compute_s)

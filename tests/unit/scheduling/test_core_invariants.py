@@ -427,13 +427,3 @@ def test_same_events_at_the_same_times_produce_the_same_commands(
     again = SchedulerCore(world.core.state.settings, make_dictionary())
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands
-
-
-def test_invariant_check_detects_a_violation() -> None:
-    world = World(SchedulerCore(SchedulingSettings(policy="synergai"), make_dictionary()))
-    job = Job(id=JobId("job"), engine=ENGINES[0], queries=3, arrival=0.0)
-    world.jobs[job.id], world.recorded[job.id] = job, set()
-    world.handle(JobArrived(job, ready=3))
-    world.core._jobs.by_id[job.id].pending.take(1, 3)
-    with pytest.raises(AssertionError):
-        world.check()

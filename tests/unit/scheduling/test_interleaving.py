@@ -237,19 +237,6 @@ def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> N
     assert 99 <= box.ran.count(JobId("job")) <= 101
 
 
-@pytest.mark.parametrize("policy", POLICIES.names())
-def test_every_query_of_an_interrupted_job_runs_once(policy: str) -> None:
-    box = Box(core_with(policy=policy))
-    box.handle(make_job("job", queries=50), 0.0)
-    for number in range(100):
-        now = number * 0.1
-        if number % 7 == 0:
-            box.handle(make_request(f"r{number}", now), now)
-        box.tick(now + 0.05)
-    assert box.ran.count(JobId("job")) == 50
-    assert len(box.ran) == len(set(box.ran)) - 1 + 50, "each request once"
-
-
 def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> None:
     core = core_with(policy="synergai", profiled=[BATCH])
     core.handle(make_job("job"), 0.0)
@@ -390,15 +377,6 @@ def test_idle_worker_that_was_interrupted_before_is_preferred_to_an_interruption
     commands = core.handle(make_request("r-1", 21.0), 21.0)
     assert stopped(commands) == []
     assert [each.worker_id for each in dispatched(commands)] == [rest.worker_id]
-
-
-@pytest.mark.parametrize("policy", POLICIES.names())
-def test_interrupted_job_keeps_its_worker(policy: str) -> None:
-    core = core_with(policy=policy, profiled=[BATCH, LIVE])
-    core.handle(make_job("first", deadline=200.0), 0.0)
-    core.handle(make_job("second", deadline=5000.0), 0.0)
-    commands = core.handle(make_request("r", 1.0), 1.0)
-    assert [assignment.job_id for assignment in dispatched(commands)] == ["r"]
 
 
 def test_estimate_of_an_interrupting_request_includes_the_current_query() -> None:

@@ -368,20 +368,6 @@ def test_no_policy_gives_a_query_a_variant_below_its_floor(policy: str) -> None:
         fleet.end_first()
 
 
-def test_a_load_that_fails_is_not_repeated_at_once() -> None:
-    fleet = Fleet(1)
-    fleet.submit(FAMILY)
-    fleet.end_first()
-    load = fleet.loading.pop(0)
-    fleet.handle(SessionDropped(load.worker_id, load.session))
-    fleet.now += 1.0
-    fleet.handle(TimePassed())
-    assert load.session not in [each.session for each in fleet.loading]
-    fleet.now += 100.0
-    fleet.submit(FAMILY)
-    assert load.session in [each.session for each in fleet.loading]
-
-
 @pytest.mark.parametrize(("no_room", "pause_s"), [(False, 5), (True, 60)])
 def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_room(
     no_room: bool, pause_s: int

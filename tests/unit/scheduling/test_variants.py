@@ -230,20 +230,6 @@ def test_requests_behind_keep_their_deadlines() -> None:
         fleet.end(first)
 
 
-def test_a_floor_holds_under_load() -> None:
-    fleet = Fleet()
-    for number in range(30):
-        fleet.submit(qos=5.0, floor=0.85 if number % 3 == 0 else 0.0)
-    used: dict[int, str] = {}
-    while fleet.running:
-        assignment = fleet.running[0]
-        used[int(assignment.job_id) - 1] = assignment.configuration.variant
-        fleet.end(assignment)
-    assert len(used) == 30
-    assert "small" in used.values()
-    assert all(used[number] != "small" for number in range(0, 30, 3))
-
-
 def test_a_pinned_variant_is_used() -> None:
     fleet = Fleet()
     fleet.submit(variant="medium")

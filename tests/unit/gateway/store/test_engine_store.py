@@ -326,30 +326,6 @@ async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
     await threads.close()
 
 
-async def test_manifest_is_read_and_hashed_in_a_thread(
-    local: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await local.start()
-    threads = []
-
-    def digest(data: bytes) -> str:
-        threads.append(threading.current_thread())
-        return content_digest(data)
-
-    monkeypatch.setattr("gateway.store.store.content_digest", digest)
-    await store.open(ME, "a", 1, folder().manifest)
-    assert threads
-    assert threading.main_thread() not in threads
-
-
-async def test_same_files_are_pushed_as_two_engines_at_the_same_time(local: Fixture) -> None:
-    store = await local.start()
-    await store.open(ME, "b", 1, folder().manifest)
-    digest = await push(store, "a", 1)
-    await store.publish(ME, "b", 1, digest, ())
-    assert list(store.versions) == [("a", 1), ("b", 1)]
-
-
 async def test_uploads_leave_space_on_the_disk(
     local: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

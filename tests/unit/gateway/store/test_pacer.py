@@ -65,9 +65,3 @@ async def test_cancelled_transfers_do_not_delay_others() -> None:
     turn.set()
     await pacer.take(CHUNK)
     assert sum(slept[1:]) == pytest.approx(1.0, abs=0.1)
-
-
-async def test_transfers_look_at_the_fleet_less_often_than_for_every_chunk() -> None:
-    machine = Machine()
-    await transfer(machine, machine.pacer(0, 1e5), 10**6)
-    assert machine.looks == 1

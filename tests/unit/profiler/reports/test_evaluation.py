@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler.reports.charts import Boxes
 from profiler.reports.document import Figure, Report, Table
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.evaluation.factors import Factors
 from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
-from profiler.reports.evaluation.thesis import compare_cells
 from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, Cell
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
@@ -153,12 +151,6 @@ def test_shares_and_means_of_a_study(study: Study, reconstructed: Profile) -> No
     assert study.joules_per_query("be") is None
 
 
-def test_printed_cells_are_compared(study: Study) -> None:
-    cells = compare_cells(study)
-    assert len(cells) == 3 * 4 * 3
-    assert all(cell.low <= cell.mean <= cell.high for cell in cells)
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_synergai_has_fewest_violations_and_strict_round_robin_most(
     study: Study, experiment: str
@@ -176,14 +168,6 @@ def test_means_have_confidence_intervals(study: Study) -> None:
     runs = [run.result.violations for run in study.of("be", "DL-FL")]
     half = 12.706 * abs(runs[0] - runs[1]) / 2
     assert table.rows[1][1] == f"{sum(runs) / 2:.2f} ± {half:.2f}"
-
-
-def test_panels_of_demand_have_equal_axes(study: Study, reconstructed: Profile) -> None:
-    [figure] = [f for f in a_report(study, reconstructed).figures() if f.key == "figure-7-1"]
-    limits = {panel.axis.limits for panel in figure.panels if isinstance(panel, Boxes)}
-    assert len(figure.panels) == 4
-    assert len(limits) == 1
-    assert None not in limits
 
 
 def test_report_on_the_thesis_is_marked_and_has_every_figure(
