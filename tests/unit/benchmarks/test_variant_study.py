@@ -154,22 +154,6 @@ def test_no_other_rule_is_better_on_one_server_with_exact_times(shape: Shape, ru
     assert ours > other
 
 
-def test_model_switching_is_not_better_on_several_servers_with_exact_times() -> None:
-    ours, other = exact_accuracies("three-servers", "twitter", 24.0, "model-switching")
-    assert ours > other
-
-
-@pytest.mark.parametrize("shape", ["linear", "twitter"])
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="exact times let SlackFit use all of a request's time",
-)
-def test_slackfit_is_not_better_on_several_servers_with_exact_times(shape: Shape) -> None:
-    ours, slackfit = exact_accuracies("three-servers", shape, 24.0, "slackfit")
-    assert ours >= slackfit
-
-
 def exact_accuracies(name: str, shape: Shape, rate: float, rule: str) -> tuple[float, float]:
     """Return the mean accuracy of the allowance and of another rule, with exact times."""
     scenario = replace(SCENARIOS[name], error=0.0)

@@ -68,13 +68,6 @@ def test_cut_scores_say_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "y: top 2 of 1,001"
 
 
-def test_several_outputs_share_one_table(capsys: pytest.CaptureFixture[str]) -> None:
-    one = np.ones((1, 2), np.float32)
-    print_outputs(an_engine(), {"a": one, "b": one, "c": np.ones(1, np.int64)}, None)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if "─" not in line] == ["output", "a", "b", "c"]
-
-
 def test_query_has_what_the_description_leaves_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,6 @@ from synergai.cli.jobs import (
     variants_text,
     watch_progress,
 )
-from synergai.cli.output import format_interval
 from synergai.client.jobs import JobHandle
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import InvalidInput, Unavailable
@@ -78,14 +77,6 @@ def test_estimate_is_shown_with_the_interval_of_nine_jobs_in_ten(
     job = a_job(estimated_s=1.41, estimated_low_s=1.2, estimated_high_s=1.6)
     print_status(job, as_json=False)
     assert "1.41 s, 1.2-1.6 s in 90 % of jobs" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [(1.2, 1.6, "1.2-1.6 s"), (0.05, 1.0, "50 ms-1 s"), (0.02, 0.05, "20-50 ms"), (None, None, "")],
-)
-def test_interval_has_its_unit_once(low: float | None, high: float | None, text: str) -> None:
-    assert format_interval(low, high) == text
 
 
 def test_a_job_of_which_all_inputs_failed_is_no_success() -> None:

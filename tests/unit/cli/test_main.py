@@ -120,14 +120,6 @@ def test_shared_options_are_consistent_across_commands(name: str) -> None:
             )
 
 
-def test_help_is_wrapped_at_the_terminal_width(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    _, out, _ = run(["engines", "list", "--help"], capsys)
-    assert "weights that MLPerf published under the name" in out
-
-
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--version"], capsys)
     assert code == 0
