@@ -213,6 +213,29 @@ class UnusedVariant(Struct, frozen=True):
             validate_variant(self.variant)
 
 
+class Exit(Struct, frozen=True, kw_only=True):
+    """An early exit: an output of a stage that answers for the whole engine if it is sure enough.
+
+    Attributes:
+        output: probabilities of classes, [rows, classes], under the name of the engine's output.
+        threshold: a query leaves if the likeliest class of each row has this probability.
+        rate: share that left of the calibration samples which got here, 0 to 1.
+        accuracy: share of right answers to all of these samples, of those that left here or at an
+            exit before and of the whole engine's to the others; 0 if it is not known.
+        whole_accuracy: share of the whole engine's right answers to them; 0 if it is not known.
+    """
+
+    output: str
+    threshold: float
+    rate: float = 0.0
+    accuracy: float = 0.0
+    whole_accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__[1:]:
+            validate_accuracy(getattr(self, name), f"the {name} of an early exit")
+
+
 class Engine(Struct, frozen=True, kw_only=True):
     """One version of an engine as served by a worker.
 
@@ -240,6 +263,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         left_out: files in the worker's folder that are not used there, and why.
         stage_of: of a stage, sha256 of the whole model, hexadecimal; otherwise empty.
         stage_end: of a stage, number of the last place of the whole model, its outputs.
+        exit: the early exit of a stage, at its end; None without any.
         file_variant: the variant of other workers that the single model file is; empty if it is
             none. Only gateways say so.
     """
@@ -264,6 +288,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     query_s: float = 0.0
     stage_of: str = ""
     stage_end: int = 0
+    exit: Exit | None = None
     file_variant: str = ""
 
     @property

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from synergai.cli import engine_store, served_engines, stages, variant_fronts, variants
+from synergai.cli import engine_store, exits, served_engines, stages, variant_fronts, variants
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -306,7 +306,7 @@ def add(
     _print_found_by(1)
 
 
-for _module in (served_engines, engine_store, variants, variant_fronts, stages):
+for _module in (served_engines, engine_store, variants, variant_fronts, stages, exits):
     app.add_typer(_module.app)
 
 

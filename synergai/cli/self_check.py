@@ -47,3 +47,21 @@ class StagedCheck:
         if self._description is not None:
             with suppress(EngineUnusable, OSError):
                 remember(definition, self._description)
+
+
+class StagedChecks:
+    """A check of each of several engines that are added together."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, StagedCheck] = {}
+
+    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
+        """Check the engine `name` in the directory `models`."""
+        self._checks[name] = StagedCheck(enabled=True)
+        self._checks[name](models, name, model)
+
+    def remember(self, definition: EngineDefinition) -> str:
+        """Record the result for an engine, and return it as text."""
+        check = self._checks[definition.name]
+        check.remember(definition)
+        return check.result

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from synergai.models.cutting.cuts import Cut
     from synergai.models.cutting.stages import CutEngine
-    from synergai.models.formats.inspect import ModelDescription
     from synergai.profiles.stages import StageTime, StageTimes
 
 app: Final = typer.Typer()
@@ -108,19 +107,13 @@ def split(
     any engine, but is not listed to clients. Each one is loaded once, as an agent does, before all
     of them are added.
     """
-    from synergai.cli.self_check import StagedCheck
+    from synergai.cli.self_check import StagedChecks
     from synergai.models.cutting.stages import cut_engine, split_engine
 
-    checks: dict[str, StagedCheck] = {}
-
-    def check(directory: Path, stage: str, description: ModelDescription) -> None:
-        checks[stage] = StagedCheck(enabled=True)
-        checks[stage](directory, stage, description)
-
-    for definition in split_engine(cut_engine(models, name), models, at, check, replace=replace):
-        checks[definition.name].remember(definition)
+    checks = StagedChecks()
+    for definition in split_engine(cut_engine(models, name), models, at, checks, replace=replace):
         typer.echo(f"{definition.name}: {definition.file}")
-        typer.echo(checks[definition.name].result)
+        typer.echo(checks.remember(definition))
 
 
 def _times(

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from synergai.domain import MAX_BATCH
+from synergai.domain import MAX_BATCH, Exit
 from synergai.errors import InvalidInput
 from synergai.models.definition_values import choice_of, fraction, quote, sha256_digest, string
 from synergai.models.formats.model_files import DEFINITION_FILE, find_models, is_version
@@ -30,13 +30,13 @@ _CHOICE_KEYS: Final = {
 _LIST_KEYS: Final = ("inputs", "outputs")
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
 _KEYS: Final = (
-    *("accuracy", "max_batch", "stage_end", "warmup", "variants"),
+    *("accuracy", "max_batch", "stage_end", "exit", "warmup", "variants"),
     *(*_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS),
 )
 _MAX_PLACES: Final = 1_000_000
 _MODEL_KEYS: Final = (
     *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
-    *("stage_of", "stage_end"),
+    *("stage_of", "stage_end", "exit"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
@@ -61,6 +61,7 @@ class DefinitionFile:
     accuracy: float | None = None
     max_batch: int = 1
     stage_end: int = 0
+    exit: Exit | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     warmup: tuple[WarmUpInput, ...] = ()
@@ -91,6 +92,7 @@ def read_definition(path: Path) -> DefinitionFile:
         accuracy=fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
         max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
         stage_end=_stage_end(table.get("stage_end", 0)),
+        exit=_exit(table["exit"]) if "exit" in table else None,
         inputs=_name_list("inputs", table.get("inputs", [])),
         outputs=_name_list("outputs", table.get("outputs", [])),
         warmup=parse_warmup(table.get("warmup", {})),
@@ -170,6 +172,17 @@ def _stage_end(value: object) -> int:
             f"{quote(value)}"
         )
     return value
+
+
+def _exit(value: object) -> Exit:
+    keys = Exit.__struct_fields__
+    if not isinstance(value, dict) or not {"output", "threshold"} <= value.keys() <= set(keys):
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: exit must be a table with output and threshold, and maybe "
+            f"{', '.join(keys[2:])}, not {quote(value)}"
+        )
+    numbers = {key: fraction(f"exit.{key}", value[key]) for key in keys[1:] if key in value}
+    return Exit(output=string("exit.output", value["output"]), **numbers)
 
 
 def _name_list(key: str, value: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ may be one of them. An ``engine.toml`` in the model's folder is optional; all of
     max_batch = 8               # largest dynamic batch; default: 1, no batching
     stage_of = "9f86d0…"        # of a stage: digest of the whole model
     stage_end = 39              # and the number of its last place
+    exit = { output = "probs:0", threshold = 0.9 }  # of a stage: where queries may leave
 
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
     tokens = { shape = [1, 16] }
@@ -74,6 +75,7 @@ from synergai.versions import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from synergai.domain import Exit
     from synergai.models.definition import DefinitionFile
     from synergai.models.warmup import WarmUpInput
 
@@ -99,6 +101,7 @@ class EngineDefinition:
         source: The model's origin, for display.
         stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
         stage_end: Of a stage, the number of the last place of the whole model.
+        exit: Of a stage, its early exit; None without any.
         preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
             if it accepts tensors only.
         postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
@@ -125,6 +128,7 @@ class EngineDefinition:
     source: str = ""
     stage_of: str = ""
     stage_end: int = 0
+    exit: Exit | None = None
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
@@ -327,6 +331,10 @@ class ModelDirectory:
                 f"{file.name} declares its own"
             )
         self._check_stage(name, keys.stage_of)
+        if keys.exit is not None and not keys.stage_of:
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: exit is for stages; make some with 'synergai engines exits'"
+            )
         samples = self._own_or_shared(folder, engine, SAMPLES_FILE)
         return EngineDefinition(
             name=name,
@@ -342,6 +350,7 @@ class ModelDirectory:
             source=keys.source,
             stage_of=keys.stage_of,
             stage_end=keys.stage_end,
+            exit=keys.exit,
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,

@@ -22,6 +22,7 @@ from synergai.domain import (
     Configuration,
     Engine,
     EngineName,
+    Exit,
     JobSpec,
     JobState,
     Origin,
@@ -41,7 +42,7 @@ from synergai.v1 import common_pb2, jobs_pb2
 from synergai.versions import parse_version, split_version, validate_engine, validate_variant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from google.protobuf.message import Message
 
@@ -147,6 +148,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
             common_pb2.LeftOutVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
             for each in engine.left_out[:MAX_VARIANTS]
         ],
+        "exit": None if engine.exit is None else common_pb2.Exit(**structs.asdict(engine.exit)),
     }
     del fields["file_variant"]
     for name in ("fault", "unverified", "other_samples"):
@@ -167,6 +169,13 @@ def variant_from_proto(message: common_pb2.Variant) -> Variant:
         raise InvalidInput(f"variant {message.name!r} has an unknown origin") from None
     _validate_text(message.digest, "the digest of a variant")
     return from_message(Variant, message, origin=origin)
+
+
+def exit_from_proto(message: common_pb2.Exit, outputs: Iterable[TensorSpec]) -> Exit:
+    """Convert a message to the early exit of a stage with these outputs."""
+    if message.output not in {spec.name for spec in outputs}:
+        raise InvalidInput("an early exit is at an output that its stage lacks")
+    return from_message(Exit, message)
 
 
 def engine_from_proto(message: common_pb2.Engine) -> Engine:
@@ -210,6 +219,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         variants=variants,
         left_out=tuple(UnusedVariant(each.name, each.reason) for each in message.left_out),
         query_s=message.query_s if 0.0 < message.query_s < math.inf else 0.0,
+        exit=exit_from_proto(message.exit, outputs) if message.HasField("exit") else None,
     )
 
 

@@ -78,10 +78,20 @@ SAMPLE: Final = "synergai_sample"
 of the worker. The request has no inputs of its own."""
 
 LABEL: Final = "synergai_label"
-"""Parameter of the response to that, and of the request of the last stage: the right class of the
+"""Parameter of the response to that, and of the requests of later stages: the right class of the
 sample, if it is known."""
 CORRECT: Final = "synergai_correct"
-"""Parameter of the response of the last stage to that: whether it has the right class."""
+"""Parameter of the response that answers the sample: whether it has the right class."""
+
+EXIT: Final = "synergai_exit"
+"""Response parameter: the tensor behind which the query left its engine at an early exit. Request
+parameter of a gateway: `STAY`, `LEAVE` or `DROP`."""
+STAY: Final = "stay"
+"""The query must not leave the engine here."""
+LEAVE: Final = "leave"
+"""The query leaves the engine here, however probable its class is."""
+DROP: Final = "drop"
+"""The tensor for the next stage is not needed: if the query stays, its inputs are used again."""
 
 _NARROW: Final = {
     "INT8": (-(2**7), 2**7 - 1),

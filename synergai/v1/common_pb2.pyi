@@ -167,6 +167,44 @@ class LeftOutVariant(_message.Message):
 Global___LeftOutVariant: _TypeAlias = LeftOutVariant  # noqa: Y015
 
 @_typing.final
+class Exit(_message.Message):
+    """Output of a stage that may answer for the whole engine; see synergai.domain.Exit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    WHOLE_ACCURACY_FIELD_NUMBER: _builtins.int
+    output: _builtins.str
+    """probabilities of classes"""
+    threshold: _builtins.float
+    """probability of the likeliest class from which on a query leaves"""
+    rate: _builtins.float
+    """share of the calibration samples that left, of those that got here"""
+    accuracy: _builtins.float
+    """with this exit and those before, 0 to 1; 0: not known"""
+    whole_accuracy: _builtins.float
+    """without exits; 0: not known"""
+    def __init__(
+        self,
+        *,
+        output: _builtins.str = ...,
+        threshold: _builtins.float = ...,
+        rate: _builtins.float = ...,
+        accuracy: _builtins.float = ...,
+        whole_accuracy: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "output", b"output", "rate", b"rate", "threshold", b"threshold", "whole_accuracy", b"whole_accuracy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Exit: _TypeAlias = Exit  # noqa: Y015
+
+@_typing.final
 class Engine(_message.Message):
     """Engine as served by a worker; its tensors are those of the model file."""
 
@@ -192,6 +230,7 @@ class Engine(_message.Message):
     QUERY_S_FIELD_NUMBER: _builtins.int
     STAGE_OF_FIELD_NUMBER: _builtins.int
     STAGE_END_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -234,6 +273,10 @@ class Engine(_message.Message):
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutVariant]:
         """variants that are not used on the worker"""
 
+    @_builtins.property
+    def exit(self) -> Global___Exit:
+        """of a stage"""
+
     def __init__(
         self,
         *,
@@ -257,10 +300,11 @@ class Engine(_message.Message):
         query_s: _builtins.float = ...,
         stage_of: _builtins.str = ...,
         stage_end: _builtins.int = ...,
+        exit: Global___Exit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

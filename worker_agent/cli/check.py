@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from synergai.domain import Configuration, EngineName, Session
+import numpy as np
+
+from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.models.descriptions import EngineDescription
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.protocol.arrays import read_outputs
+from synergai.protocol.validation import LABEL, SAMPLE
 from synergai.runtime.text import printable
 from synergai.zoo.variants import CheckedVariant
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 _TIMEOUT_S: Final = 300.0
 _ACCURACY_S: Final = 60.0
@@ -32,6 +39,29 @@ def check_engine(models: Path, name: str) -> EngineDescription:
     return EngineDescription(
         ready.inputs, ready.outputs, ready.samples, printable(ready.unverified), ready.query_s
     )
+
+
+def run_samples(
+    models: Path, name: str
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64] | None]:
+    """Run an engine over all of its samples; return each output, [samples, …], and the labels."""
+    session = Session(EngineName(name), Configuration(1))
+    rows: dict[str, list[NDArray[Any]]] = {}
+    labels: list[int] = []
+    with HostClient(models, session, timeout=_TIMEOUT_S) as host:
+        for number in range(host.ready.samples):
+            request = ModelInferRequest()
+            request.parameters[SAMPLE].int64_param = number
+            ended, data = host.query(request.SerializeToString())
+            if ended.outcome is Outcome.FAILED:
+                raise EngineUnusable(f"engine {name!r} fails at sample {number}: {ended.detail}")
+            response = ModelInferResponse.FromString(data)
+            for output, array in read_outputs(response).items():
+                rows.setdefault(output, []).append(array)
+            if LABEL in response.parameters:
+                labels.append(response.parameters[LABEL].int64_param)
+    joined = {output: np.concatenate(arrays) for output, arrays in rows.items()}
+    return joined, np.array(labels, np.int64) if labels else None
 
 
 def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:

@@ -27,6 +27,7 @@ from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
+from worker_agent.host.early_exit import check_exit
 from worker_agent.host.processing import Processing
 from worker_agent.host.query_codec import QueryCodec
 from worker_agent.host.self_check import SelfCheck
@@ -156,7 +157,9 @@ class ModelLoader:
             preprocess=definition.preprocess,
             postprocess=definition.postprocess,
             max_batch=definition.max_batch,
+            exit=definition.exit,
         )
+        check_exit(engine)
         check_batchable(engine)
         if like is not None:
             check_same_tensors(variant, engine, like)

@@ -10,10 +10,11 @@ from msgspec import Struct
 from synergai.domain import Outcome
 from synergai.errors import InvalidInput
 from synergai.models.warmup import ADVICE
-from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.validation import CORRECT, LABEL, SAMPLE, check_header
+from synergai.protocol.validation import CORRECT, EXIT, LABEL, SAMPLE, check_header
 from synergai.versions import versioned_variant
+from worker_agent.host.early_exit import EarlyExit
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.ipc.frames import ArenaRef, RunEnded, Tally
@@ -64,6 +65,7 @@ class QueryCodec:
         self._version = versioned_variant(engine.version, variant)
         self._processing = processing
         self._samples = samples
+        self._exit = EarlyExit(engine.exit, engine) if engine.exit else None
         self._decoder = RequestDecoder()
 
     def decode(self, query: RunQuery) -> DecodedQuery:
@@ -75,7 +77,7 @@ class QueryCodec:
         if not message.inputs and SAMPLE in message.parameters:
             return self._sample(query, message)
         check_header(header, self._engine)
-        outputs = self._processing.outputs_to_compute(header.message)
+        outputs = self._outputs(header.message)
         inputs = read_inputs(header)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
@@ -86,17 +88,27 @@ class QueryCodec:
         if not samples:
             raise InvalidInput(f"the engine is unverified and has no samples; {ADVICE}")
         inputs = samples[message.parameters[SAMPLE].int64_param % len(samples)]
-        outputs = self._processing.outputs_to_compute(message)
-        return DecodedQuery(query, message, inputs, outputs, 0.0)
+        return DecodedQuery(query, message, inputs, self._outputs(message), 0.0)
 
-    def _label(self, message: ModelInferRequest, arrays: Sequence[Array]) -> bytes:
+    def _outputs(self, message: ModelInferRequest) -> Sequence[str]:
+        """Return the names of the model outputs that a request needs."""
+        if self._exit is not None:
+            return self._exit.outputs_to_compute(message)
+        return self._processing.outputs_to_compute(message)
+
+    def _label(
+        self, message: ModelInferRequest, arrays: Sequence[Array], *, answers: bool
+    ) -> bytes:
         """Return the part of a response to a sample that concerns its label."""
         response, labels = ModelInferResponse(), self._samples.labels
         if not message.inputs and labels is not None:
-            label = labels[message.parameters[SAMPLE].int64_param % len(labels)]
-            response.parameters[LABEL].int64_param = int(label)
+            label = int(labels[message.parameters[SAMPLE].int64_param % len(labels)])
+            response.parameters[LABEL].int64_param = label
         elif LABEL in message.parameters:
             label = message.parameters[LABEL].int64_param
+        else:
+            return b""
+        if answers:
             response.parameters[CORRECT].bool_param = (
                 self._processing.predicted_class(arrays) == label
             )
@@ -106,16 +118,23 @@ class QueryCodec:
         self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int = 1
     ) -> RunEnded:
         """Encode the response to a query from the arrays of ``decoded.outputs``, in this order."""
-        computed = time.perf_counter()
+        encoding = time.perf_counter()
         message, request = decoded.message, decoded.query.request
-        outputs = self._processing.requested_outputs(
-            message, dict(zip(decoded.outputs, arrays, strict=True))
-        )
-        parts = write_response(message, self._version, outputs)
+        outputs = dict(zip(decoded.outputs, arrays, strict=True))
+        stays, left_at = False, ""
+        if self._exit is not None:
+            outputs, left_at = self._exit.choose(message, outputs)
+            stays = not left_at
+        if not stays:
+            outputs = self._processing.requested_outputs(message, outputs)
+        parts = write_response(message, self._version, outputs, raw=stays)
+        if left_at:
+            left = {EXIT: InferParameter(string_param=left_at)}
+            parts.append(ModelInferResponse(parameters=left).SerializeToString())
         if message.parameters:
-            parts.append(self._label(message, arrays))
+            parts.append(self._label(message, arrays, answers=not stays))
             if message.parameters[TIMINGS].bool_param:
-                postprocess_s = time.perf_counter() - computed
+                postprocess_s = time.perf_counter() - encoding
                 parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))
         response: bytes | ArenaRef
         if isinstance(request, ArenaRef) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:

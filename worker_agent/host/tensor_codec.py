@@ -55,11 +55,14 @@ def read_inputs(header: RequestHeader) -> dict[str, Array]:
 
 
 def write_response(
-    request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
+    request: ModelInferRequest, version: str, outputs: Mapping[str, Array], *, raw: bool = False
 ) -> list[Buffer]:
-    """Return the parts of the serialised ``ModelInferResponse`` to `request`, in order."""
+    """Return the parts of the serialised ``ModelInferResponse`` to `request`, in order.
+
+    With `raw`, contents are raw even if the request asks for typed ones.
+    """
     described = [(name, *_to_wire(array)) for name, array in outputs.items()]
-    if request.parameters and wants_typed(request):
+    if not raw and request.parameters and wants_typed(request):
         return [typed_response(request, version, described)]
     tensors = tuple([(name, datatype, wire.shape) for name, datatype, wire in described])
     parts: list[Buffer] = [_header(request.model_name, version, tensors)]

@@ -76,6 +76,7 @@ def described_engine(
         query_s=first.description.query_s,
         stage_of=definition.stage_of,
         stage_end=definition.stage_end,
+        exit=definition.exit,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.cutting.cuts import Cut  # noqa: TC001 - msgspec reads the annotations
+from synergai.models.cutting.heads import StageHead  # noqa: TC001 - msgspec reads the annotations
 from synergai.models.formats.model_files import list_files, size_bytes
 from synergai.runtime.processes import die_with_parent, limit_data
 from synergai.runtime.text import pip_install
@@ -35,11 +36,15 @@ class StageFile(Struct, frozen=True):
     Attributes:
         first: number of the cut at which it begins; 0 for the inputs of the model.
         last: that at which it ends; 0 for the outputs of the model.
+        head: of the early exit at its end, if it has one.
+        features: cuts whose pooled tensors are outputs as well, to train heads on.
     """
 
     first: int
     last: int
     path: str
+    head: StageHead | None = None
+    features: tuple[int, ...] = ()
 
 
 class _Order(Struct, frozen=True):
@@ -74,13 +79,13 @@ def read_cuts(model: Path) -> ModelCuts:
     return _run(model)
 
 
-def find_cuts(model: Path) -> tuple[Cut, ...]:
-    """Return all cuts of the model in a file, in the order of the data flow.
+def find_cuts(model: Path) -> ModelCuts:
+    """Return all cuts of the model in a file.
 
     Raises:
         InvalidInput: the model cannot be cut, and why.
     """
-    return _checked(model, read_cuts(model)).cuts
+    return _checked(model, read_cuts(model))
 
 
 def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
@@ -90,6 +95,16 @@ def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
         digest: SHA-256 of the model.
     """
     _checked(model, _run(model, digest, tuple(stages)))
+
+
+def write_features(model: Path, digest: str, cuts: Sequence[int], path: Path) -> None:
+    """Write the model in a file with the pooled tensors of cuts as additional outputs."""
+    write_stages(model, digest, [StageFile(0, 0, str(path), features=tuple(cuts))])
+
+
+def feature_name(cut: int) -> str:
+    """Return the name of the output that `write_features` adds for a cut."""
+    return f"synergai/features/{cut}"
 
 
 def _checked(model: Path, found: ModelCuts) -> ModelCuts:
@@ -142,6 +157,10 @@ def _cut(order: _Order) -> ModelCuts:
             first = cuts[stage.first - 1] if stage.first else None
             last = cuts[stage.last - 1] if stage.last else None
             part = extraction.extract_stage(model, order.digest, first, last)
+            for number in stage.features:
+                extraction.add_features(part, cuts[number - 1], feature_name(number))
+            if last is not None and stage.head is not None:
+                extraction.add_head(part, last, stage.head)
             Path(stage.path).write_bytes(part.SerializeToString(deterministic=True))
     except InvalidInput as error:
         return replace(found, refusal=str(error))

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import structs
+
 from synergai.errors import InvalidInput
 from synergai.models.cutting.cuts import Cut, select_cuts
 from synergai.models.cutting.process import StageFile, find_cuts, write_stages
@@ -21,9 +23,11 @@ from synergai.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from synergai.domain import TensorSpec
+    from synergai.models.cutting.heads import StageHead
     from synergai.models.directory import EngineDefinition
     from synergai.models.installation import Check
     from synergai.versions import EngineName
@@ -43,6 +47,7 @@ class CutEngine(NamedTuple):
     definition: EngineDefinition
     digest: str
     cuts: tuple[Cut, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 def cut_engine(models: Path, name: str) -> CutEngine:
@@ -57,10 +62,10 @@ def cut_engine(models: Path, name: str) -> CutEngine:
     model = definition.of_variant("")
     digest = model.verified_digest()
     try:
-        cuts = find_cuts(model.file)
+        found = find_cuts(model.file)
     except InvalidInput as error:
         raise InvalidInput(f"engine {name!r}: {error}") from None
-    return CutEngine(model, digest, cuts)
+    return CutEngine(model, digest, found.cuts, found.outputs)
 
 
 def split_engine(
@@ -69,6 +74,7 @@ def split_engine(
     tensors: Sequence[str],
     check: Check,
     *,
+    heads: Mapping[str, StageHead] | None = None,
     replace: bool = False,
 ) -> list[EngineDefinition]:
     """Make the stages of an engine between cuts, and return them; all of them, or none.
@@ -78,6 +84,7 @@ def split_engine(
         tensors: where to cut, in the order of the data flow; at least one.
         check: called with the directory, the name and the model of each stage; none is installed
             if it raises an error.
+        heads: those of early exits, by the tensor at which their stage ends.
         replace: replace existing stages.
     """
     if not tensors:
@@ -85,6 +92,7 @@ def split_engine(
     chosen = select_cuts(engine.cuts, tensors)
     end = len(engine.cuts) + 1
     places = [0, *(cut.position for cut in chosen), end]
+    at_end = {cut.position: (heads or {}).get(cut.tensor) for cut in chosen}
     version = split_version(engine.definition.name)[1]
     own = "" if version == FIRST_VERSION else version
     staged: dict[EngineName, Path] = {}
@@ -95,7 +103,8 @@ def split_engine(
             staged[stage] = staging.enter_context(
                 stage_engine(models, split_version(stage)[0], version=own, replace=replace)
             )
-            files.append(StageFile(first, last % end, str(staged[stage] / _FILE)))
+            path = str(staged[stage] / _FILE)
+            files.append(StageFile(first, last % end, path, at_end.get(last)))
         write_stages(engine.definition.file, engine.digest, files)
         for (stage, folder), file in zip(staged.items(), files, strict=True):
             description = describe(folder / _FILE)
@@ -114,8 +123,9 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
         for given in (definition.samples, *(each.file for each in definition.warmup)):
             if given is not None:
                 link_file(given, folder / given.name)
-    if not file.last:
+    if not file.last or file.head:
         left_out.difference_update(_OF_OUTPUTS)
     kept = {key: value for key, value in others.items() if key not in left_out}
     stage = {"file": _FILE, "sha256": sha256, "stage_of": engine.digest}
-    write_definition(folder, kept | stage | {"stage_end": len(engine.cuts) + 1})
+    exits = {"exit": structs.asdict(file.head.exit)} if file.head else {}
+    write_definition(folder, kept | stage | {"stage_end": len(engine.cuts) + 1} | exits)
