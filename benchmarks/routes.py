@@ -1,13 +1,16 @@
-"""Planners of routes on drawn fleets: ``python -m benchmarks.routes``.
+"""Planners of routes on drawn fleets: ``python -m benchmarks.routes [PART]...``.
 
-Compares `optimal` with an enumeration of all routes, and `partition` with all divisions of the
-workers. Then it times both on larger fleets, and compares `genetic` with `optimal`.
+`exact` compares `optimal` with an enumeration of all routes, and `partition` with all divisions of
+the workers. `times` takes the time of both on larger fleets. `genetic` compares `genetic` with
+`optimal` there.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,41 +25,33 @@ from synergai.routes.partition import partition
 from synergai.routes.planner import run_search
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from synergai.routes.problem import Route, RouteProblem, RouteWorker
 
-QUERIES = (1, 10, 1000)
+QUERIES = (1, 3, 10, 1000)
 SIZES = ((18, 4), (28, 6), (50, 8))
 """Numbers of cuts and of workers, all of which are unlike."""
 COMPARED = 1000
 DIVIDED = 300
 TIMED = 200
 BRED = 50
+SHARES = ("p50", "p99")
 
 
 def main() -> None:
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()
+
+
+def compare() -> None:
     faults = sum(differs(seed) for seed in range(COMPARED))
     print(f"optimal differs from the best of all routes on {faults} of {COMPARED} fleets")
     found = [ratio for seed in range(DIVIDED) if (ratio := divided(seed)) is not None]
     print(
         f"partition ends {np.mean(found):.4f} times as late as the best of all divisions, at most "
-        f"{max(found):.3f} times, on {len(found)} fleets\n"
+        f"{max(found):.3f} times, on {len(found)} fleets"
     )
-    rows = [
-        [str(cuts), str(workers), str(queries), *timed(cuts, workers, queries)]
-        for cuts, workers in SIZES
-        for queries in QUERIES
-    ]
-    header = [
-        "cuts",
-        "workers",
-        "queries",
-        "p50 (ms)",
-        "p99 (ms)",
-        "genetic / optimal",
-        "worst",
-        "partition p50 (ms)",
-    ]
-    print(table(header, rows))
 
 
 def differs(seed: int) -> bool:
@@ -114,34 +109,46 @@ def members(problem: RouteProblem, number: int) -> tuple[RouteWorker, ...]:
     return tuple(each for place, each in enumerate(problem.workers) if number >> place & 1)
 
 
-def timed(cuts: int, workers: int, queries: int) -> list[str]:
-    """Return times of `optimal`, and how much longer routes of `genetic` take."""
-    taken: list[float] = []
-    ratios: list[float] = []
-    partitioned: list[float] = []
-    for seed in range(TIMED):
-        problem = drawn_problem(seed, cuts=cuts, workers=workers, queries=queries, alike=0)
-        begin = time.perf_counter()
-        best = optimal_route(problem)
-        taken.append(1000 * (time.perf_counter() - begin))
-        if best is not None and len(ratios) < BRED:
-            bred, _ = run_search(Genetic().search(problem), problem.times)
-            ratios.append(seconds(problem, bred) / seconds(problem, best))
-            begin = time.perf_counter()
-            partition(problem)
-            partitioned.append(1000 * (time.perf_counter() - begin))
-    median, high = np.quantile(taken, [0.5, 0.99])
-    return [
-        f"{median:.1f}",
-        f"{high:.1f}",
-        f"{np.mean(ratios):.3f}",
-        f"{max(ratios):.2f}",
-        f"{np.median(partitioned):.1f}",
-    ]
+def take_times() -> None:
+    rows = []
+    for (cuts, workers), queries in product(SIZES, QUERIES):
+        row = [str(cuts), str(workers), str(queries)]
+        for planner, count in ((optimal_route, TIMED), (partition, TIMED // 4)):
+            taken: list[float] = []
+            for problem in drawn(cuts, workers, queries, count):
+                begin = time.perf_counter()
+                planner(problem)
+                taken.append(1000 * (time.perf_counter() - begin))
+            row += [f"{each:.1f}" for each in np.quantile(taken, [0.5, 0.99])]
+        rows.append(row)
+    planners = [f"{name} {share} (ms)" for name in ("optimal", "partition") for share in SHARES]
+    print(table(["cuts", "workers", "queries", *planners], rows))
+
+
+def breed() -> None:
+    rows = []
+    for (cuts, workers), queries in product(SIZES, QUERIES):
+        ratios = []
+        for problem in drawn(cuts, workers, queries, BRED):
+            best = optimal_route(problem)
+            if best is not None:
+                bred, _ = run_search(Genetic().search(problem), problem.times)
+                ratios.append(seconds(problem, bred) / seconds(problem, best))
+        figures = (np.mean(ratios), np.quantile(ratios, 0.95), max(ratios))
+        rows.append([str(cuts), str(workers), str(queries), *(f"{each:.3f}" for each in figures)])
+    print(table(["cuts", "workers", "queries", "genetic / optimal", "p95", "worst"], rows))
+
+
+def drawn(cuts: int, workers: int, queries: int, count: int) -> Iterator[RouteProblem]:
+    for seed in range(count):
+        yield drawn_problem(seed, cuts=cuts, workers=workers, queries=queries, alike=0)
 
 
 def seconds(problem: RouteProblem, route: Route | None) -> float:
     return math.inf if route is None else problem.times(route).seconds(problem.queries)
+
+
+PARTS = {"exact": compare, "times": take_times, "genetic": breed}
 
 
 if __name__ == "__main__":

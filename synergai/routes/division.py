@@ -25,15 +25,14 @@ class Division:
     """Divides workers for the earliest end. At least one route must be possible."""
 
     def __init__(self, tables: Tables) -> None:
-        free = Solution.of_latency(tables).least.min(axis=1)
+        free = Solution.of_latency(tables).least
         least_s = Solution.of_interval(tables).least.min()
         bounds = np.geomspace(least_s, free[free < np.inf].max(), _BOUNDS)
         bounds *= 1 + 1e-9  # intervals are below them
-        self._latencies = np.array(
-            [free, *(Solution.of_latency(tables, bound).least.min(axis=1) for bound in bounds)]
-        )
+        bounds = np.array([np.inf, *bounds])
+        self._latencies = Solution.of_latency(tables, bounds.tolist()).least.min(axis=1)
         # No interval is above the latency.
-        limits = np.array([np.inf, *bounds])[:, np.newaxis]
+        limits = bounds[:, np.newaxis]
         possible = self._latencies < np.inf
         self._intervals = np.where(possible, np.minimum(self._latencies, limits), 1.0)
         self._counts = tables.counts

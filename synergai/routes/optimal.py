@@ -1,14 +1,17 @@
 """Planner of the fastest route.
 
-For one query, it is the one of the least latency. For a range, the interval matters as well. The
-routes that have the least latency below some bound on the interval are compared, by lowering the
-bound. No other route can be the fastest.
+For one query, it is the one of the least latency. For a range, the interval matters as well: the
+least latency is computed for some bounds on the interval, and then for others between them, until
+no route can be faster than the best one that was found.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from synergai.routes.planner import found
 from synergai.routes.solution import Solution
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from synergai.routes.planner import Search
     from synergai.routes.problem import Route, RouteProblem
 
+_BOUNDS: Final = 2
+"""Bounds that are computed at once, which is faster than one by one."""
 _ROUNDING: Final = 1e-12
 
 
@@ -29,6 +34,14 @@ class Optimal:
         return found(optimal_route(problem))
 
 
+class _Gap(NamedTuple):
+    """Intervals from `low_s` to below `high_s`, with which no route has a lower latency."""
+
+    low_s: float
+    high_s: float
+    latency_s: float
+
+
 def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | None:
     """Return the fastest route; None if none is possible.
 
@@ -38,21 +51,35 @@ def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | Non
     if not problem.workers:
         return None
     tables = Tables(problem)
-    if problem.queries == 1:
-        return Solution.of_latency(tables).best(legs)
-    best = Solution.of_interval(tables).best(legs)
+    following = problem.queries - 1
+    if not following:
+        return Solution.of_latency(tables).best(legs=legs)
+    best = Solution.of_interval(tables).best(legs=legs)
     if best is None:
         return None
     times = problem.times(best)
-    least_s, best_s, below_s = times.interval_s, times.seconds(problem.queries), math.inf
-    while below_s > least_s:
-        route = Solution.of_latency(tables, below_s).best(legs)
-        if route is None:
-            break
-        times = problem.times(route)
-        if times.seconds(problem.queries) < best_s:
-            best, best_s = route, times.seconds(problem.queries)
+    best_s = times.seconds(problem.queries)
+    # No interval is above the latency.
+    gaps = [_Gap(times.interval_s, best_s / problem.queries, 0.0)]
+    while gaps:
+        number = math.ceil(_BOUNDS / len(gaps))
+        edges = [np.linspace(gap.high_s, gap.low_s, number + 1).tolist() for gap in gaps]
+        parts = [part for each in edges for part in pairwise(each)]
+        solution = Solution.of_latency(tables, [high_s for high_s, _ in parts])
+        below = []
+        for bound, (_, low_s) in enumerate(parts):
+            route = solution.best(bound, legs)
+            if route is not None:
+                times = problem.times(route)
+                below.append(_Gap(low_s, times.interval_s, times.latency_s))
+                if times.seconds(problem.queries) < best_s:
+                    best, best_s = route, times.seconds(problem.queries)
         # A lower interval does not lower the latency. This is where it can still pay.
-        below_s = min(times.interval_s, (best_s - times.latency_s) / (problem.queries - 1))
-        below_s *= 1 - _ROUNDING
+        payable = [
+            gap._replace(
+                high_s=min(gap.high_s, (best_s - gap.latency_s) / following) * (1 - _ROUNDING)
+            )
+            for gap in below
+        ]
+        gaps = [gap for gap in payable if gap.high_s > gap.low_s]
     return best

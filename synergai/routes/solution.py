@@ -1,7 +1,8 @@
 """The best routes over all sets of workers: an exact dynamic programme.
 
 A partial route ends at a place, has used a set of workers, and its last leg is on one of them. Of
-those that agree in all three, only the best one can be a part of the best route.
+those that agree in all three, only the best one can be a part of the best route. Places are visited
+in the order of the data flow; at each one, all sets, last workers and bounds are computed at once.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import numpy as np
 from synergai.routes.problem import Leg, Route
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from synergai.routes.tables import Tables
 
 
 class Solution:
-    """Routes of the least latency or interval.
+    """Routes of the least latency or interval, one for each of several bounds on the interval.
 
     Attributes:
-        least: latency or interval of the best route by set of workers and group of the last leg;
-            infinite where there is none.
+        least: latency or interval of the best route by bound, group of the last leg and set of
+            workers; infinite where there is none.
     """
 
     def __init__(
@@ -33,59 +36,75 @@ class Solution:
         stages: NDArray[np.float64],
         hops: NDArray[np.float64],
     ) -> None:
-        self._tables, self._join, self._stages, self._hops = tables, join, stages, hops
-        places, members = stages.shape[-1], tables.counts.sum(axis=1)
-        # By set, group of the last leg and place. The last group is the source of the queries.
-        self._best = np.full((len(members), len(hops), places), np.inf)
-        self._best[0, -1, 0] = 0.0
-        for legs in range(1, min(members.max(), places - 1) + 1):
-            for group, unit in enumerate(tables.units):
-                sets = np.flatnonzero((members == legs) & (tables.counts[:, group] > 0))
-                arrived = join(self._best[sets - unit], hops[:, group]).min(axis=1)
-                ended = join(arrived[..., np.newaxis], stages[group]).min(axis=1)
-                self._best[sets, group] = ended
-        self.least = join(self._best[:, :-1, -1], hops[:-1, -1, -1])
+        bounds, groups, places, _ = stages.shape
+        self._tables, self._join = tables, join
+        # By place; of stages, by that of their end and that of their begin.
+        self._stages = np.ascontiguousarray(stages.transpose(3, 2, 0, 1))[..., np.newaxis]
+        self._hops = np.ascontiguousarray(hops.transpose(3, 0, 1, 2))[..., np.newaxis]
+        # Of routes that end at a place: by place, bound, group of the last leg, and set. The last
+        # group is the source of the queries, the last set stands for none.
+        self._ended = np.full((places, bounds, groups + 1, len(tables.counts) + 1), np.inf)
+        self._ended[0, :, -1, 0] = 0.0
+        # Of those whose tensor has arrived at a group: by place, bound, group, and set without it.
+        self._arrived = np.empty((places, bounds, *tables.without.shape))
+        joined = np.empty_like(self._arrived)
+        begins = (self._stages < np.inf).any(axis=(2, 3, 4)).argmax(axis=1).tolist()
+        group = np.arange(groups)[:, np.newaxis]
+        for place, begin in enumerate(begins):
+            if place:
+                ways = joined[begin:place]
+                join(self._arrived[begin:place], self._stages[place, begin:place], out=ways)
+                self._ended[place][:, group, tables.joined] = np.minimum.reduce(ways)
+            arriving = self._ended[place].take(tables.without, axis=2)
+            join(arriving, self._hops[place, :, :, :-1], out=arriving)
+            np.minimum.reduce(arriving, axis=1, out=self._arrived[place])
+        self.least = join(self._ended[-1, :, :-1, :-1], self._hops[-1, :, :-1, -1])
 
     @classmethod
-    def of_latency(cls, tables: Tables, below_s: float = np.inf) -> Solution:
+    def of_latency(cls, tables: Tables, bounds_s: Sequence[float] = (np.inf,)) -> Solution:
         """Return the routes of the least latency among those with an interval below a bound."""
+        below = np.array(bounds_s).reshape(-1, 1, 1, 1)
         return cls(
             tables,
             np.add,
-            np.where(tables.stages < below_s, tables.stages, np.inf),
-            np.where(tables.intervals < below_s, tables.hops, np.inf),
+            np.where(tables.stages < below, tables.stages, np.inf),
+            np.where(tables.intervals < below, tables.hops, np.inf),
         )
 
     @classmethod
     def of_interval(cls, tables: Tables) -> Solution:
-        """Return the routes of the least interval."""
-        return cls(tables, np.maximum, tables.stages, tables.intervals)
+        """Return the routes of the least interval, without a bound."""
+        return cls(tables, np.maximum, tables.stages[np.newaxis], tables.intervals[np.newaxis])
 
-    def best(self, legs: int | None = None) -> Route | None:
+    def best(self, bound: int = 0, legs: int | None = None) -> Route | None:
         """Return the best route over any set of workers, of those with the fewest legs.
 
         Args:
+            bound: number of the bound on the interval.
             legs: the number of legs that it must have.
         """
-        least = self.least.min(axis=1)
+        least = self.least[bound].min(axis=0)
         members = self._tables.counts.sum(axis=1)
         if legs is not None:
             least = np.where(members == legs, least, np.inf)
-        chosen = np.lexsort((members, least))[0]
-        return self.route(chosen) if least[chosen] < np.inf else None
+        chosen = int(np.lexsort((members, least))[0])
+        return self._route(bound, chosen) if least[chosen] < np.inf else None
 
-    def route(self, chosen: int) -> Route:
+    def _route(self, bound: int, chosen: int) -> Route:
         """Return the best route over a set of workers that has one."""
-        group, last = int(self.least[chosen].argmin()), self._stages.shape[-1] - 1
+        tables = self._tables
+        group, place = int(self.least[bound, :, chosen].argmin()), len(self._ended) - 1
         backwards = []
-        while last:
-            chosen -= self._tables.units[group]
-            arrived = self._join(self._best[chosen], self._hops[:, group])
-            ended = self._join(arrived, self._stages[group, :, last])
-            before, first = map(int, np.unravel_index(ended.argmin(), ended.shape))
-            backwards.append((group, first, last))
-            group, last = before, first
-        members = [iter(workers) for workers in self._tables.groups]
+        while place:
+            chosen -= int(tables.units[group])
+            column = int(np.flatnonzero(tables.without[group] == chosen)[0])
+            arrived = self._arrived[:place, bound, group, column]
+            first = int(self._join(arrived, self._stages[place, :place, bound, group, 0]).argmin())
+            backwards.append((group, first, place))
+            ended = self._ended[first, bound, :, chosen]
+            group = int(self._join(ended, self._hops[first, bound, :, group, 0]).argmin())
+            place = first
+        members = [iter(workers) for workers in tables.groups]
         return Route(
             tuple(Leg(next(members[group]), first, last) for group, first, last in backwards[::-1])
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from synergai.routes.links import Links
     from synergai.routes.problem import RouteProblem, RouteWorker
 
 MAX_SETS: Final = 256
@@ -34,17 +36,29 @@ class Tables:
         intervals: seconds until the next tensor can follow, by the same.
         units: what a member of each group adds to the number of a set of workers.
         counts: members by set of workers and group.
+        without: numbers of the sets that lack a member of a group, by group. Rows are filled up
+            with the number of sets.
+        joined: numbers of the same sets after a member of the group has joined.
     """
 
     def __init__(self, problem: RouteProblem) -> None:
         workers = _promising(problem)
         hosts = [*(worker.name for worker in workers), problem.source]
-        ways = _ways(problem, hosts)
+        ways = _ways(problem.links, hosts)
         members = _kept(_alike(workers, ways))
         self.groups = [tuple(workers[index].name for index in group) for group in members]
         bases = np.array([len(group) + 1 for group in members])
         self.units = np.cumprod(bases) // bases
         self.counts = np.arange(bases.prod())[:, np.newaxis] // self.units % bases
+        lacking = [
+            np.flatnonzero(each < len(group))
+            for each, group in zip(self.counts.T, members, strict=True)
+        ]
+        shape = (len(members), max(map(len, lacking)))
+        self.without, self.joined = np.full((2, *shape), len(self.counts))
+        for number, sets in enumerate(lacking):
+            self.without[number, : len(sets)] = sets
+            self.joined[number, : len(sets)] = sets + self.units[number]
         self.stages = _stages(problem, [workers[group[0]] for group in members])
         ends = [*(group[0] for group in members), len(workers)]
         between = ways[np.ix_(ends, ends)]
@@ -71,21 +85,15 @@ def _promising(problem: RouteProblem) -> list[RouteWorker]:
     return sorted(workers, key=lambda worker: worker is not best)
 
 
-def _ways(problem: RouteProblem, hosts: Sequence[str]) -> NDArray[np.float64]:
-    """Return latency, seconds per byte and interval per byte by pair of hosts.
-
-    Both times of a hop are linear in the size of the tensor.
-    """
-    largest = max(1, *problem.chain.sizes)
-    hop = problem.links.hop
-    ways = np.array(
-        [
-            [(hop(source, target, 0).seconds, *hop(source, target, largest)) for target in hosts]
-            for source in hosts
-        ]
-    )
-    ways[..., 1] -= ways[..., 0]
-    ways[..., 1:] /= largest
+def _ways(links: Links, hosts: Sequence[str]) -> NDArray[np.float64]:
+    """Return latency, seconds per byte and interval per byte by pair of hosts."""
+    ways = np.zeros((len(hosts), len(hosts), 3))
+    for (row, source), (column, target) in permutations(enumerate(hosts), 2):
+        way = links.way(source, target).values()
+        per_byte = [1 / link.bytes_per_s for link in way]
+        if way:
+            latency_s = sum(link.latency_s for link in way)
+            ways[row, column] = latency_s, sum(per_byte), max(per_byte)
     return ways
 
 
