@@ -12,8 +12,8 @@ from tests.integration.gateway.conftest import both_servers
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until
 
-CONNECTIONS = 2000
-ADDED_BYTES = 10_000_000
+CONNECTIONS = 1000
+ADDED_BYTES = 6_000_000
 
 
 def resident_bytes(pid: int) -> int:
