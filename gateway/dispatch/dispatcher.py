@@ -72,8 +72,8 @@ class Dispatcher:
 
     Args:
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
-        recorders: called with each event, its time and the core's commands, before they are
-            executed.
+        recorders: called with each event, its time and the core's commands, in a later turn of the
+            event loop: orders and responses come first.
 
     Attributes:
         unloaded: engines that an operator has unloaded; none of them is preloaded.
@@ -93,6 +93,8 @@ class Dispatcher:
         self._clock = clock
         self._on_learned = on_learned
         self._recorders = recorders
+        self._unrecorded: deque[tuple[Event, float, list[Command]]] = deque()
+        self._recording: asyncio.Handle | None = None
         self._handlers: dict[JobId, JobHandler] = {}
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -109,6 +111,7 @@ class Dispatcher:
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
         self._closed = True
+        self._record()
         for timer in (self._timer, self._progress_timer):
             if timer is not None:
                 timer.cancel()
@@ -328,11 +331,19 @@ class Dispatcher:
             return
         now = self._clock.now()
         commands = self._core.handle(event, now)
-        for record in self._recorders:
-            record(event, now, commands)
+        self._unrecorded.append((event, now, commands))
         for command in commands:
             self._execute(command, now)
         self._set_timer()
+        if self._recording is None:
+            self._recording = asyncio.get_running_loop().call_soon(self._record)
+
+    def _record(self) -> None:
+        self._recording = None
+        while self._unrecorded:
+            record = self._unrecorded.popleft()
+            for recorder in self._recorders:
+                recorder(*record)
 
     def _execute(self, command: Command, now: float) -> None:
         match command:

@@ -142,6 +142,8 @@ class ReportIntake:
         if not queries:
             return
         now = self._clock.now()
+        if handler is not None:
+            handler.on_progress(worker, progress, responses, now)
         compute_s = max(0.0, progress.compute_s - computed_s)
         if progress.assignment.count > 1:
             compute_s *= progress.batch  # which each query of a request reports, but none of a job
@@ -155,8 +157,6 @@ class ReportIntake:
         )
         worker.record_completed(completed)
         self._metrics.on_completed(completed)
-        if handler is not None:
-            handler.on_progress(worker, progress, responses, now)
 
     def _fail_for_violation(
         self,

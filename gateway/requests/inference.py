@@ -32,7 +32,7 @@ from synergai.protocol.validation import check_header
 from synergai.versions import split_variant, split_version, versioned_variant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
@@ -91,6 +91,8 @@ class Request(JobHandler):
 
     Attributes:
         answered: its response has been handed over; how the job ends does not change that.
+        on_response: takes the response in the turn of the event loop in which it arrives, instead
+            of `result`.
         result: the serialised ``ModelInferResponse``, or the error for the client.
     """
 
@@ -105,6 +107,7 @@ class Request(JobHandler):
         "estimate_s",
         "job",
         "metrics",
+        "on_response",
         "result",
         "run",
         "trace",
@@ -135,6 +138,7 @@ class Request(JobHandler):
         self.estimate_s = 0.0
         self.accuracy = 0.0
         self.answered = False
+        self.on_response: Callable[[Buffer], None] | None = None
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
@@ -189,19 +193,7 @@ class Request(JobHandler):
         worker_s = now - progress.dispatched_at
         # Workers report their compute time themselves; bound it by the elapsed time.
         compute_s = min(progress.compute_s, worker_s)
-        self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
-        if self.trace is not None:
-            self.run = Run(
-                worker=assignment.worker_id,
-                configuration=str(assignment.configuration),
-                dispatched_at=progress.dispatched_at,
-                compute_s=compute_s,
-                estimate_s=assignment.estimate_s,
-            )
         configuration = assignment.configuration
-        if variant := configuration.variant or self.job.variant:
-            statistics = self.metrics.variant(variant).statistics
-            statistics.record_success(queue_s, worker_s - compute_s, compute_s)
         if self.job.variant and not configuration.variant:  # by a single file
             named = versioned_variant(split_version(self.job.engine)[1], self.job.variant)
             message = ModelInferResponse(model_version=named)
@@ -215,7 +207,22 @@ class Request(JobHandler):
                 configuration=configuration,
             )
             response = b"".join((response, timings))
-        self.result.set_result(response)
+        if self.on_response is None:
+            self.result.set_result(response)
+        else:
+            self.on_response(response)
+        self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+        if variant := configuration.variant or self.job.variant:
+            statistics = self.metrics.variant(variant).statistics
+            statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+        if self.trace is not None:
+            self.run = Run(
+                worker=assignment.worker_id,
+                configuration=str(configuration),
+                dispatched_at=progress.dispatched_at,
+                compute_s=compute_s,
+                estimate_s=assignment.estimate_s,
+            )
 
 
 class Inference:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
 from gateway.servicers.inference_stream import InferenceStream
@@ -13,6 +13,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.front import peer_of
+from synergai.protocol.native.call import Call
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.request_ids import ids_from_metadata
 from synergai.protocol.unread import COUNTED_BYTES
@@ -171,6 +172,10 @@ class InferenceServicer:
             unread=self._unread,
             on_disconnected=await self._slow_calls.ending(context),
         )
+        call: Any = context
+        if isinstance(call, Call):
+            stream.write_at_once = call.write_at_once
+            call.take_at_once(stream.take)
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from gateway.requests.inference import Request
 from gateway.requests.parameters import bool_parameter
 from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
@@ -42,6 +43,9 @@ class InferenceStream:
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
         on_disconnected: called if the stream has been ended because its client reads too slowly.
+
+    Attributes:
+        write_at_once: sends a response if the client takes it now; returns whether it does.
     """
 
     def __init__(
@@ -68,28 +72,47 @@ class InferenceStream:
         self._by_id: dict[str, PendingRequest] = {}
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
+        self._refusal: SynergaiError | None = None
         self._all_read = False
         self._sending: list[bytes] = []
-        self.responses: SendQueue[bytes] = SendQueue(2 * window)
+        self.responses: SendQueue[bytes] = SendQueue(2 * window, send_at_once=self._send_at_once)
+        self.write_at_once: Callable[[bytes], bool] = _cannot_write
         self.failure: SynergaiError | None = None
         self._on_disconnected = on_disconnected
 
     async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         """Start requests as they arrive; pause while the window or the buffer is full."""
         async for raw in requests:
-            if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
-                self._cancel(raw.parsed.message.id)
-                continue
-            while self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES:
-                self._readable.clear()
-                await self._readable.wait()
-            if not self._unread.has_room:
-                await self._unread.wait_for_room()
-            self._in_flight += 1
-            if isinstance(raw, rpc.Malformed):
-                self._fail("", raw.error())
-            elif (refusal := self._begin(raw)) is not None:
-                await rpc.delay_refusal(refusal)  # of the next one: flow control slows the client
+            while not self.take(raw):
+                await self._wait_readable()
+
+    def take(self, raw: RawRequest[RequestHeader] | Malformed) -> bool:
+        """Start a request; return False, having done nothing, while none is to be read."""
+        if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
+            self._cancel(raw.parsed.message.id)
+            return True
+        if self._refusal is not None or self._is_full or not self._unread.has_room:
+            return False
+        self._in_flight += 1
+        if isinstance(raw, rpc.Malformed):
+            self._fail("", raw.error())
+        else:
+            self._refusal = self._begin(raw)
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES
+
+    async def _wait_readable(self) -> None:
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            await rpc.delay_refusal(refusal)  # of the next one: flow control slows the client
+        elif self._is_full:
+            self._readable.clear()
+            await self._readable.wait()
+        else:
+            await self._unread.wait_for_room()
 
     def _begin(self, raw: RawRequest[RequestHeader]) -> SynergaiError | None:
         """Start a request; return why it was refused, if it was."""
@@ -113,26 +136,31 @@ class InferenceStream:
         engine = message.model_name
         expected = self._unread.expect(engine)
 
-        def done(result: asyncio.Future[Buffer]) -> None:
+        def forget(response_bytes: int = 0) -> None:
+            self._unread.received(engine, expected, response_bytes)
             self._running.discard(request)
             if self._by_id.get(request_id) is request:  # clients may repeat ids
                 del self._by_id[request_id]
-            if result.cancelled() or result.exception() is not None:
-                self._unread.received(engine, expected, 0)
-            if result.cancelled():
-                self._fail(request_id, Cancelled("the request was cancelled"))
-                return
-            error = result.exception()
-            if error is None:
-                final = _FINAL_RESPONSE if wants_final else b""
-                response = wrap_stream_response(result.result(), final)
-                self._unread.received(engine, expected, len(response))
-                self._put(response)
-            elif isinstance(error, SynergaiError):
-                self._fail(request_id, error)
-            else:
-                self._fail(request_id, rpc.log_internal_error("ModelStreamInfer", error))
 
+        def respond(answer: Buffer) -> None:
+            response = wrap_stream_response(answer, _FINAL_RESPONSE if wants_final else b"")
+            forget(len(response))
+            self._put(response)
+
+        def done(result: asyncio.Future[Buffer]) -> None:
+            if result.cancelled():
+                forget()
+                self._fail(request_id, Cancelled("the request was cancelled"))
+            elif (error := result.exception()) is None:
+                respond(result.result())
+            else:
+                forget()
+                if not isinstance(error, SynergaiError):
+                    error = rpc.log_internal_error("ModelStreamInfer", error)
+                self._fail(request_id, error)
+
+        if isinstance(request, Request):
+            request.on_response = respond
         request.result.add_done_callback(done)
         return None
 
@@ -156,6 +184,12 @@ class InferenceStream:
     def _put(self, response: bytes) -> None:
         self._unread_bytes += len(response)
         self.responses.put(response)
+
+    def _send_at_once(self, response: bytes) -> bool:
+        if not self.write_at_once(response):
+            return False
+        self.on_sent(response)
+        return True
 
     async def next_to_send(self) -> bytes | None:
         """Wait for the next response to send; None once there are no more."""
@@ -208,3 +242,8 @@ class InferenceStream:
         if self._budget_s is None:
             return None
         return self._budget_s - (asyncio.get_running_loop().time() - self._started_at)
+
+
+def _cannot_write(_response: bytes) -> bool:
+    """Send nothing: the gRPC server has no such means."""
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -43,6 +44,7 @@ class Call:
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[bytes] = deque()
+        self._take: Callable[[bytes], bool] | None = None
         self._has_all_requests = False
         self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
@@ -54,6 +56,7 @@ class Call:
             self._deadline = self._loop.time() + headers.timeout_s
             self._timer = self._loop.call_at(self._deadline, self._expire)
         self._serialise: Callable[[Any], bytes] | None = None
+        self._deserialise: Callable[[bytes], Any] = bytes
         self._has_begun = self._has_ended = False
         self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
 
@@ -87,16 +90,17 @@ class Call:
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
 
     async def _handle(self, handler: Any) -> None:
-        read, self._serialise = handler.request_deserializer, handler.response_serializer
+        self._serialise = handler.response_serializer
+        self._deserialise = read = handler.request_deserializer or bytes
         request: Any
         if handler.request_streaming:
-            request = self._read_requests(read)
+            request = self._read_requests()
         else:
             data = await self._next_request()
             if data is None:
                 self._end(grpc.StatusCode.INTERNAL, "the call has no request")
                 return
-            request = data if read is None else read(data)
+            request = read(data)
         if handler.response_streaming:
             responses = (handler.stream_stream or handler.unary_stream)(request, self)
             if hasattr(responses, "__aiter__"):
@@ -120,6 +124,9 @@ class Call:
             self._end(status_code(error), error_details(error))
             self._cancel()
             return
+        if self._take is not None and _is_pending(self._arrived):
+            while self._requests and self._take(self._requests[0]):
+                self._requests.popleft()
         if self._requests:
             _complete(self._arrived)
         else:
@@ -170,9 +177,18 @@ class Call:
             self._stream.take()
         return request
 
-    async def _read_requests(self, read: Callable[[bytes], Any] | None) -> AsyncIterator[Any]:
+    async def _read_requests(self) -> AsyncIterator[Any]:
         while (request := await self._next_request()) is not None:
-            yield request if read is None else read(request)
+            yield self._deserialise(request)
+
+    def take_at_once(self, take: Callable[[Any], bool]) -> None:
+        """Take the requests that the handler of a stream waits for as they arrive.
+
+        This spares them a turn of the event loop. The handler gets those for which `take` returns
+        False.
+        """
+        run, read = copy_context().run, self._deserialise
+        self._take = lambda data: run(take, read(data))
 
     # --- responses ----------------------------------------------------------------------------
 
@@ -213,6 +229,11 @@ class Call:
         self._stream.send(data)
         if self._stream.is_blocked:
             await self._wait_sent()
+
+    def write_at_once(self, message: bytes) -> bool:
+        """Send a response if the client takes it now; return whether it does."""
+        can_write = self._has_begun and not self._has_ended
+        return can_write and self._stream.send_at_once(prefixed(message))
 
     async def send_initial_metadata(self, _metadata: Metadata) -> None:
         """Begin the response, without metadata."""
@@ -255,6 +276,10 @@ class Call:
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
         return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
+
+
+def _is_pending(future: asyncio.Future[None] | None) -> bool:
+    return future is not None and not future.done()
 
 
 def _complete(future: asyncio.Future[None] | None) -> None:

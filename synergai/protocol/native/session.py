@@ -118,16 +118,21 @@ class Stream:
         """Send the fields that begin a response."""
         self._session.send(self._begin(fields))
 
+    def send_at_once(self, data: bytes) -> bool:
+        """Send data if the client takes it now; return whether it does."""
+        session, size = self._session, len(data)
+        if not self._takes(size):
+            return False
+        self.window -= size
+        session.window -= size
+        session.send(frame(_DATA, 0, self._number, data))
+        return True
+
     def send(self, data: bytes) -> None:
         """Send data, or keep it until the client takes it."""
-        session, size = self._session, len(data)
-        if self._takes(size):
-            self.window -= size
-            session.window -= size
-            session.send(frame(_DATA, 0, self._number, data))
-        else:
+        if not self.send_at_once(data):
             self._blocked.append(memoryview(data))
-            session.unblock(self)
+            self._session.unblock(self)
 
     def end(self, fields: bytes) -> None:
         """End the stream with fields, behind all data."""

@@ -197,3 +197,21 @@ async def test_abandoned_stream_cancels_its_requests() -> None:
     async with streaming.reading(requests("a", "b")):
         streaming.stream.abandon()
         assert [each.result.cancelled() for each in streaming.calls.requests] == [True, True]
+
+
+async def test_response_is_written_at_once_while_the_handler_waits_for_one() -> None:
+    streaming, written = Streaming(window=1), list[bytes]()
+
+    def write_at_once(response: bytes) -> bool:
+        written.append(response)
+        return len(written) == 1
+
+    streaming.stream.write_at_once = write_at_once
+    handler = asyncio.create_task(streaming.stream.next_to_send())
+    async with streaming.reading(requests("a", "b")):
+        streaming.calls.requests[0].complete()
+        await settle()
+        assert not handler.done()
+        streaming.calls.requests[1].complete()
+        await settle()
+        assert await handler == written[1]

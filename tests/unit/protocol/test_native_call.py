@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
 MAX_BYTES = 1 << 20
+caller: ContextVar[str] = ContextVar("caller")
 
 
 class Server:
@@ -30,11 +32,13 @@ class Server:
     Attributes:
         calls: the contexts of the calls.
         ended: names of methods whose handlers have ended.
+        taken: requests that were taken as they arrived, and for which caller.
     """
 
     def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
         self.calls: list[Call] = []
         self.ended: list[str] = []
+        self.taken: list[tuple[bytes, str]] = []
         self._sent = b""
         self._handlers = Handlers(interceptors, MAX_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
@@ -53,6 +57,7 @@ class Server:
             "Hang": unary(self.hang),
             "Yield": stream(self.respond_in_stream),
             "Write": stream(self.write_in_stream),
+            "Take": stream(self.take_in_stream),
             "Collect": grpc.stream_unary_rpc_method_handler(self.collect),
         }
 
@@ -88,6 +93,17 @@ class Server:
             yield request
 
     async def write_in_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            await context.write(request)
+
+    async def take_in_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        caller.set("the caller")
+
+        def take(request: bytes) -> bool:
+            self.taken.append((request, caller.get("")))
+            return request != b"left"
+
+        context.take_at_once(take)
         async for request in requests:
             await context.write(request)
 
@@ -300,3 +316,30 @@ async def test_interceptor_refuses_a_call_before_its_request_arrives() -> None:
     assert fields["grpc-message"] == "not /a/Echo"
     data, _ = await server.answer(server.call("Echo", b"x"))
     assert data == messages(b"x")
+
+
+async def test_requests_of_a_stream_are_taken_as_they_arrive_in_the_context_of_its_handler(
+    server: Server,
+) -> None:
+    number = server.call("Take")
+    await turns(3)
+    server.session.receive(http2.message(number, b"one", last=False))
+    assert server.taken == [(b"one", "the caller")]
+    server.session.receive(http2.message(number, b"left", last=False))
+    server.session.receive(http2.message(number, b"behind", last=True))
+    data, _ = await server.answer(number)
+    assert data == messages(b"left", b"behind")
+
+
+async def test_response_is_written_at_once_only_if_the_client_takes_it(server: Server) -> None:
+    number = server.call("Write")
+    [call] = server.calls
+    assert not call.write_at_once(b"before the response has begun")
+    server.session.receive(http2.message(number, b"first", last=False))
+    await turns(3)
+    assert call.write_at_once(bytes(10_000))
+    assert not call.write_at_once(bytes(60_000))
+    server.session.receive(http2.message(number, b"last", last=True))
+    data, _ = await server.answer(number)
+    assert data == messages(b"first", bytes(10_000), b"last")
+    assert not call.write_at_once(b"after the end")
