@@ -1,6 +1,6 @@
 """Where the time of a request goes: medians from time stamps, with one request in flight.
 
-    python -m benchmarks.request_steps [grpcio|native]
+    python -m benchmarks.request_steps [grpcio|native] [unary|stream]
 
 `serve` runs in this process, client and engine host in processes of their own. All of them read the
 same monotonic clock.
@@ -49,7 +49,7 @@ _WARM_UP: Final = 500
 _SETTLE_S: Final = 3.0
 """Time for the engine to be inspected and loaded."""
 _LOOPBACK: Final = "127.0.0.1:0"
-_METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
+_SERVICE: Final = "/inference.GRPCInferenceService"
 _BEGIN, _END = "client: sends", "client: has the response"
 
 _SERVE_STAMPS: Final = (
@@ -82,15 +82,21 @@ def stamp(owner: type, function: str, label: str) -> None:
     setattr(owner, function, stamped)
 
 
-async def send_requests(address: str) -> None:
+async def send_requests(address: str, call: str) -> None:
     """Send requests one after the other; print a stamp before and after each."""
-    workload = identity()
+    request = identity().request
     async with grpc.aio.insecure_channel(address) as channel:
-        infer: Any = channel.unary_unary(_METHOD)
+        infer: Any = channel.unary_unary(f"{_SERVICE}/ModelInfer")
+        stream: Any = channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")()
         for _ in range(REQUESTS):
             _stamps.append((time.monotonic(), _BEGIN))
-            await infer(workload.request)
+            if call == "unary":
+                await infer(request)
+            else:
+                await stream.write(request)
+                await stream.read()
             _stamps.append((time.monotonic(), _END))
+        stream.cancel()
     print(json.dumps(_stamps))
 
 
@@ -116,7 +122,7 @@ def stamp_hosts(stamps_file: Path) -> None:
     Launch.prepare = prepare_with_stamps  # type: ignore[method-assign]  # its callers are measured as they are
 
 
-async def serve_requests(folder: Path, server: GrpcServer) -> None:
+async def serve_requests(folder: Path, server: GrpcServer, call: str) -> None:
     """Serve the requests of a client process, with stamps."""
     workload = identity()
     workload.build(folder / "models")
@@ -130,7 +136,7 @@ async def serve_requests(folder: Path, server: GrpcServer) -> None:
     async with LocalServer(settings):
         await asyncio.sleep(_SETTLE_S)
         client = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __spec__.name, "client", address),
+            *(sys.executable, "-m", __spec__.name, "client", address, call),
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 26,
         )
@@ -165,14 +171,14 @@ def steps(stamps: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
     ]
 
 
-def main(server: GrpcServer) -> None:
-    """Print the steps of a request through a gRPC server."""
+def main(server: GrpcServer, call: str) -> None:
+    """Print the steps of a request through a gRPC server, by a unary call or on a stream."""
     with tempfile.TemporaryDirectory() as folder:
         host_stamps = Path(folder) / "host"
         for each in _SERVE_STAMPS:
             stamp(*each)
         stamp_hosts(host_stamps)
-        uvloop.run(serve_requests(Path(folder), server))
+        uvloop.run(serve_requests(Path(folder), server, call))
         stamps = [*_stamps, *((at, label) for at, label in json.loads(host_stamps.read_text()))]
     for begin, end, microseconds in steps(stamps):
         print(f"{microseconds:7.0f} µs  {begin} → {end}")
@@ -180,11 +186,12 @@ def main(server: GrpcServer) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["client", address]:
-            uvloop.run(send_requests(address))
+        case ["client", address, call]:
+            uvloop.run(send_requests(address, call))
         case ["host", stamps_file, *arguments]:
             sys.exit(run_host(stamps_file, arguments))
-        case ["native"]:
-            main("native")
-        case _:
-            main("grpcio")
+        case arguments:
+            main(
+                "grpcio" if "grpcio" in arguments else "native",
+                "stream" if "stream" in arguments else "unary",
+            )
