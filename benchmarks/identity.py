@@ -12,7 +12,7 @@ from benchmarks.report import Comparison, Section
 from benchmarks.servers import (
     ECHO,
     GATEWAY,
-    NATIVE,
+    GRPCIO,
     PINNED,
     SERVE,
     run_bare_grpc,
@@ -36,8 +36,8 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         default = stack.enter_context(run_synergai(folder / "identity", models))
         pinned = stack.enter_context(run_synergai(folder / "identity-pinned", models, pinned=True))
         one = stack.enter_context(run_serve(folder / "identity-serve", models))
-        native = stack.enter_context(
-            run_serve(folder / "identity-native", models, "--grpc-server", "native")
+        grpcio = stack.enter_context(
+            run_serve(folder / "identity-grpcio", models, "--grpc-server", "grpcio")
         )
         echo = stack.enter_context(run_bare_grpc("echo"))
         proxy = stack.enter_context(run_bare_grpc("proxy", echo))
@@ -46,7 +46,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
             (PROXY, proxy, client.ECHO),
             (GATEWAY, default, client.TRITON),
             (SERVE, one.address, client.TRITON),
-            (NATIVE, native.address, client.TRITON),
+            (GRPCIO, grpcio.address, client.TRITON),
             (PINNED, pinned, client.TRITON),
         ]
         probes_to_run = [
@@ -58,7 +58,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     return Section(
         title="Gateway overhead",
         note="A one-element identity model, which leaves only the transport.",
-        rows=[ECHO, PROXY, GATEWAY, SERVE, NATIVE, PINNED],
+        rows=[ECHO, PROXY, GATEWAY, SERVE, GRPCIO, PINNED],
         columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
@@ -97,7 +97,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
                 Comparison(
                     text=f"throughput, native server relative to grpcio: {pattern}",
                     value=measured.ratio(
-                        "per_second", (NATIVE, str(pattern)), (SERVE, str(pattern))
+                        "per_second", (SERVE, str(pattern)), (GRPCIO, str(pattern))
                     ),
                 )
                 for pattern in PATTERNS

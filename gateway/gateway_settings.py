@@ -16,7 +16,7 @@ from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, Lo
 from synergai.runtime.settings import Settings
 from synergai.scheduling.settings import SchedulingSettings
 
-GrpcServer: TypeAlias = Literal["grpcio", "native"]
+GrpcServer: TypeAlias = Literal["native", "grpcio"]
 
 _MIB: Final = 1024 * 1024
 _HUB_OVERHEAD_BYTES: Final = 64 * 1024
@@ -88,8 +88,8 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 1.0
     grpc_server: Annotated[
         GrpcServer,
-        "gRPC server of the clients' port: grpcio; or native, which takes less CPU time.",
-    ] = "grpcio"
+        "gRPC server of the clients' port: native, which takes less CPU time; or grpcio.",
+    ] = "native"
     max_message_bytes: Annotated[
         int,
         "Largest gRPC message to an agent; the limit for clients is slightly lower.",

@@ -32,13 +32,11 @@ async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[s
         with (
             run_synergai(Path(folder, "default"), models) as gateway,
             run_serve(Path(folder, "serve"), models) as serve,
-            run_serve(Path(folder, "native"), models, "--grpc-server", "native") as native,
             run_synergai(Path(folder, "pinned"), models, pinned=True) as pinned,
         ):
             setup = Setup(
                 gateway=gateway,
                 serve=serve,
-                native=native.address,
                 pinned=pinned,
                 models=models,
                 cache=arguments.cache,

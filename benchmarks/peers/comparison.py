@@ -19,7 +19,7 @@ from benchmarks.interleaving import measure_interleaved
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section, table
-from benchmarks.servers import GATEWAY, NATIVE, PINNED, SERVE, resident_mb
+from benchmarks.servers import GATEWAY, PINNED, SERVE, resident_mb
 from benchmarks.workloads import Workload, identity, mobilenet
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ SCENARIOS: Final = (
         workload=identity(),
         seconds=1.0,
         compared=(
-            (UNARY_1, "median_ms", 1.25, None),
-            (UNARY_16, "per_second", None, 0.9),
-            (STREAM_1, "median_ms", 0.9, None),
-            (STREAM_16, "per_second", None, 1.4),
+            (UNARY_1, "median_ms", 1.35, None),
+            (UNARY_16, "per_second", None, 1.0),
+            (STREAM_1, "median_ms", 1.35, None),
+            (STREAM_16, "per_second", None, 0.95),
         ),
     ),
     Scenario(
@@ -81,7 +81,6 @@ class Setup:
     Attributes:
         servers: SynergAI with default settings.
         serve: SynergAI in one process.
-        native: the same, with the native gRPC server.
         pinned: SynergAI with gateway and engine pinned; see `PINNED`.
         models: the model directory.
         cache: directory of the virtual environments.
@@ -92,7 +91,6 @@ class Setup:
 
     gateway: str
     serve: LocalFleet
-    native: str
     pinned: str
     models: Path
     cache: Path
@@ -130,7 +128,6 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
             *probes(stack, peer.title, started.address, scenario.workload, supported, peer.dialect),
             *probes(stack, GATEWAY, setup.gateway, scenario.workload, patterns),
             *probes(stack, SERVE, setup.serve.address, scenario.workload, patterns),
-            *probes(stack, NATIVE, setup.native, scenario.workload, patterns),
             *probes(stack, PINNED, setup.pinned, scenario.workload, patterns),
         ]
         measured = await measure_interleaved(
@@ -145,7 +142,7 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
     return Section(
         title=f"{peer.title}: {scenario.title}",
         note=" ".join([*about, memory]) if first else memory,
-        rows=[peer.title, GATEWAY, SERVE, NATIVE, PINNED],
+        rows=[peer.title, GATEWAY, SERVE, PINNED],
         columns=[str(pattern) for pattern in patterns],
         measured=measured,
         tables=[_ratios(scenario, peer, measured, supported)],
@@ -156,7 +153,7 @@ def _ratios(
     scenario: Scenario, peer: Peer, measured: Measurements, supported: Sequence[CallPattern]
 ) -> str:
     """Return the table of our figures over the peer's; bold ones miss their target."""
-    ours = (GATEWAY, SERVE, NATIVE, PINNED)
+    ours = (GATEWAY, SERVE, PINNED)
     header, columns = ["ours / theirs"], [list(ours)]
     for pattern, metric, at_most, at_least in scenario.compared:
         if pattern not in supported:

@@ -2,7 +2,7 @@
 
     python tests/acceptance/soak.py --requests 1000000
     python tests/acceptance/soak.py --requests 20000 --elements 150528    # 602 kB each way
-    python tests/acceptance/soak.py --requests 1000000 --native
+    python tests/acceptance/soak.py --requests 1000000 --calls unary
 
 Requests are sent over one stream, 16 in flight; with ``--native``, by unary calls to the native
 server. The resident memory of gateway, agent and engine
@@ -189,16 +189,17 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit")
-    parser.add_argument("--native", action="store_true", help="unary calls to the native server")
+    parser.add_argument("--calls", choices=("unary", "stream"), default="stream")
+    parser.add_argument("--grpc-server", choices=("native", "grpcio"), default="native")
     arguments = parser.parse_args()
-    send, server = (send_calls, "native") if arguments.native else (send_requests, "grpcio")
+    send = send_calls if arguments.calls == "unary" else send_requests
     data = request(arguments.elements)
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as temporary:
         models = Path(temporary, "models")
         build(ENGINE, models)
         with LocalFleet(Path(temporary, "run")) as fleet:
-            fleet.start_gateway(["--grpc-server", server])
+            fleet.start_gateway(["--grpc-server", arguments.grpc_server])
             fleet.start_agent(AGENT, models=models, options=["--threads", "1"])
             fleet.wait_for_workers(1)
             idle = resident(processes(fleet))

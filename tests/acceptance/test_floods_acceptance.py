@@ -39,7 +39,7 @@ IDLE_BYTES = 40_000
 
 
 @contextlib.contextmanager
-def running_fleet(folder: Path, server: str = "grpcio") -> Iterator[LocalFleet]:
+def running_fleet(folder: Path, server: str = "native") -> Iterator[LocalFleet]:
     build(ENGINE, folder / "models")
     with LocalFleet(folder / "run") as fleet:
         fleet.start_gateway(["--grpc-server", server])

@@ -376,13 +376,13 @@ def config_in(directory: Path, **options: object) -> GatewaySettings:
     return GatewaySettings.load({**addresses, "state": directory / "state", **defaults, **options})
 
 
-both_servers = pytest.mark.parametrize("grpc_server", ["grpcio", "native"])
+both_servers = pytest.mark.parametrize("grpc_server", ["native", "grpcio"])
 """Runs tests with either server of the clients' port."""
 
 
 @pytest.fixture
 def grpc_server() -> str:
-    return "grpcio"
+    return "native"
 
 
 @pytest.fixture

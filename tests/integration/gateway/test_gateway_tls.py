@@ -276,6 +276,7 @@ async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
         await early.workers()
 
 
+@pytest.mark.parametrize("grpc_server", ["grpcio"])
 async def test_path_that_is_not_utf8_stops_no_encrypted_port(encrypted: Gateway) -> None:
     hub = ssl.create_default_context(cafile=CA)
     hub.load_cert_chain(FILES / "agent.pem", FILES / "agent.key")
