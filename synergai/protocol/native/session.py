@@ -253,6 +253,9 @@ class Session:
         self._blocked: dict[Stream, None] = {}
         self._preface_to_come = len(PREFACE)
         self._rest = b""
+        # Number and flags of the frame of data that is being received.
+        self._data_frame = (0, 0)
+        self._data_to_come = 0
         self._pings = 0
         self._loop = asyncio.get_running_loop()
         self._gathers = False
@@ -359,19 +362,28 @@ class Session:
         elif self._rest:
             data = self._rest + data
         at, end = 0, len(data)
-        while end - at >= _HEADER:
+        while True:
+            if self._data_to_come:
+                stop = min(at + self._data_to_come, end)
+                if stop - at < min(self._data_to_come, _COPIED_BYTES + 1):
+                    break
+                self._receive_part(data, at, stop)
+                at = stop
+            if end - at < _HEADER:
+                break
             high, low, kind, flags, number = _FRAME.unpack_from(data, at)
             size = high << 8 | low
             if size > MAX_FRAME:
                 raise InvalidInput(f"a frame of {size:,} bytes")
             start, stop = at + _HEADER, at + _HEADER + size
+            number &= 0x7FFFFFFF
+            if kind == _DATA and size and not flags & _PADDED:
+                self._data_frame, self._data_to_come = (number, flags), size
+                at = start
+                continue
             if stop > end:
                 break
             at = stop
-            number &= 0x7FFFFFFF
-            if kind == _DATA and size > _COPIED_BYTES:
-                self._receive_data(number, flags, memoryview(data)[start:stop])
-                continue
             payload = data[start:stop]
             if kind == _DATA:
                 self._receive_data(number, flags, payload)
@@ -388,6 +400,16 @@ class Session:
             elif kind in (_PUSH_PROMISE, _CONTINUATION):
                 raise InvalidInput("an unexpected frame")
         self._rest = data[at:] if at < end else b""
+
+    def _receive_part(self, data: bytes, start: int, stop: int) -> None:
+        """Handle the next part of a frame of data, which may arrive in several."""
+        self._data_to_come -= stop - start
+        number, flags = self._data_frame
+        if self._data_to_come:
+            flags &= ~_END_STREAM
+        is_small = stop - start <= _COPIED_BYTES
+        part = data[start:stop] if is_small else memoryview(data)[start:stop]
+        self._receive_data(number, flags, part)
 
     def _receive_data(self, number: int, flags: int, payload: Buffer) -> None:
         size = len(payload)

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hpack import Decoder
@@ -112,6 +113,23 @@ async def test_frames_are_understood_however_they_are_cut() -> None:
     assert owner.path == "/a/B"
     assert owner.data == http2.message(1, b"x" * 2000)[9:] + http2.message(1, b"y")[9:]
     assert owner.log == ["end of requests"]
+
+
+async def test_large_frame_is_passed_on_as_it_arrives_but_in_no_small_parts(
+    connection: Connection,
+) -> None:
+    owner = connection.call()
+    content = bytes(range(256)) * (MAX_FRAME // 256)
+    sent = frame(DATA, END_STREAM, 1, content)
+    received = []
+    for first in range(0, len(sent), 400):
+        connection.session.receive(sent[first : first + 400])
+        received.append(len(owner.data))
+    assert owner.data == content
+    assert owner.log == ["end of requests"]
+    parts = sorted(set(received))
+    assert len(parts) > 5
+    assert all(b - a > 1024 for a, b in pairwise(parts[:-1]))
 
 
 async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
