@@ -122,6 +122,14 @@ async def test_client_whose_connection_has_closed_is_unknown(echo: Echo) -> None
     await until(lambda: not is_known(echo.callers[0]), 0.02)
 
 
+async def test_system_watches_whether_the_machine_of_a_client_is_there(echo: Echo) -> None:
+    async with echo.channel() as channel:
+        await raw_unary(channel, "/echo/Call")(b"x", timeout=30)
+        connection = peer_of(echo.callers[0]).transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
 async def test_large_messages_pass_in_both_directions_at_once(echo: Echo) -> None:
     messages = [bytes([number]) * SIZE for number in range(4)]
     async with echo.channel() as channel:

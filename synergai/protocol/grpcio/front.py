@@ -35,6 +35,9 @@ _SILENT_S: Final = 10.0
 _UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone. While it reads nothing,
 nothing is read from the server either, not even that it has closed the connection."""
+_PROBE_AFTER_S: Final = 30
+"""Time without bytes of a client after which the system asks whether its machine is there."""
+_PROBE_INTERVAL_S: Final = 10
 _REFUSED_S: Final = 1.0
 """Time for which the connection of a client beyond a limit stays open without being read, so that
 it does not come back at once."""
@@ -181,7 +184,7 @@ class Front:
             if len(self._clients) >= self._max_connections:
                 connection.close()
                 continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S))
+            _watch(connection)
             client = self._make_client(self, _format_address(*peer))
             self._clients.add(client)
             self._empty.clear()
@@ -490,6 +493,14 @@ class RelayedClient(Client):
             self._server.transport.write(data)
         self._waiting.clear()
         self._connected()
+
+
+def _watch(connection: socket.socket) -> None:
+    """Let the system close the connection of a client whose machine has gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_INTERVAL_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S))
 
 
 def _format_address(host: str, port: int, *_: int) -> str:
