@@ -16,11 +16,13 @@ from benchmarks.call_patterns import (
     probes,
 )
 from benchmarks.interleaving import measure_interleaved
+from benchmarks.peers import perf_analyzer
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section, table
 from benchmarks.servers import GATEWAY, PINNED, SERVE, resident_mb
 from benchmarks.workloads import Workload, identity, mobilenet
+from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +114,17 @@ async def measure(peer: Peer, setup: Setup) -> list[Section]:
     with run_peer(peer, python, setup.models, engines, scratch) as started:
         for scenario in SCENARIOS:
             await started.wait_until_correct(scenario.workload)
-        return [await _measure_scenario(scenario, started, setup) for scenario in SCENARIOS]
+        sections = [await _measure_scenario(scenario, started, setup) for scenario in SCENARIOS]
+        if peer.name == "triton":
+            addresses = {peer.title: started.address, SERVE: setup.serve.address}
+            try:
+                tool = perf_analyzer.install(setup.cache)
+                sections.append(
+                    await perf_analyzer.measure(tool, addresses, setup.scratch, setup.rounds)
+                )
+            except Unavailable as error:
+                print(f"not measured: {error}", flush=True)
+        return sections
 
 
 async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Setup) -> Section:
