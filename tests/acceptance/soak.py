@@ -4,11 +4,10 @@
     python tests/acceptance/soak.py --requests 20000 --elements 150528    # 602 kB each way
     python tests/acceptance/soak.py --requests 1000000 --calls unary
 
-Requests are sent over one stream, 16 in flight; with ``--native``, by unary calls to the native
-server. The resident memory of gateway, agent and engine
-host is sampled a hundred times; after the first fifth, its growth per request must stay below the
-size of the smallest object. The memory before the first request is printed as well. ``--minutes``
-or Ctrl-C end the run early, with a verdict on the samples taken.
+Requests are sent over one stream or by unary calls, 16 in flight. The resident memory of gateway,
+agent and engine host is sampled a hundred times; after the first fifth, its growth per request must
+stay below the size of the smallest object. The memory before the first request is printed as well.
+``--minutes`` or Ctrl-C end the run early, with a verdict on the samples taken.
 """
 
 import argparse
