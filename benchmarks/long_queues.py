@@ -27,7 +27,7 @@ from synergai.client.client import Client
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import JobArrived, TimePassed
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 

@@ -14,6 +14,7 @@ from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNRE
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size
 from synergai.runtime.settings import Settings
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 
 GrpcServer: TypeAlias = Literal["native", "grpcio"]
@@ -184,9 +185,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 
     def __post_init__(self) -> None:
-        # Imported here to keep the scheduler out of `--help`.
-        from synergai.scheduling.policy import POLICIES
-
         try:
             POLICIES.check(self.scheduling.policy)
         except InvalidInput as error:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from synergai.runtime.plugins import Registry
 from synergai.scheduling.queue.job_queue import JobQueue
 from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.estimator import Estimator
@@ -335,20 +334,3 @@ class Policy(Protocol):
 
         Called again until its decisions command nothing.
         """
-
-
-POLICIES: Final = Registry[Policy](
-    "synergai.policies",
-    {
-        "be": "synergai.scheduling.policies.be:BestEffort",
-        "edf": "synergai.scheduling.policies.edf:EarliestDeadlineFirst",
-        "fifo": "synergai.scheduling.policies.fifo:Fifo",
-        "lru": "synergai.scheduling.policies.lru:LeastRecentlyUsed",
-        "malleable": "synergai.scheduling.policies.malleable.policy:Malleable",
-        "mru": "synergai.scheduling.policies.mru:MostRecentlyUsed",
-        "rr": "synergai.scheduling.policies.rr:RoundRobin",
-        "slo_mael": "synergai.scheduling.policies.slo_mael:SloMael",
-        "srr": "synergai.scheduling.policies.srr:StrictRoundRobin",
-        "synergai": "synergai.scheduling.policies.synergai:SynergAI",
-    },
-)

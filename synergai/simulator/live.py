@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.client.client import Client
 from synergai.errors import InvalidInput, Unavailable
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.emulation import Emulation
 from synergai.simulator.recording import read_recording

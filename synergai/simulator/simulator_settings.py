@@ -12,7 +12,7 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.runtime.setting_types import Checked, OptionName
 from synergai.runtime.settings import Settings
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.simulator.workload import EXPERIMENTS, Sessions, TPre
 
 DEFAULT_POLICIES: Final = (

@@ -6,7 +6,8 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policy import POLICIES, View
+from synergai.scheduling.policy import View
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.wait_queue import WaitQueue
 from synergai.scheduling.state.sizes import SessionSizes
 

@@ -60,7 +60,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.records import Phase
 from tests.cores import new_entry

@@ -23,7 +23,7 @@ from synergai.scheduling.events import (
     TimePassed,
     WorkerLeft,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.state.records import MAX_REQUESTS
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker

@@ -23,9 +23,9 @@ from synergai.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.queue.job_queue import JobQueue
 from synergai.scheduling.queue.lane import BLOCK, Entries
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.records import JobRecord

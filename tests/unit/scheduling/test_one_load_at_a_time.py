@@ -44,7 +44,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import overdue_at
 from tests.cores import new_entry, new_job, new_request, new_worker

@@ -22,7 +22,7 @@ from synergai.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import make_core, new_entry, new_job, new_request, new_worker
 

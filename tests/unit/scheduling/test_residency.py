@@ -36,7 +36,7 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.residency import PLANNED_EVERY_S, RECENT_S
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at

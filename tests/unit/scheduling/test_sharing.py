@@ -24,7 +24,7 @@ from synergai.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker

@@ -12,7 +12,7 @@ from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.audit import AuditFailed, audit
 from synergai.simulator.bounds import violations_at_least
