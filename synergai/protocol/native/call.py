@@ -73,7 +73,9 @@ class Call:
             if self._headers.fault:
                 self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
                 return
-            handler = await self._handlers.find(self._headers)
+            handler = self._handlers.find(self._headers.path)
+            if handler is None:
+                handler = await self._handlers.intercept(self._headers)
             if handler is None:
                 self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
                 return
@@ -96,7 +98,7 @@ class Call:
         if handler.request_streaming:
             request = self._read_requests()
         else:
-            data = await self._next_request()
+            data = self._requests.popleft() if self._requests else await self._next_request()
             if data is None:
                 self._end(grpc.StatusCode.INTERNAL, "the call has no request")
                 return

@@ -53,10 +53,12 @@ class Handlers:
             else:
                 self._others.append(handler)
 
-    async def find(self, headers: CallHeaders) -> Any:
+    def find(self, path: str) -> Any:
+        """Return the handler of a method; None without one, and if there are interceptors."""
+        return None if self._interceptors else self._methods.get(path)
+
+    async def intercept(self, headers: CallHeaders) -> Any:
         """Return the handler of a call, which interceptors may replace; None without one."""
-        if not self._interceptors and (found := self._methods.get(headers.path)) is not None:
-            return found
         return await self._intercept(0, _Details(headers.path, headers.metadata))
 
     async def _intercept(self, passed: int, details: _Details) -> Any:
