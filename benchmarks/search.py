@@ -254,6 +254,7 @@ def surfaces_table(seeds: Sequence[int]) -> str:
         rows.append(
             [
                 family.name,
+                f"{np.mean([each.share for each in outcomes]):.3f}",
                 f"{regrets.mean():.4f}",
                 f"{max(each.regrets.mean() for each in outcomes):.4f}",
                 f"{regrets.max():.2f}",
@@ -263,7 +264,7 @@ def surfaces_table(seeds: Sequence[int]) -> str:
             ]
         )
         print(*rows[-1], sep=" | ", flush=True)
-    header = ["surface", "mean regret", "of the worst fleet", "max"]
+    header = ["surface", "time", "mean regret", "of the worst fleet", "max"]
     header += ["mean regret, exhaustive", "within 1 error", "within 2 errors"]
     return table(header, rows)
 

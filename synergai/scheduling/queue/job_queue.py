@@ -251,7 +251,7 @@ class JobQueue:
         for lane in self._lanes.values():
             if lane.for_requests and lane.engine in engines and lane.level[0] <= level:
                 rank = record.rank if lane.level[0] == level else math.inf
-                yield lane.engine, lane.in_time.before(rank) + by_arrival * len(lane.overdue)
+                yield lane.engine, lane.in_time.up_to(rank) + by_arrival * len(lane.overdue)
 
     def latest_starts(self, engines: Collection[EngineName], count: int, now: float) -> list[float]:
         """Return when about the `count` most urgent jobs must start that are not overdue."""

@@ -127,12 +127,12 @@ class Entries:
         entries = self._blocks[at].entries
         return entries[bisect_right(entries, rank, key=_rank)][0]
 
-    def before(self, rank: float) -> int:
-        """Return how many entries have a lower rank."""
-        at = bisect_left(self._lasts, rank, key=_rank)
+    def up_to(self, rank: float) -> int:
+        """Return how many entries have at most this rank."""
+        at = bisect_right(self._lasts, rank, key=_rank)
         count = sum(len(block.entries) for block in self._blocks[:at])
         if at < len(self._blocks):
-            count += bisect_left(self._blocks[at].entries, rank, key=_rank)
+            count += bisect_right(self._blocks[at].entries, rank, key=_rank)
         return count
 
     def acceptable(self, now: float, setup_s: float, per_query_s: float) -> Iterator[Entry]:

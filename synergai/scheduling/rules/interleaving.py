@@ -353,6 +353,8 @@ class Interleaver:
     ) -> bool:
         if worker.index not in self._state.fleet.interruptible:
             return False
+        if estimate is not None and cost_s >= LONG_S and worker.requests:
+            return False  # other requests would wait behind it; see `View.takes`
         if estimate is None and self._probes.is_in_flight(
             request.job.engine, worker.worker.worker_class
         ):

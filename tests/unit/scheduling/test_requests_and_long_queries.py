@@ -23,6 +23,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.registry import POLICIES
+from synergai.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import make_core, new_entry, new_job, new_request, new_worker
 
@@ -306,3 +307,35 @@ def test_query_that_is_about_to_end_is_not_aborted_for_a_further_request() -> No
     # The query that the first request waits for takes longer than expected.
     further = core.handle(new_request("further", SHORT, 2.01), 2.01)
     assert not any(isinstance(command, Stop) for command in further)
+
+
+def burst_on_a_busy_box(requests: int) -> tuple[SchedulerCore, list[Command]]:
+    """Let requests of 0.1 s arrive at once, half a second before a long query ends."""
+    profile = [new_entry(LONG, CLASS, 1.0), new_entry(SHORT, CLASS, 10.0)]
+    core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
+    core.handle(new_job("job", LONG, 10), 0.0)
+    arrivals = [new_request(f"short-{n}", SHORT, 0.5, deadline=1.5) for n in range(requests)]
+    return core, [command for each in arrivals for command in core.handle(each, 0.5)]
+
+
+def test_request_of_a_burst_stops_no_other_one() -> None:
+    _, commands = burst_on_a_busy_box(5)
+    assert sum(isinstance(command, Stop) for command in commands) == 1  # of the job
+
+
+def test_requests_of_the_same_instant_and_deadline_are_ahead_of_the_next_one() -> None:
+    core, _ = burst_on_a_busy_box(8)
+    waiting = core.queued
+    assert waiting == 4
+    following = new_request("following", SHORT, 0.5, deadline=1.5)
+    expected_s = core.expected_answer_s(following.job, 0.5)
+    assert expected_s == pytest.approx(0.5 + (4 + waiting / QUEUED_SHARE + 1) * 0.1)
+
+
+def test_one_long_request_at_a_time_interrupts_a_job() -> None:
+    profile = [new_entry(LONG, CLASS, 1.0), new_entry(SHORT, CLASS, 100.0)]
+    core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
+    core.handle(new_job("job", SHORT, 1000), 0.0)
+    first = core.handle(new_request("first", LONG, 0.5), 0.5)
+    assert [type(command) for command in first] == [Stop, Dispatch]
+    assert not core.handle(new_request("second", LONG, 0.5), 0.5)

@@ -81,7 +81,8 @@ class Replanner:
                 queries += lease.remaining
             else:
                 worker = self._view.workers[lease.assignment.worker_id]
-                busy_s = max(busy_s, self._busy_s(worker))
+                ends_at = worker.ends_at(lease, self._view.now)
+                busy_s = max(busy_s, min(ends_at - self._view.now, _UNKNOWN_BUSY_S))
         return queries, busy_s
 
     def _busy_s(self, worker: WorkerRecord) -> float:
