@@ -23,7 +23,7 @@ from synergai.routes.moves import joined, moved
 from synergai.routes.optimal import optimal_route
 from synergai.routes.pipe_search import PipeSearch
 from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.routes.shisha import ASSIGNMENTS, BALANCES, Shisha
+from synergai.routes.shisha import BALANCES, Shisha
 from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def tried(problem: RouteProblem, search: Search) -> list[float]:
     return taken
 
 
-def shisha(assign: str, balance: str, problem: RouteProblem, _seed: int) -> Search:
-    return Shisha(assign, balance).search(problem)
+def shisha(balance: str, problem: RouteProblem, _seed: int) -> Search:
+    return Shisha(balance).search(problem)
 
 
 def pipe_search(problem: RouteProblem, _seed: int) -> Search:
@@ -199,11 +199,7 @@ def neighbour(problem: RouteProblem, route: Route, generator: Generator) -> Rout
 
 
 SEARCHES: Final[dict[str, Searching]] = {
-    **{
-        f"shisha, {assign}, {balance}": partial(shisha, assign, balance)
-        for assign in ASSIGNMENTS
-        for balance in BALANCES
-    },
+    **{f"shisha, {balance}": partial(shisha, balance) for balance in BALANCES},
     "pipe_search": pipe_search,
     "random walk": random_walk,
     "hill climbing": partial(climbing, 0.0),

@@ -64,7 +64,7 @@ class Answer(NamedTuple):
         if choice.is_split:
             return f"{doing}, since no worker has the memory for the whole engine"
         lone = len(case.problem.workers) == 1
-        return f"{doing}, {'the only worker' if lone else 'since no route of stages can run'}"
+        return f"{doing}, {'the only worker' if lone else 'since no route of stages was found'}"
 
     def _doing(self) -> str:
         """Say what to do."""

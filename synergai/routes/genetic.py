@@ -1,23 +1,21 @@
 """Genetic planner of routes, after Reisinger et al.
 
-The paper names a genetic strategy, and describes nothing of it. Mutations and figures are
-reconstructed.
+The paper names a genetic strategy, and describes nothing of it. This one breeds orders of workers:
+for each order, the cuts follow leg by leg from the best ones of the legs before.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from synergai.routes.moves import current, joined, seconds
 from synergai.routes.planner import found
 from synergai.routes.problem import Leg, Route
+from synergai.routes.tables import Tables
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
+    from numpy.typing import NDArray
 
     from synergai.routes.planner import Search
     from synergai.routes.problem import RouteProblem
@@ -25,11 +23,13 @@ if TYPE_CHECKING:
 _POPULATION: Final = 40
 _PARENTS: Final = 13
 _ELITE: Final = 4
-_GENERATIONS: Final = 150
+_GENERATIONS: Final = 60
+_IMMIGRANTS: Final = 0.1
+"""Share of children that are drawn instead of mutated."""
 
 
 class Genetic:
-    """Breeds routes from each worker alone, the current route and random ones."""
+    """Breeds orders of workers from random ones."""
 
     def __init__(self, seed: str = "0") -> None:
         self._seed = int(seed)
@@ -38,64 +38,77 @@ class Genetic:
         """Return the fastest route of the last generation."""
         if not problem.workers:
             return found(None)
-        generator = np.random.default_rng(self._seed)
-        known = {route: seconds(problem, route) for route in _ancestors(problem)}
-        population = list(known)
-        while len(population) < _POPULATION:
-            population.append(_random_route(problem, generator))
+        generator, tables = np.random.default_rng(self._seed), Tables(problem)
+        workers = [number for number, group in enumerate(tables.groups) for _ in group]
+        orders = generator.permuted(np.tile(workers, (_POPULATION, 1)), axis=1)
+        orders[0] = workers  # the best one that can be alone comes first
         for _ in range(_GENERATIONS):
-            for route in population:
-                if route not in known:
-                    known[route] = seconds(problem, route)
-            ranked = sorted(dict.fromkeys(population), key=lambda route: known[route])
-            parents = generator.integers(min(_PARENTS, len(ranked)), size=_POPULATION - _ELITE)
-            children = [_mutated(problem, ranked[parent], generator) for parent in parents]
-            population = [*ranked[:_ELITE], *children]
-        return found(ranked[0] if known[ranked[0]] < math.inf else None)
+            ranked = orders[_cut(tables, orders, problem.queries).seconds.argsort(kind="stable")]
+            children = ranked[generator.integers(_PARENTS, size=_POPULATION - _ELITE)]
+            drawn = generator.random(len(children)) < _IMMIGRANTS
+            children[drawn] = generator.permuted(children[drawn], axis=1)
+            # The others have two workers exchanged.
+            child = np.flatnonzero(~drawn)
+            one, other = generator.integers(len(workers), size=(2, len(child)))
+            children[child, one], children[child, other] = (
+                children[child, other],
+                children[child, one],
+            )
+            orders = np.concatenate([ranked[:_ELITE], children])
+        return found(_cut(tables, ranked[:1], problem.queries).route(tables, ranked[0]))
 
 
-def _ancestors(problem: RouteProblem) -> list[Route]:
-    alone = [Route((Leg(each.name, 0, problem.chain.end),)) for each in problem.workers]
-    running = current(problem)
-    return alone if running is None else [*alone, running]
+class _Cut(NamedTuple):
+    """Cuts for orders of workers.
+
+    Attributes:
+        seconds: time of the best route by order; infinite if there is none.
+        legs: number of its legs.
+        begins: where the leg begins that ends at a place, by leg, order and place.
+    """
+
+    seconds: NDArray[np.float64]
+    legs: NDArray[np.int64]
+    begins: list[NDArray[np.int64]]
+
+    def route(self, tables: Tables, order: NDArray[np.int64]) -> Route | None:
+        """Return the route of the first order, or None."""
+        if self.seconds[0] == np.inf:
+            return None
+        last, members, backwards = len(tables.stages) - 1, list(map(list, tables.groups)), []
+        for leg in range(self.legs[0] - 1, -1, -1):
+            first = int(self.begins[leg][0, last])
+            backwards.append(Leg(members[order[leg]].pop(), first, last))
+            last = first
+        return Route(tuple(reversed(backwards)))
 
 
-def _random_route(problem: RouteProblem, generator: Generator) -> Route:
-    end, names = problem.chain.end, [worker.name for worker in problem.workers]
-    legs = int(generator.integers(1, min(end, len(names)) + 1))
-    cuts = generator.choice(np.arange(1, end), legs - 1, replace=False)
-    workers = generator.choice(len(names), legs, replace=False)
-    return joined(end, sorted(map(int, cuts)), [names[worker] for worker in workers])
+def _cut(tables: Tables, orders: NDArray[np.int64], queries: int) -> _Cut:
+    """Return the best cuts for orders of workers, which begin with those of the route.
 
-
-def _mutated(problem: RouteProblem, route: Route, generator: Generator) -> Route:
-    """Return a route with a cut moved, a worker exchanged, a leg more or less, or a random one."""
-
-    def draw(below: int) -> int:
-        return int(generator.integers(below))
-
-    end = problem.chain.end
-    cuts = [leg.last for leg in route.legs[:-1]]
-    workers = [leg.worker for leg in route.legs]
-    leg, place = draw(len(workers)), draw(end)
-    other = problem.workers[draw(len(problem.workers))].name
-    chance = generator.random()
-    if chance < 0.4 and cuts:
-        cut = draw(len(cuts))
-        moved = cuts[cut] + (-2, -1, 1, 2)[draw(4)]
-        before, after = [0, *cuts][cut], [*cuts, end][cut + 1]
-        cuts[cut] = min(max(moved, before + 1), after - 1)
-    elif 0.4 <= chance < 0.65:
-        if other in workers:
-            workers[workers.index(other)] = workers[leg]
-        workers[leg] = other
-    elif 0.65 <= chance < 0.8 and place not in (0, *cuts) and other not in workers:
-        at = bisect(cuts, place)
-        cuts.insert(at, place)
-        workers.insert(at + draw(2), other)
-    elif 0.8 <= chance < 0.9 and cuts:
-        cuts.pop(draw(len(cuts)))
-        workers.pop(leg)
-    else:
-        return _random_route(problem, generator)
-    return joined(end, cuts, workers)
+    A leg continues the part of a route whose queries would end first. For ranges, another part may
+    be better in the end.
+    """
+    following, places = queries - 1, len(tables.stages)
+    # By group, or by receiver and sender, and then by place.
+    stages, hops, hop_intervals = tables.stages.T, tables.hops.T, tables.intervals.T
+    rest = np.where(stages < np.inf, stages, 0.0)
+    latencies = np.full((len(orders), places), np.inf)
+    latencies[:, 0] = 0.0
+    intervals = np.zeros_like(latencies)
+    sender = np.full(len(orders), len(tables.groups))
+    totals, begins = [], []
+    for receiver in orders.T[: places - 1]:
+        latencies = latencies + hops[receiver, sender]
+        intervals = np.maximum(intervals, hop_intervals[receiver, sender])
+        to_end = latencies[..., np.newaxis] + stages[receiver]
+        between = np.maximum(intervals[..., np.newaxis], rest[receiver])
+        begin = (to_end + following * between).argmin(axis=1)
+        begins.append(begin)
+        latencies = np.take_along_axis(to_end, begin[:, np.newaxis], axis=1)[:, 0]
+        intervals = np.take_along_axis(between, begin[:, np.newaxis], axis=1)[:, 0]
+        sender = receiver
+        interval = np.maximum(intervals[:, -1], hop_intervals[-1, receiver, -1])
+        totals.append(latencies[:, -1] + hops[-1, receiver, -1] + following * interval)
+    seconds = np.array(totals)
+    return _Cut(seconds.min(axis=0), seconds.argmin(axis=0) + 1, begins)

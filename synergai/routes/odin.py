@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.routes.planner import Search
-    from synergai.routes.problem import Route, RouteProblem
+    from synergai.routes.problem import RouteProblem
 
 
 class Odin:
@@ -49,15 +49,15 @@ class LeastLoaded:
         return route
 
 
-def _lighter_side(_route: Route, stages: Sequence[float], slowest: int) -> int | None:
+def _lighter_side(stages: Sequence[float], slowest: int) -> Sequence[int]:
     """Return the fastest stage of the side of the slowest one that takes less time."""
     sides = [side for side in (range(slowest), range(slowest + 1, len(stages))) if side]
     if not sides:
-        return None
+        return ()
     side = min(sides, key=lambda each: sum(stages[leg] for leg in each))
-    return min(side, key=lambda leg: stages[leg])
+    return (min(side, key=lambda leg: stages[leg]),)
 
 
-def _least_loaded(_route: Route, stages: Sequence[float], slowest: int) -> int | None:
-    others = (leg for leg in range(len(stages)) if leg != slowest)
-    return min(others, key=lambda leg: stages[leg], default=None)
+def _least_loaded(stages: Sequence[float], slowest: int) -> Sequence[int]:
+    others = [leg for leg in range(len(stages)) if leg != slowest]
+    return (min(others, key=lambda leg: stages[leg]),) if others else ()

@@ -68,8 +68,9 @@ def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | Non
         solution = Solution.of_latency(tables, [high_s for high_s, _ in parts])
         below = []
         for bound, (_, low_s) in enumerate(parts):
-            route = solution.best(bound, legs)
-            if route is not None:
+            # Unless even the least latency and interval are too long.
+            payable_s = best_s - following * low_s
+            if (route := solution.best(bound, legs, payable_s)) is not None:
                 times = problem.times(route)
                 below.append(_Gap(low_s, times.interval_s, times.latency_s))
                 if times.seconds(problem.queries) < best_s:

@@ -20,94 +20,82 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.routes.planner import Search
-    from synergai.routes.problem import Route, RouteProblem
+    from synergai.routes.problem import Route, RouteProblem, RouteWorker
 
-ASSIGNMENTS: Final = ("weight", "count", "random")
 BALANCES: Final = ("lightest", "nearest")
 
 
 class Shisha:
-    """Balances the work of stages, then moves segments between them while routes are tried.
+    """Shares the work by the speeds of workers, then moves segments while routes are tried.
 
     Args:
-        assign: what the fastest worker gets: the stage of most work (``weight``), that of most
-            segments (``count``), or any (``random``).
-        balance: who takes a segment of the slowest stage: the ``lightest`` stage of a fast worker,
-            or the ``nearest`` one of a faster worker.
+        balance: who takes a segment of the slowest stage: the ``lightest`` stage, or the
+            ``nearest`` one.
         alpha: steps in a row without a gain after which the search ends.
 
     Raises:
-        InvalidInput: a rule is unknown.
+        InvalidInput: the rule is unknown.
     """
 
-    def __init__(
-        self, assign: str = "weight", balance: str = "lightest", alpha: str = "10"
-    ) -> None:
-        if assign not in ASSIGNMENTS or balance not in BALANCES:
-            raise InvalidInput(
-                f"assign is one of {', '.join(ASSIGNMENTS)}, and balance one of "
-                f"{', '.join(BALANCES)}, not {assign!r} and {balance!r}"
-            )
-        self._assign, self._balance, self._alpha = assign, balance, int(alpha)
+    def __init__(self, balance: str = "lightest", alpha: str = "3") -> None:
+        if balance not in BALANCES:
+            raise InvalidInput(f"balance is one of {', '.join(BALANCES)}, not {balance!r}")
+        self._taker = _lightest if balance == "lightest" else _nearest
+        self._alpha = int(alpha)
 
     def search(self, problem: RouteProblem) -> Search:
-        """Search from a balanced route over all workers, then over fewer while that is better."""
+        """Search from balanced routes over all workers, then over fewer while that is better.
+
+        The fastest worker comes first in one of them, and last in the other.
+        """
         best, best_s = None, math.inf
         for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
-            start = balanced_route(problem, legs, self._assign)
-            if not is_possible(problem, start):
-                continue
-            taker = _Taker(problem, self._balance)
-            route, taken_s = yield from tuned(problem, start, taker, alpha=self._alpha, leaps=False)
-            if taken_s >= best_s:
+            before_s = best_s
+            workers = _fastest(problem, legs)
+            for start in dict.fromkeys(
+                balanced(problem, each) for each in (workers, workers[::-1])
+            ):
+                if is_possible(problem, start):
+                    route, taken_s = yield from tuned(
+                        problem, start, self._taker, alpha=self._alpha, leaps=False
+                    )
+                    if taken_s < best_s:
+                        best, best_s = route, taken_s
+            if best_s == before_s < math.inf:
                 break
-            best, best_s = route, taken_s
         return best
 
 
-def balanced_route(problem: RouteProblem, legs: int, assign: str = "weight") -> Route:
-    """Return a route whose stages share the work, assigned to the fastest workers."""
-    stages = [(weight, 1) for weight in weights(problem)]
-    while len(stages) > legs:
-        place = min(range(len(stages)), key=lambda each: stages[each][0])
-        left = place > 0 and (
-            place == len(stages) - 1 or stages[place - 1][0] <= stages[place + 1][0]
-        )
-        first = place - 1 if left else place
-        (weight, count), (other, others) = stages[first : first + 2]
-        stages[first : first + 2] = [(weight + other, count + others)]
-    fastest = sorted(problem.workers, key=lambda worker: worker.seconds[0][-1])[:legs]
-    by = 0 if assign == "weight" else 1
-    order = sorted(range(legs), key=lambda each: -stages[each][by])
-    if assign == "random":
-        np.random.default_rng(legs).shuffle(order)
-    workers = [""] * legs
-    for place, worker in zip(order, fastest, strict=True):
-        workers[place] = worker.name
-    ends = np.cumsum([count for _, count in stages])
-    return joined(problem.chain.end, [int(end) for end in ends[:-1]], workers)
+def balanced(problem: RouteProblem, workers: Sequence[RouteWorker]) -> Route:
+    """Return the route over workers whose stages have work in proportion to their speeds."""
+    end = problem.chain.end
+    speeds = np.array([1 / worker.seconds[0][-1] for worker in workers])
+    shares = np.cumsum(speeds) / speeds.sum()
+    work = np.cumsum(weights(problem))
+    cuts = [0]
+    for place, share in enumerate(shares[:-1], 1):
+        nearest = int(np.abs(work - share * work[-1]).argmin()) + 1
+        # Every stage has a segment.
+        cuts.append(min(max(nearest, cuts[-1] + 1), end - len(workers) + place))
+    return joined(end, cuts[1:], [worker.name for worker in workers])
 
 
 def start(problem: RouteProblem) -> Route | None:
     """Return the running route or, without one, the balanced route over the most workers."""
     counts = range(min(len(problem.workers), problem.chain.end), 0, -1)
-    seeds = (balanced_route(problem, legs) for legs in counts)
+    seeds = (balanced(problem, _fastest(problem, legs)) for legs in counts)
     return current(problem) or next((each for each in seeds if is_possible(problem, each)), None)
 
 
-class _Taker:
-    """The leg that takes a segment of the slowest one."""
+def _fastest(problem: RouteProblem, count: int) -> list[RouteWorker]:
+    return sorted(problem.workers, key=lambda worker: worker.seconds[0][-1])[:count]
 
-    def __init__(self, problem: RouteProblem, balance: str) -> None:
-        self._whole_s = {worker.name: worker.seconds[0][-1] for worker in problem.workers}
-        self._mean_s = math.exp(float(np.mean(np.log([*self._whole_s.values()]))))
-        self._balance = balance
 
-    def __call__(self, route: Route, stages: Sequence[float], slowest: int) -> int | None:
-        whole_s = [self._whole_s[leg.worker] for leg in route.legs]
-        others = [leg for leg in range(len(stages)) if leg != slowest]
-        if self._balance == "nearest":
-            faster = [leg for leg in others if whole_s[leg] < whole_s[slowest]]
-            return min(faster or others, key=lambda leg: abs(leg - slowest), default=None)
-        fast = [leg for leg in others if whole_s[leg] <= self._mean_s]
-        return min(fast or others, key=lambda leg: stages[leg], default=None)
+def _lightest(stages: Sequence[float], slowest: int) -> list[int]:
+    others = (leg for leg in range(len(stages)) if leg != slowest)
+    return sorted(others, key=lambda leg: stages[leg])
+
+
+def _nearest(stages: Sequence[float], slowest: int) -> list[int]:
+    others = (leg for leg in range(len(stages)) if leg != slowest)
+    return sorted(others, key=lambda leg: abs(leg - slowest))

@@ -36,11 +36,11 @@ class Solution:
         stages: NDArray[np.float64],
         hops: NDArray[np.float64],
     ) -> None:
-        bounds, groups, places, _ = stages.shape
+        # By place, and then by bound.
+        places, _, bounds, groups = stages.shape
         self._tables, self._join = tables, join
-        # By place; of stages, by that of their end and that of their begin.
-        self._stages = np.ascontiguousarray(stages.transpose(3, 2, 0, 1))[..., np.newaxis]
-        self._hops = np.ascontiguousarray(hops.transpose(3, 0, 1, 2))[..., np.newaxis]
+        self._stages = stages[..., np.newaxis]
+        self._hops = hops[..., :-1, np.newaxis]
         # Of routes that end at a place: by place, bound, group of the last leg, and set. The last
         # group is the source of the queries, the last set stands for none.
         self._ended = np.full((places, bounds, groups + 1, len(tables.counts) + 1), np.inf)
@@ -48,7 +48,7 @@ class Solution:
         # Of those whose tensor has arrived at a group: by place, bound, group, and set without it.
         self._arrived = np.empty((places, bounds, *tables.without.shape))
         joined = np.empty_like(self._arrived)
-        begins = (self._stages < np.inf).any(axis=(2, 3, 4)).argmax(axis=1).tolist()
+        begins = (stages < np.inf).any(axis=(2, 3)).argmax(axis=1).tolist()
         group = np.arange(groups)[:, np.newaxis]
         for place, begin in enumerate(begins):
             if place:
@@ -56,39 +56,46 @@ class Solution:
                 join(self._arrived[begin:place], self._stages[place, begin:place], out=ways)
                 self._ended[place][:, group, tables.joined] = np.minimum.reduce(ways)
             arriving = self._ended[place].take(tables.without, axis=2)
-            join(arriving, self._hops[place, :, :, :-1], out=arriving)
+            join(arriving, self._hops[place], out=arriving)
             np.minimum.reduce(arriving, axis=1, out=self._arrived[place])
-        self.least = join(self._ended[-1, :, :-1, :-1], self._hops[-1, :, :-1, -1])
+        self.least = join(self._ended[-1, :, :-1, :-1], hops[-1, :, :-1, -1:])
 
     @classmethod
     def of_latency(cls, tables: Tables, bounds_s: Sequence[float] = (np.inf,)) -> Solution:
         """Return the routes of the least latency among those with an interval below a bound."""
-        below = np.array(bounds_s).reshape(-1, 1, 1, 1)
+        below = np.array(bounds_s)[:, np.newaxis]
+        stages = tables.stages[:, :, np.newaxis]
+        hops, intervals = tables.hops[:, np.newaxis], tables.intervals[:, np.newaxis]
         return cls(
             tables,
             np.add,
-            np.where(tables.stages < below, tables.stages, np.inf),
-            np.where(tables.intervals < below, tables.hops, np.inf),
+            np.where(stages < below, stages, np.inf),
+            np.where(intervals < below[..., np.newaxis], hops, np.inf),
         )
 
     @classmethod
     def of_interval(cls, tables: Tables) -> Solution:
         """Return the routes of the least interval, without a bound."""
-        return cls(tables, np.maximum, tables.stages[np.newaxis], tables.intervals[np.newaxis])
+        stages, intervals = tables.stages[:, :, np.newaxis], tables.intervals[:, np.newaxis]
+        return cls(tables, np.maximum, stages, intervals)
 
-    def best(self, bound: int = 0, legs: int | None = None) -> Route | None:
+    def best(
+        self, bound: int = 0, legs: int | None = None, below_s: float = np.inf
+    ) -> Route | None:
         """Return the best route over any set of workers, of those with the fewest legs.
 
         Args:
             bound: number of the bound on the interval.
             legs: the number of legs that it must have.
+            below_s: its latency or interval must be below this.
         """
         least = self.least[bound].min(axis=0)
-        members = self._tables.counts.sum(axis=1)
+        members = self._tables.members
         if legs is not None:
             least = np.where(members == legs, least, np.inf)
-        chosen = int(np.lexsort((members, least))[0])
-        return self._route(bound, chosen) if least[chosen] < np.inf else None
+        if not least.min() < below_s:
+            return None
+        return self._route(bound, int(np.lexsort((members, least))[0]))
 
     def _route(self, bound: int, chosen: int) -> Route:
         """Return the best route over a set of workers that has one."""

@@ -29,13 +29,14 @@ class Tables:
 
     Attributes:
         groups: names of workers that are alike.
-        stages: seconds by group and the places between which a stage is; infinite if it is none or
-            does not fit.
-        hops: seconds by sending group, receiving group and place. The last group is the source of
+        stages: seconds by the places at which a stage ends and begins, and group; infinite if it
+            is none or does not fit.
+        hops: seconds by place, sending group and receiving group. The last group is the source of
             the queries.
         intervals: seconds until the next tensor can follow, by the same.
         units: what a member of each group adds to the number of a set of workers.
         counts: members by set of workers and group.
+        members: all of them by set.
         without: numbers of the sets that lack a member of a group, by group. Rows are filled up
             with the number of sets.
         joined: numbers of the same sets after a member of the group has joined.
@@ -50,6 +51,7 @@ class Tables:
         bases = np.array([len(group) + 1 for group in members])
         self.units = np.cumprod(bases) // bases
         self.counts = np.arange(bases.prod())[:, np.newaxis] // self.units % bases
+        self.members = self.counts.sum(axis=1)
         lacking = [
             np.flatnonzero(each < len(group))
             for each, group in zip(self.counts.T, members, strict=True)
@@ -65,8 +67,8 @@ class Tables:
         for number, group in enumerate(members):
             if len(group) > 1:
                 between[number, number] = ways[group[0], group[1]]
-        latency, per_byte, interval_per_byte = np.moveaxis(between, -1, 0)[..., np.newaxis]
-        sizes = np.array(problem.chain.sizes)
+        latency, per_byte, interval_per_byte = np.moveaxis(between, -1, 0)
+        sizes = np.array(problem.chain.sizes)[:, np.newaxis, np.newaxis]
         self.hops = latency + per_byte * sizes
         self.intervals = interval_per_byte * sizes
 
@@ -132,9 +134,8 @@ def _stages(problem: RouteProblem, workers: Sequence[RouteWorker]) -> NDArray[np
     weights = before + after[:, np.newaxis] - before[-1]
     needed = HOST_BYTES + SESSION_PER_WEIGHT * weights
     empty = np.tri(chain.end + 1, dtype=bool)
-    return np.array(
-        [
-            np.where(empty | (needed > worker.budget_bytes), np.inf, worker.seconds)
-            for worker in workers
-        ]
-    )
+    by_group = [
+        np.where(empty | (needed > worker.budget_bytes), np.inf, worker.seconds)
+        for worker in workers
+    ]
+    return np.ascontiguousarray(np.array(by_group).T)

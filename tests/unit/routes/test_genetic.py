@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from synergai.errors import InvalidInput
 from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import Leg, Route, RouteProblem
+from synergai.routes.problem import Route, RouteProblem
 
 PROBLEMS = st.builds(
     drawn_problem,
@@ -45,29 +44,17 @@ def test_bred_route_is_possible_and_not_slower_than_a_worker_alone(problem: Rout
 def test_same_seed_breeds_the_same_route() -> None:
     problem = drawn_problem(4, cuts=40, workers=8, queries=1000)
     assert bred(problem, "7") == bred(problem, "7")
-    assert len({bred(problem, str(seed)) for seed in range(4)}) > 1
 
 
+@pytest.mark.parametrize("queries", [1, 10, 1000])
 @pytest.mark.parametrize("seed", range(5))
-def test_one_query_is_within_five_percent_of_the_optimum(seed: int) -> None:
-    problem = drawn_problem(seed, cuts=18, workers=4)
+def test_bred_route_is_within_five_percent_of_the_optimum(seed: int, queries: int) -> None:
+    problem = drawn_problem(seed, cuts=18, workers=4, queries=queries)
     route, optimum = bred(problem), optimal_route(problem)
     assert route is not None
     assert optimum is not None
-    assert problem.times(route).latency_s <= 1.05 * problem.times(optimum).latency_s
-
-
-def test_current_route_is_an_ancestor() -> None:
-    problem = drawn_problem(4, cuts=40, workers=8, queries=1000)
-    optimum = optimal_route(problem)
-    assert bred(problem) != optimum
-    assert bred(replace(problem, current=optimum)) == optimum
-
-
-def test_current_route_over_a_worker_that_left_is_dropped() -> None:
-    problem = drawn_problem(0, cuts=4, workers=2)
-    gone = Route((Leg("gone", 0, 5),))
-    assert bred(replace(problem, current=gone)) == bred(problem)
+    times = [problem.times(each).seconds(queries) for each in (route, optimum)]
+    assert times[0] <= 1.05 * times[1]
 
 
 def test_seed_is_a_number() -> None:

@@ -29,8 +29,7 @@ SEARCHES = [
     ("odin", {"alpha": "2"}),
     ("pipe_search", {}),
     ("shisha", {}),
-    ("shisha", {"assign": "count", "balance": "nearest"}),
-    ("shisha", {"assign": "random", "alpha": "3"}),
+    ("shisha", {"balance": "nearest", "alpha": "10"}),
 ]
 PROBLEMS = st.builds(
     drawn_problem,
@@ -170,12 +169,16 @@ def test_odin_goes_on_from_a_worse_route_and_repeats_a_step_without_effect() -> 
     assert route == tried[2]
 
 
-def test_shisha_gives_the_heaviest_stage_to_the_fastest_worker() -> None:
+def test_shisha_begins_with_work_in_proportion_to_the_speeds_of_the_workers() -> None:
     first = next(search(EVEN, "shisha"))
     work = weights(EVEN)
-    stages = {leg.worker: sum(work[leg.first : leg.last]) for leg in first.legs}
     fastest = sorted(EVEN.workers, key=lambda worker: worker.seconds[0][-1])
-    assert sorted(stages, key=lambda name: -stages[name]) == [each.name for each in fastest]
+    assert [leg.worker for leg in first.legs] == [each.name for each in fastest]
+    speeds = [1 / each.seconds[0][-1] for each in fastest]
+    for leg, speed in zip(first.legs, speeds, strict=True):
+        share = sum(work[leg.first : leg.last]) / sum(work)
+        # A cut is at most half of a segment away from where it should be.
+        assert share == pytest.approx(speed / sum(speeds), abs=max(work) / sum(work))
 
 
 @pytest.mark.parametrize("problem", fast_and_slow(), ids=str(range(12)))
@@ -189,8 +192,8 @@ def test_shisha_comes_close_to_the_optimum_in_20_trials(problem: RouteProblem) -
 
 
 def test_unknown_rule_of_shisha_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"assign is one of weight.*not 'size'"):
-        search(EVEN, "shisha", assign="size")
+    with pytest.raises(InvalidInput, match=r"balance is one of lightest.*not 'heaviest'"):
+        search(EVEN, "shisha", balance="heaviest")
 
 
 def test_pipe_search_refuses_a_table_that_is_too_large() -> None:
