@@ -308,7 +308,7 @@ class App:
         self._stack.push_async_callback(self.hub.close)
 
     async def _write_policies(self, policies: Mapping[str, VersionPolicy]) -> None:
-        """Write the policies; those of another gateway that has taken over are left alone."""
+        """Write the policies, unless another gateway has taken over."""
         await self.journal.confirm()
         await self._policies.write(policies)
         await self.journal.confirm()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register_metrics(app: App) -> None:
-    """Add metrics of the components to those of the gateway."""
+    """Add the components' metrics to the gateway's."""
     metrics = app.metrics
     metrics.add_gauge(
         "queue_depth", "Jobs and requests that wait for a worker.", lambda: app.dispatcher.queued
@@ -71,7 +71,7 @@ def register_metrics(app: App) -> None:
     )
     metrics.add_counter(
         "ejections",
-        "Times that a worker was ejected, as it made no progress.",
+        "Times that a worker was ejected because it made no progress.",
         lambda: app.dispatcher.ejections,
     )
     metrics.add_counter(

@@ -55,7 +55,7 @@ def install(
 ) -> None:
     """Install the gateway as a systemd service and start it. Run it again to update.
 
-    Without addresses and port, an update keeps those of the installation before. Addresses that
+    Without addresses and port, an update keeps the previous ones. Addresses that
     other machines can reach need certificates and an access table, whose settings belong in
     /etc/synergai/gateway.local.env, or --insecure.
     """

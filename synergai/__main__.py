@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LIBRARIES: Final = ("rich", "typer")
-"""Imported by every command; the extra ``cli`` and those of the roles install them."""
+"""Imported by every command; the extra ``cli`` and the roles' extras install them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

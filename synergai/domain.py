@@ -96,7 +96,7 @@ class Configuration(Struct, frozen=True, order=True, cache_hash=True):
 
 
 def largest_configuration(configurations: Iterable[Configuration]) -> Configuration:
-    """Return the configuration to run an engine in of which nothing is known.
+    """Return the configuration in which to run an engine without a profile.
 
     That is the one with most threads, and of these the last one. Every engine runs on the CPU, so
     another execution provider is chosen only if there is no such configuration.
@@ -323,7 +323,7 @@ class UnusableSession(Struct, frozen=True, order=True):
 
 
 class JobState(enum.Enum):
-    """State of a job; values are those of ``synergai.v1.JobState``."""
+    """State of a job, with the values of ``synergai.v1.JobState``."""
 
     QUEUED = 1
     RUNNING = 2
@@ -438,7 +438,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(enum.Enum):
-    """Outcome of an assignment; values are those of ``synergai.v1.Outcome``."""
+    """Outcome of an assignment, with the values of ``synergai.v1.Outcome``."""
 
     COMPLETED = 1
     STOPPED = 2
@@ -446,7 +446,7 @@ class Outcome(enum.Enum):
 
 
 class Fault(enum.Enum):
-    """Cause of an assignment's failure; values are those of ``synergai.v1.Fault``."""
+    """Cause of an assignment's failure, with the values of ``synergai.v1.Fault``."""
 
     UNSPECIFIED = 0
     BAD_INPUT = 1

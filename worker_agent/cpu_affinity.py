@@ -2,7 +2,7 @@
 
 On some virtual machines the kernel places two threads of an engine on one core when a query wakes
 them, which is slower than a single thread. Pinning each thread to its own core prevents this.
-Engines run beside each other, so that each engine host begins with another core.
+Engines run side by side, so that each engine host begins with another core.
 """
 
 from __future__ import annotations

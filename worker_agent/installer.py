@@ -44,7 +44,7 @@ _HUB_PORT: Final = 8010
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Options of an installation; `keep_settings` prefers those of an earlier one."""
+    """Options of an installation; `keep_settings` prefers an earlier one's."""
 
     gateway: str
     worker_class: str

@@ -1,6 +1,6 @@
 """A worker of this machine: what runs one assignment at a time.
 
-Most machines are one worker. Each device that runs beside the others is one more, which the gateway
+Most machines are one worker. Each device that runs in parallel is one more, which the gateway
 knows by an id of its own: what it says of a worker, it says of them. The workers of a machine share
 its model directory, the limit of its memory and its class.
 """

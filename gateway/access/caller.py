@@ -157,7 +157,7 @@ def _pattern_name(engine: str) -> str:
 
 
 class _Unrestricted(Caller):
-    """A caller that may do everything, of which nothing is looked up."""
+    """A caller that may do everything, without a look into the table."""
 
     def may(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
         """Return True."""

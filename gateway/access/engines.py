@@ -23,5 +23,5 @@ def is_visible(caller: Caller, engine: str) -> bool:
 
 
 def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
-    """Return those of some engines that a caller may see, without stages, which are parts."""
+    """Return the engines that a caller may see, without stages, which are parts."""
     return [each for each in engines if not is_stage(each) and is_visible(caller, each)]

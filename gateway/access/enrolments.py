@@ -38,7 +38,7 @@ class EnrolledWorker(Struct, frozen=True, kw_only=True):
     revoked_at: float | None
 
     def is_proved_by(self, worker_class: str, secret_sha256: bytes) -> bool:
-        """Return whether class and secret are those of this worker, which is not revoked."""
+        """Return whether class and secret prove this worker, which is not revoked."""
         return (
             self.revoked_at is None
             and self.worker_class == worker_class

@@ -20,7 +20,7 @@ class Role(enum.StrEnum):
     INFER = "infer"
     """Run single requests."""
     SUBMIT = "submit"
-    """Submit and stream jobs; follow and cancel those of the tenants in scope."""
+    """Submit and stream jobs; follow and cancel jobs of the tenants in scope."""
     OBSERVE = "observe"
     """Read engines, workers, statistics, metrics and the dictionary; follow jobs."""
     OPERATE = "operate"

@@ -229,7 +229,7 @@ class WorkerRules:
 def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:
     """Return the digests that a row allows for a version of an engine; None allows any.
 
-    Digests that are listed for ``NAME/N`` take precedence over those of the engine.
+    Digests that are listed for ``NAME/N`` take precedence over the engine's.
     """
     if engine in row.digests:
         return row.digests[engine]

@@ -207,7 +207,7 @@ class Dispatcher:
         return self._core.paces
 
     def is_ejected(self, worker: ConnectedWorker) -> bool:
-        """Return whether a worker gets no assignments for a while, as it made no progress."""
+        """Return whether a worker gets no assignments for a while because it made no progress."""
         return self._workers.get(worker.id) is worker and self._core.ejected(worker.id)
 
     def paused(self, worker: ConnectedWorker) -> dict[Session, str]:

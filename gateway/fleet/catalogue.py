@@ -315,7 +315,7 @@ class Catalogue:
     def drop(self, engine: EngineName) -> bool:
         """Forget that there is an engine which no connected worker can run; return whether it was.
 
-        The caller removes the record of it. An unloaded engine stays, as it may be loaded again.
+        The caller removes the record of it. An unloaded engine stays, since it may be loaded again.
         """
         offers = self._offers_of(engine)
         if (offers and not self.is_faulty(engine)) or engine in self._unloaded:

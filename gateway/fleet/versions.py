@@ -45,7 +45,7 @@ class Versions:
 
     Attributes:
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
-            once it is. Every version counts as prepared by default.
+            once it is. By default, every version is prepared.
         on_chain_changed: called with an engine that has stages when it, or one of them, changes.
         on_unusable: called with a version that has a fault on every worker that has it.
     """

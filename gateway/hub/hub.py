@@ -440,7 +440,7 @@ def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
 
 
 def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:
-    """Log that the samples of a worker differ from those of others, once."""
+    """Log once that a worker has other samples than the rest."""
     before = worker.engines.get(engine.name)
     known = before is not None and before.other_samples == engine.other_samples
     if engine.other_samples and not known:

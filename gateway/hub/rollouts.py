@@ -104,7 +104,7 @@ class Rollouts:
     # --- checks ---------------------------------------------------------------------------------
 
     def _begun(self, name: str, version: str, share: float) -> VersionPolicy:
-        """Return the policy of a rollout that may begin, or go on with another share."""
+        """Return the policy of a rollout that may begin, or continue with another share."""
         before = self._versions.policy(name)
         if before.target not in ("", version):
             raise Conflict(
@@ -132,7 +132,7 @@ class Rollouts:
             return current
         if not others:
             raise InvalidInput(
-                f"engine {name!r} has no version in service beside {version}: there is nothing to "
+                f"engine {name!r} has no version in service except {version}: there is nothing to "
                 "roll out from"
             )
         return others[-1]

@@ -1,4 +1,4 @@
-"""Errors of the estimates of completed jobs, which correct and bound those of further jobs."""
+"""Errors of the estimates of completed jobs, which correct and bound later estimates."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class SubmittedJobs:
         return await self._status(job_id)
 
     def _chain_changed(self, engine: EngineName) -> None:
-        """Run the jobs of an engine whole or in stages, as it runs now."""
+        """Run the jobs of an engine in the way in which it runs now: whole, or in stages."""
         for job in list(self._unfinished.values()):
             if job.tracker.spec.engine_version == engine and not job.runs_as_due:
                 job.pause()

@@ -32,7 +32,7 @@ MAX_PER_S: Final = 500.0
 """Updates per second to all watchers together.
 
 gRPC reads no requests while earlier messages wait to be sent, so more updates than the gateway can
-send would keep requests out for as long as they go on.
+send would keep requests out for as long as they last.
 """
 MAX_EXECUTIONS_PER_S: Final = 10_000.0
 """Executions per second in these updates, if all have as many.
@@ -137,7 +137,7 @@ class JobTracker:
 
     @contextmanager
     def watching(self, rate: ProgressRate) -> Iterator[asyncio.Event]:
-        """Yield an event that is set after every change; count as a watcher of `rate` meanwhile."""
+        """Yield an event that is set after every change; be a watcher of `rate` until the end."""
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:

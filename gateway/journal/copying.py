@@ -1,7 +1,7 @@
 """Copies of a journal from a state directory to PostgreSQL, and back.
 
 A copy has all jobs with their keys and executions, in the same order, and the engines. It is made
-in steps of some hundred jobs: one that was interrupted goes on where it ended. Nothing uses the
+in steps of some hundred jobs: one that was interrupted continues where it ended. Nothing uses the
 target before the copy is complete and equal to the source.
 """
 
@@ -207,7 +207,7 @@ class _NewFile:
 
 
 class _Database:
-    """Journal in PostgreSQL, which no gateway can lead meanwhile."""
+    """Journal in PostgreSQL, which no gateway can lead while it is open."""
 
     def __init__(self, url: str, directory: Path, *, insecure: bool) -> None:
         self._directory = directory

@@ -120,7 +120,7 @@ def check_content(
             raise  # perhaps it never was one
         raise JournalDamaged(path, describe(error)) from error
     if mark is None and version:
-        raise JournalDamaged(path, f"the file {MARKER} beside it is missing")
+        raise JournalDamaged(path, f"its {MARKER} is missing")
     if mark is not None and commits < mark.commits:
         raise JournalDamaged(
             path,

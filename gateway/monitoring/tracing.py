@@ -90,7 +90,7 @@ class Tracing:
             logging.getLogger(name).addFilter(rarely)
 
     def begin(self, traceparent: str) -> Trace | None:
-        """Return the trace of a new request if it is sampled; an invalid context counts as none."""
+        """Return the trace of a new request if it is sampled; an invalid context is ignored."""
         if len(traceparent) == _LENGTH and traceparent[-1] in _UNSAMPLED:
             return None  # the most frequent case
         found = _VALID.fullmatch(traceparent) if traceparent else None

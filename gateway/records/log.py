@@ -317,7 +317,7 @@ class RecordLog:
         self._index_entries = self._durable = len(self._positions)
 
     def _scan(self) -> None:
-        """Take the records behind those of the index."""
+        """Take the records that the index lacks."""
         while (segment := self._segment(self._end >> _SEGMENT_SHIFT)).exists():
             with segment.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

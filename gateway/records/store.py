@@ -131,7 +131,7 @@ class DataStore:
         """Return a log to use until `release`.
 
         The thread that opens it cannot be stopped, so a cancelled call waits for it. Otherwise it
-        might cut what is written to the log meanwhile.
+        might cut what others write to the log.
         """
         opening = asyncio.ensure_future(self._use(key, create=create))
         try:

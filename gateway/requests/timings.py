@@ -47,7 +47,7 @@ _TEXTS: Final = ("synergai_worker", "synergai_configuration")
 
 
 def join_timings(stages: Sequence[Mapping[str, InferParameter]]) -> dict[str, InferParameter]:
-    """Return the timings of a request from those of its stages: sums, and the workers in order."""
+    """Return the timings of a request from its stages': sums, and the workers in order."""
     joined: dict[str, InferParameter] = {}
     for name in dict.fromkeys(chain.from_iterable(stages)):
         values = [stage[name] for stage in stages if name in stage]

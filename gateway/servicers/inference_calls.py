@@ -141,7 +141,7 @@ class InferenceCalls:
     ) -> PendingRequest:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
-        The `ids` of the call precede those of the message.
+        The `ids` of the call precede the message's.
         """
         caller, tensors = current_caller(), None
         message = raw.parsed.message

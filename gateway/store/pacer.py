@@ -22,7 +22,7 @@ _TURN_BYTES: Final = 256 << 10
 _LOOK_S: Final = 0.01
 """Interval at which transfers check whether the fleet is busy."""
 _STAYS_BUSY_S: Final = 1.0
-"""Time for which a fleet counts as busy after it was: requests one at a time leave gaps."""
+"""Time for which a fleet is treated as busy after it was: single requests leave gaps."""
 
 
 class Pacer:

@@ -59,7 +59,7 @@ def plan(
 ) -> None:
     """Plan where an engine runs: whole on a worker, as replicas, or in stages.
 
-    The times are those of the dictionary, for engines and stages that are loaded. Exits with 1 if
+    The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
     from synergai.cli.plan_case import make_case

@@ -50,7 +50,7 @@ def cuts(
     computes the operators on both sides as one. At an exact seam, which one operator reads, the
     stages are expected to compute the same bits as the whole engine.
 
-    The times of both sides are those of the dictionary. Where they were not measured, they are
+    The times of both sides come from the dictionary. Where they were not measured, they are
     predictions, marked by ~.
     """
     from synergai.models.cutting.stages import cut_engine

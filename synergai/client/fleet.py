@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class WorkerState(enum.Enum):
-    """State of a worker; values are those of ``synergai.v1.WorkerState``."""
+    """State of a worker, with the values of ``synergai.v1.WorkerState``."""
 
     UNKNOWN = 0
     IDLE = 1

@@ -34,7 +34,7 @@ _PUBLISH_TIMEOUT_S: Final = 6 * 3600.0
 
 
 class PlacedState(enum.Enum):
-    """State of a version on a worker; values are those of ``synergai.v1.PlacedState``."""
+    """State of a version on a worker, with the values of ``synergai.v1.PlacedState``."""
 
     UNKNOWN = 0
     FETCHING = 1

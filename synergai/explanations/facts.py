@@ -167,5 +167,5 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     @property
     def has_ended(self) -> bool:
-        """Whether it will not run any more."""
+        """Whether it will not run again."""
         return self.state not in ("queued", "running")

@@ -73,7 +73,7 @@ def _read_recording(path: Path) -> _Recording:
         if began == math.inf:
             began, due = at, at + INTERVAL_S
         elif at >= due:
-            # Encoded at once: the view goes on to change the records.
+            # Encoded at once: the view will change the records.
             batches.append(Raw(encode(Batch(ended, view.take()))))
             due = at + INTERVAL_S
         view.record(event, at, commands)

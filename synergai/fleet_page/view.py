@@ -266,5 +266,5 @@ class View:
 
     def _note(self, record: Record) -> None:
         if self.watched:
-            # A record that changes twice is sent once, as it is then.
+            # A record that changes twice is sent once, in its last state.
             self._changed[id(record)] = record

@@ -17,8 +17,8 @@ from typing import Final
 HUB_VERSION: Final = 2
 """Protocol version; incremented on incompatible changes."""
 WORKER_LOST_AFTER: Final = 3
-"""Number of missed heartbeats after which a worker counts as lost."""
+"""Number of missed heartbeats after which a worker is lost."""
 GATEWAY_SILENT_AFTER: Final = 3
 """Number of consecutive unacknowledged heartbeats after which agents look for another gateway."""
 GATEWAY_LOST_AFTER: Final = 20
-"""Number of consecutive unacknowledged heartbeats after which a gateway counts as lost."""
+"""Number of consecutive unacknowledged heartbeats after which a gateway is lost."""

@@ -140,7 +140,7 @@ def budget_s(context: Context) -> float | None:
 async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """Abort the call with the status code and message of `error`.
 
-    The message is truncated, as it may quote the client's input, and gRPC drops oversized metadata
+    The message is truncated: it may quote the client's input, and gRPC drops oversized metadata
     altogether. The trailers carry the id of the request, and if retrying may help, the delay.
     """
     await delay_refusal(error)

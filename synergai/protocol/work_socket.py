@@ -208,7 +208,7 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._buffered = len(rest)
 
     def _begin_large(self, size: int, received: memoryview) -> None:
-        """Receive a message that is larger than the buffer, of which some bytes have arrived."""
+        """Receive the rest of a message that is larger than the buffer."""
         self._large_bytes, self._large_received = size, len(received)
         self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
 

@@ -74,7 +74,7 @@ _FLAGS: Final[dict[str, Any]] = {"yes": True, "on": True, "no": False, "off": Fa
 
 
 class Option(NamedTuple):
-    """A setting, as it is given on the command line, by a variable or in a file."""
+    """A setting in the form in which the command line, a variable or a file gives it."""
 
     name: str
     type: Any

@@ -230,7 +230,7 @@ class View:
     def takes(self, worker: WorkerRecord, job: JobRecord, estimate: Estimate) -> bool:
         """Return whether an available worker takes the job's queries, in view of its batches.
 
-        A long query gains nothing from being sent ahead of time, and what arrives meanwhile would
+        A long query gains nothing from being sent ahead of time, and what arrives by then would
         wait behind it.
         """
         in_batches = job.shares_batches and bool(estimate.entry.batch_qps)

@@ -259,7 +259,7 @@ def draw(
             once per job and worker class.
         rate: arrivals per second, relative to the experiment's, or to those given.
         given: at least `count` arrivals, in their order; what they leave open is drawn. None for
-            those of the experiment.
+            the experiment's.
     """
     random = np.random.default_rng(seed)
     mean_gap_s = profile.mean_gap_s(experiment.frequency) / rate

@@ -37,7 +37,7 @@ def install(
 ) -> None:
     """Install the agent as a systemd service and start it. Run it again to update.
 
-    Without options for the agent, an update keeps those of the installation before.
+    Without options for the agent, an update keeps the previous ones.
     """
     from worker_agent.installer import MODELS, SERVICE, Installation
     from worker_agent.power.files import MachineFiles

@@ -188,7 +188,7 @@ class HostPool:
         return True
 
     async def replace(self, engine: EngineName) -> None:
-        """Load the changed files of `engine` beside its sessions, and then retire these.
+        """Load the changed files of `engine` in addition to its sessions, and then retire these.
 
         Of the sessions of a host, the one used last is loaded; others on their next use, as are
         those for which there is no memory beside the former ones.

@@ -21,7 +21,7 @@ class PowerModeHosts:
     """Host pool that switches power modes.
 
     The runner requests another session only when nothing runs, so a switch never disturbs running
-    work, and its duration counts as setup time of the work that needs it.
+    work, and its duration is setup time of the work that needs it.
     """
 
     def __init__(self, hosts: HostPool) -> None:

@@ -82,7 +82,7 @@ class Preload:
             raise self._given_up
 
     async def end(self) -> None:
-        """Let the host go on, as it is loaded, or the load is over."""
+        """Resume the host, because it is loaded or the load is over."""
         self.host = None
         if self._task is not None:
             self._task.cancel()

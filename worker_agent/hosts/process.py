@@ -128,7 +128,7 @@ class HostProcess:
     async def load_variant(
         self, variant: str, *, alone: bool = False, timeout_s: float = 300.0
     ) -> Ready:
-        """Load another variant of the engine, beside the queries of those that are loaded.
+        """Load another variant of the engine while queries of the loaded ones run.
 
         If it kills the process, they are lost. If `alone`, no queries are computed during the load,
         which is then to blame if the process dies.
@@ -237,7 +237,7 @@ class HostProcess:
         return True
 
     def resume(self) -> None:
-        """Let a suspended process go on."""
+        """Resume a suspended process."""
         self._child.send_signal(signal.SIGCONT)
 
     def retire(self) -> asyncio.Future[None]:
@@ -359,7 +359,7 @@ class HostProcess:
     def _crashed_run(self) -> int | None:
         """Return the run that named a variant and was computed when the process crashed.
 
-        None if it was killed, or if a load beside the run may be the cause.
+        None if it was killed, or if a concurrent load may be the cause.
         """
         if self._loads.loading is not None or not isinstance(self._death(""), LoadCrashed):
             return None

@@ -108,7 +108,7 @@ class Inventory:
     async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
         """Describe engines that were found, several at a time, in order of increasing file size.
 
-        Those in the cache do not wait for others to be loaded. Others may be described meanwhile. A
+        Those in the cache do not wait for others to be loaded. Calls may overlap. A
         description is dropped if its engine has changed since.
         """
         await self._describe(

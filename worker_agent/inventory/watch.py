@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
 """Seconds between two looks at the folders only, which cost little."""
 _SETTLE_S: Final = 2.0
-"""Seconds without a change after which an engine counts as complete."""
+"""Seconds without a change after which an engine is complete."""
 
 
 class ModelDirectoryWatch:

@@ -167,7 +167,7 @@ class VariantUnloaded(_Message, frozen=True, tag=20):
 
 
 class LoadStarted(_Message, frozen=True, tag=21):
-    """The host turns to a `LoadVariant`: if it dies from now on, this variant may be to blame."""
+    """The host begins a `LoadVariant`: if it dies from now on, this variant may be to blame."""
 
     variant: str
 

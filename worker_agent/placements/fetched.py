@@ -1,6 +1,6 @@
 """Engines that were fetched from the gateway's store, in the agent's state directory.
 
-Content is received beside the engines, and linked into the folder of each version that has it. A
+Content is received next to the engines, and linked into the folder of each version that has it. A
 version's folder appears at once, with all of its files. All methods block: call them in threads.
 """
 
@@ -119,7 +119,7 @@ class FetchedEngines:
         used = sum(self.contents.sizes().values())
         if self._budget_bytes and used + needed > self._budget_bytes:
             return (
-                f"{needed:,} bytes are needed beside {used:,} of placed engines, and --disk-budget "
+                f"{needed:,} bytes are needed, {used:,} are of placed engines, and --disk-budget "
                 f"is {self._budget_bytes:,}: raise it, or place fewer versions here"
             )
         return (

@@ -390,7 +390,7 @@ class Runner:
 def _settle(item: WorkItem, ended: RunEnded, *, alone: bool) -> RunEnded:
     """Return what a failed run of an item with inputs of its own means for the item.
 
-    An input that is to blame fails alone: the run counts as completed. So does one at which a host
+    An input that is to blame fails alone: the run is completed. So does one at which a host
     dies while it runs alone. If a host dies otherwise, any of its runs may be to blame.
     """
     died = ended.fault in (Fault.HOST_DIED, Fault.CRASHED)

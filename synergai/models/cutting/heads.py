@@ -53,7 +53,7 @@ class Head(NamedTuple):
 
 
 class StageHead(Struct, frozen=True):
-    """The head of an early exit, as it becomes part of a stage.
+    """The head of an early exit, which becomes part of a stage.
 
     Attributes:
         weights: float32 [features, classes], row by row.

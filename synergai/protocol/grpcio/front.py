@@ -443,7 +443,7 @@ class RelayedClient(Client):
             self._server.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on reading the server's bytes."""
+        """Resume reading the server's bytes."""
         if self._server is not None:
             self._server.transport.resume_reading()
 
@@ -547,5 +547,5 @@ class _Server(asyncio.Protocol):
         self._client.set_full(full=True)
 
     def resume_writing(self) -> None:
-        """Go on reading the client's bytes."""
+        """Resume reading the client's bytes."""
         self._client.set_full(full=False)

@@ -40,7 +40,7 @@ async def write_all(
     """Write requests to a call, and half-close it; return early if the call has ended.
 
     To be run in a task that is cancelled with the call: the one in which gRPC iterates over
-    requests goes on if the server has ended the call.
+    requests continues if the server has ended the call.
 
     Raises:
         Exception: making a request failed; the call is cancelled.

@@ -34,7 +34,7 @@ class Call:
 
     Args:
         peer: name of the client.
-        handlers: those of the server.
+        handlers: the server's.
     """
 
     def __init__(self, stream: Stream, headers: CallHeaders, peer: str, handlers: Handlers) -> None:

@@ -213,7 +213,7 @@ class JobQueue:
         """Yield a waiting request of each engine and level, in the queue's order.
 
         That is the first one that can be in time, if one of the first ones of the lanes can. The
-        queue must not change meanwhile.
+        queue must not change until then.
         """
         if (only := self._aside.record) is not None:
             if only.is_request:

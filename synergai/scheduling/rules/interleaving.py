@@ -65,7 +65,7 @@ class Interruption(NamedTuple):
 
 
 class _Aborted(NamedTuple):
-    """A query to abort, and how much sooner its worker turns to a request."""
+    """A query to abort, and how much sooner its worker then runs a request."""
 
     lease: Lease
     saved_s: float
@@ -214,7 +214,7 @@ class Interleaver:
     def _options(
         self, request: JobRecord, available: Collection[int]
     ) -> Iterator[tuple[float, Interruption]]:
-        """Yield where a request may run next, and the seconds until that worker turns to it."""
+        """Yield where a request may run next, and the seconds until that worker starts it."""
         for worker in self._state.serving(request.job.engine):
             estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
             if estimate is None and self._state.estimator.to_measure(request, worker) is None:
@@ -398,7 +398,7 @@ class Interleaver:
         return completes_at + delay_s + MARGIN * remaining_s <= deadline
 
     def _delay_s(self, worker: WorkerRecord) -> float:
-        """Return the seconds until the worker turns to a request: one query, and other requests."""
+        """Return the seconds until the worker starts a request: one query, and other requests."""
         now = self._state.now
         delay_s = 0.0
         for lease in worker.leases.values():

@@ -147,7 +147,7 @@ class WaitQueue:
             self._view.queue.set_over_share(tenant, over_share=self._shares.is_over(tenant))
 
     def _rerank_stale(self) -> None:
-        """Go on reranking long queues, as far as the rate allows."""
+        """Continue to rerank long queues, as far as the rate allows."""
         now = self._view.now
         earned = (now - self._reranked_at) * RERANKED_PER_S
         self._allowance = min(self._allowance + earned, RERANKED_IN_A_ROW)

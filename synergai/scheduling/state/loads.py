@@ -128,7 +128,7 @@ class Loads:
     def may_drop_at(self, worker_id: WorkerId, session: Session) -> float:
         """Return from when a worker may be told to drop a session.
 
-        It does not drop one that it turned out to need meanwhile, and does not report that.
+        It does not drop one that it has needed since, and does not report that.
         """
         return self._unloading.get((worker_id, session), -math.inf)
 

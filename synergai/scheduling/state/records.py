@@ -72,7 +72,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Leases of a worker, one after another, of which its engine host forms batches.
+    """Consecutive leases of a worker, from which its engine host forms batches.
 
     Attributes:
         most: the largest batch; 1 for a single lease without batches.

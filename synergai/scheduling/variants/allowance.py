@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BLOCKING: Final = 5.0
 """Rise of the price of a second during a query, in prices per horizon.
 
-Requests that arrive meanwhile have less time left: their waits grow with the square of a query's
+Requests that arrive during the query have less time left: their waits grow with the square of its
 time.
 """
 

@@ -218,7 +218,7 @@ class Variants:
     ) -> Estimate:
         """Return the nearest variant that is loaded, or one to load now if none is.
 
-        Faster ones come first, then slower ones. One of unknown accuracy counts as loaded only if
+        Faster ones come first, then slower ones. One of unknown accuracy is considered only if
         no other one can be loaded in time. While another variant is being loaded, it is the one
         that the policy has planned with if none of the front is loaded.
         """

@@ -22,7 +22,7 @@ class Front(Struct):
         places: number of each one's estimate among those of its engine on the worker.
         costs: worker time per query by variant, in times of the engine's fastest variant.
         values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
-            none is known, that of the reference counts as 1.
+            none is known, that of the reference is 1.
         estimates: the engine's estimates on the worker, as last seen.
         fastest_s: worker time per query of the engine's fastest variant, by these.
     """
@@ -41,7 +41,7 @@ class Front(Struct):
         return self.estimates[self.places[-1]]
 
     def follow(self, estimates: Sequence[Estimate]) -> None:
-        """Take over estimates of which only the pace and the transfer time have changed."""
+        """Take over estimates that differ only in pace and transfer time."""
         self.estimates = estimates
         self.fastest_s = (
             estimates[self.places[0]].capacity_s(with_tensors=self.with_tensors) / self.costs[0]
@@ -60,7 +60,7 @@ def build_front(
 
     A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
     higher by less than the standard error of the difference is no better for sure, and left out.
-    If no accuracy is known, the reference counts as the only accurate variant.
+    If no accuracy is known, only the reference is accurate.
     """
     places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
     if not places:

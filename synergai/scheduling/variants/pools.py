@@ -262,8 +262,8 @@ class Pools:
 def planned_share(engines: int, workers: int, spread: float) -> float:
     """Return the share of the workers' time within the horizon that is planned.
 
-    The rest absorbs bursts. It may exceed 1, as all that waits and runs now counts as done within
-    the horizon, although as much will wait and run at its end.
+    The rest absorbs bursts. It may exceed 1, since all that waits and runs now is assumed to be
+    done within the horizon, although as much will wait and run at its end.
     """
     added = _POOLED * (1.0 - 1.0 / max(workers, 1))
     if engines == 1:

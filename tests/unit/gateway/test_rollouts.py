@@ -300,7 +300,7 @@ async def test_load_that_no_worker_can_do_now_is_tried_again(
 
 async def test_changes_that_make_no_sense_are_refused(fleet: Fleet) -> None:
     rollouts = fleet.rollouts
-    with pytest.raises(InvalidInput, match="no version in service beside 1"):
+    with pytest.raises(InvalidInput, match="no version in service except 1"):
         await rollouts.start(ECHO, "1", 0.1)
     fleet.serve("2", "3")
     for version, error in (("9", NotFound), ("0", InvalidInput), ("two", InvalidInput)):

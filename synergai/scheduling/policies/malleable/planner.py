@@ -54,7 +54,7 @@ class Weights:
 
     Attributes:
         sharpness: steepness of the lateness penalty at the deadline. A job that uses exactly the
-            remaining time counts as half late.
+            remaining time is half late.
         excess: a late job's excess, per typical job time.
         completion: a job's completion, per typical job time.
         effort: a worker's time, per typical job time; saves capacity for jobs yet to come.
