@@ -1,9 +1,5 @@
 """Zoo engines, built in full and run by ONNX Runtime."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -11,7 +7,6 @@ from numpy.typing import NDArray
 
 from synergai.domain import TensorSpec
 from synergai.models.directory import EngineDefinition
-from synergai.models.installation import stage_engine
 from synergai.models.samples import load_samples
 from synergai.zoo import build as zoo
 from synergai.zoo.photographs import load_photographs
@@ -80,15 +75,3 @@ def test_mobilenet_gives_the_same_result_in_a_batch(mobilenet: EngineDefinition)
 
     assert len(images) == 20
     assert np.allclose(run(mobilenet, {"input:0": images[1]})[0], together[1], atol=1e-5)
-
-
-def test_staging_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    killed = (
-        "import os, pathlib, signal; from synergai.models.installation import stage_engine\n"
-        "with stage_engine(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)
-    assert [path.name[:15] for path in tmp_path.iterdir()] == [".making-engine-"]
-
-    with stage_engine(tmp_path, "another"):
-        assert [path.name[:16] for path in tmp_path.iterdir()] == [".making-another-"]

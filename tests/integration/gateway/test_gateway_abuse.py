@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import random
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import grpc
@@ -109,15 +110,17 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.parametrize("port", ["clients", "agents"])
-async def test_flood_of_frames_ends_its_connection_and_no_other(
-    gateway: Gateway, caller: Caller, flood: str, port: str
+async def test_floods_of_frames_end_their_connections_and_no_other(
+    gateway: Gateway, caller: Caller, port: str
 ) -> None:
     address = gateway.address if port == "clients" else gateway.hub_address
-    with http2.Http2Connection(address) as connection:
-        connection.send([FLOODS[flood]()])
-        await until_closed(connection)
+    with ExitStack() as stack:
+        floods = {kind: stack.enter_context(http2.Http2Connection(address)) for kind in FLOODS}
+        for kind, connection in floods.items():
+            connection.send([FLOODS[kind]()])
+        for connection in floods.values():
+            await until_closed(connection)
     await caller.oip.ServerLive(oip.ServerLiveRequest(), timeout=30)
 
 

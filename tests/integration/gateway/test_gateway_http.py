@@ -117,47 +117,45 @@ async def test_json_tensors_are_answered_with_json(gateway: Gateway) -> None:
     assert (await call(gateway, "/v2/models/echo/versions/2/infer", tensor())).status == 404
 
 
-@pytest.mark.parametrize(
-    ("body", "lines", "status"),
-    [
-        (b"", (), 400),
-        (b"{", (), 400),
-        (b"[" * 100_000, (), 400),
-        (tensor(name="z"), (), 400),
-        (tensor(datatype="INT8"), (), 400),
-        (tensor(shape=[4]), (), 400),
-        (tensor(shape=[-3]), (), 400),
-        (tensor(shape=[3, 1]), (), 400),
-        (tensor(data=[10**400, 1, 1]), (), 400),
-        (tensor().replace(b"[1, 2, 3]", b"[1, 2, NaN]"), (), 400),
-        (tensor().replace(b'"x"', b'"\xff"'), (), 400),
-        (b'{"inputs": []}', (), 400),
-        (tensor().replace(b"}]}", b"}, " + tensor()[12:]), (), 400),  # the same input twice
-        (tensor(), ("Inference-Header-Content-Length: 10000",), 400),
-        (tensor(), ("Inference-Header-Content-Length: 5",), 400),
-        (tensor(), ("Inference-Header-Content-Length: 0",), 400),
-        (tensor(), ("Inference-Header-Content-Length: -1",), 400),
-        (tensor(), ("Inference-Header-Content-Length: x",), 400),
-        (tensor(), ("Content-Encoding: gzip",), 400),
-        (gzip.compress(tensor(), mtime=0)[:-9], ("Content-Encoding: gzip",), 400),
-        (gzip.compress(bytes(100 << 20), mtime=0), ("Content-Encoding: gzip",), 413),
-        (tensor(), ("Content-Encoding: br",), 415),
-        (tensor(), ("synergai-timeout-ms: soon",), 400),
-        (tensor(), ("synergai-timeout-ms: -1",), 400),
-        (tensor(), ("synergai-timeout-ms: 0",), 504),
-        (tensor(), ("synergai-tenant: a b",), 400),
-        (tensor(), ("Origin: http://elsewhere.example",), 403),
-        (tensor(), ("Origin: null",), 403),
-        (tensor(parameters={"shared_memory_region": "r"}), (), 400),
-    ],
-    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
-)
-async def test_invalid_request_is_explained(
-    gateway: Gateway, agent: FakeAgent, body: bytes, lines: tuple[str, ...], status: int
-) -> None:
-    answer = await call(gateway, INFER, body, *lines)
-    assert answer.status == status, answer
-    assert answer.error
+INVALID: list[tuple[bytes, tuple[str, ...], int]] = [
+    (b"", (), 400),
+    (b"{", (), 400),
+    (b"[" * 100_000, (), 400),
+    (tensor(name="z"), (), 400),
+    (tensor(datatype="INT8"), (), 400),
+    (tensor(shape=[4]), (), 400),
+    (tensor(shape=[-3]), (), 400),
+    (tensor(shape=[3, 1]), (), 400),
+    (tensor(data=[10**400, 1, 1]), (), 400),
+    (tensor().replace(b"[1, 2, 3]", b"[1, 2, NaN]"), (), 400),
+    (tensor().replace(b'"x"', b'"\xff"'), (), 400),
+    (b'{"inputs": []}', (), 400),
+    (tensor().replace(b"}]}", b"}, " + tensor()[12:]), (), 400),  # the same input twice
+    (tensor(), ("Inference-Header-Content-Length: 10000",), 400),
+    (tensor(), ("Inference-Header-Content-Length: 5",), 400),
+    (tensor(), ("Inference-Header-Content-Length: 0",), 400),
+    (tensor(), ("Inference-Header-Content-Length: -1",), 400),
+    (tensor(), ("Inference-Header-Content-Length: x",), 400),
+    (tensor(), ("Content-Encoding: gzip",), 400),
+    (gzip.compress(tensor(), mtime=0)[:-9], ("Content-Encoding: gzip",), 400),
+    (gzip.compress(bytes(100 << 20), mtime=0), ("Content-Encoding: gzip",), 413),
+    (tensor(), ("Content-Encoding: br",), 415),
+    (tensor(), ("synergai-timeout-ms: soon",), 400),
+    (tensor(), ("synergai-timeout-ms: -1",), 400),
+    (tensor(), ("synergai-timeout-ms: 0",), 504),
+    (tensor(), ("synergai-tenant: a b",), 400),
+    (tensor(), ("Origin: http://elsewhere.example",), 403),
+    (tensor(), ("Origin: null",), 403),
+    (tensor(parameters={"shared_memory_region": "r"}), (), 400),
+]
+"""Body, lines of the head, and the status of the answer."""
+
+
+async def test_invalid_request_is_explained(gateway: Gateway, agent: FakeAgent) -> None:
+    for body, lines, status in INVALID:
+        answer = await call(gateway, INFER, body, *lines)
+        assert answer.status == status, (body[:40], lines, answer)
+        assert answer.error
     assert not agent.assignments
     assert (await call(gateway, INFER, tensor(), "Origin: http://localhost")).status == 200
 
@@ -470,23 +468,20 @@ async def test_head_has_no_body(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/v2", "/fleet", "/fleet/events"])
-@pytest.mark.parametrize(
-    ("host", "is_served"),
-    [
-        ("127.0.0.1", True),
-        ("[::1]", True),
-        ("localhost", True),
-        ("LOCALHOST", True),
-        ("gateway.localhost", True),
-        ("evil.example", False),
-        ("127.0.0.1.evil.example", False),
-    ],
-)
 async def test_pages_of_other_sites_read_nothing_by_a_name_of_their_own(
-    gateway: Gateway, path: str, host: str, *, is_served: bool
+    gateway: Gateway, path: str
 ) -> None:
-    async with connected(gateway) as connection:
-        _, _, port = gateway.http_address.rpartition(":")
-        connection.writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        head = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), 30)
-    assert head.split()[1] == (b"200" if is_served else b"421")
+    _, _, port = gateway.http_address.rpartition(":")
+    for host, status in (
+        ("127.0.0.1", b"200"),
+        ("[::1]", b"200"),
+        ("localhost", b"200"),
+        ("LOCALHOST", b"200"),
+        ("gateway.localhost", b"200"),
+        ("evil.example", b"421"),
+        ("127.0.0.1.evil.example", b"421"),
+    ):
+        async with connected(gateway) as connection:
+            connection.writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            head = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), 30)
+        assert head.split()[1] == status, host

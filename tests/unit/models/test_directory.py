@@ -308,15 +308,6 @@ def test_saved_model_with_pipes_or_too_many_files_is_a_fault(
     assert "more than 1 files" in fault(tmp_path, "large")
 
 
-def test_saved_model_without_its_graph_at_verification_is_unusable(tmp_path: Path) -> None:
-    folder = put_saved_model(tmp_path / "gone")
-    definition = ModelDirectory(tmp_path).get("gone")
-    (folder / "saved_model.pb").unlink()
-
-    with pytest.raises(EngineUnusable, match=r"no saved_model\.pb"):
-        definition.verified_digest()
-
-
 def test_loose_file_is_told_how_to_become_an_engine(tmp_path: Path) -> None:
     loose = tmp_path / "my_model.onnx"
     loose.write_bytes(b"model")

@@ -162,18 +162,6 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     assert added.warmup[0].file == models / "plus" / "x.npy"
 
 
-def test_version_replaced_by_a_killed_process_is_restored(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
-    add_model(models, model, name="plus", version="2", title="old")
-    work = models / ".making-plus-x1y2z3"
-    (work / "replaced-versions" / "plus").mkdir(parents=True)
-    (models / "plus" / "2").rename(work / "replaced-versions" / "plus" / "2")
-
-    add_model(models, model, name="another")
-
-    assert ModelDirectory(models).get("plus/2").title == "old"
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_truncated_model_is_rejected_and_leaves_no_files(
     tmp_path: Path, model: Path, share: float
@@ -286,20 +274,6 @@ def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         fail()
-
-    assert left_in(tmp_path) == ["e"]
-    assert left_in(tmp_path / "e") == ["old"]
-
-
-def test_failed_replacement_keeps_the_old_engine(tmp_path: Path) -> None:
-    with stage_engine(tmp_path, "e") as folder:
-        (folder / "old").touch()
-
-    with (
-        pytest.raises(InvalidInput, match="cannot write"),
-        stage_engine(tmp_path, "e", replace=True) as folder,
-    ):
-        folder.rmdir()  # so that it cannot be put in place
 
     assert left_in(tmp_path) == ["e"]
     assert left_in(tmp_path / "e") == ["old"]

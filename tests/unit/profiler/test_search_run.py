@@ -141,17 +141,6 @@ def test_every_configuration_is_measured_or_predicted() -> None:
         assert entry.t_pre_s > 0
 
 
-def test_search_continues_where_it_was_interrupted() -> None:
-    first = FakeMeasurer()
-    run, dictionary, _ = make_run(first)
-    run.run(follow, nothing)
-    second = FakeMeasurer()
-    again, _, _ = make_run(second, [*dictionary][:-1])
-    assert again.forecast().known == len(dictionary) - 1
-    again.run(follow, nothing)
-    assert 1 <= len(second.asked) < len(first.asked)
-
-
 def test_complete_dictionary_leaves_nothing_to_do() -> None:
     run, dictionary, _ = make_run(FakeMeasurer())
     run.run(follow, nothing)
@@ -168,16 +157,6 @@ def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None
     run.run(follow, nothing)
     again, _, _ = make_run(FakeMeasurer(), run.predictions())
     assert again.forecast().known == 0
-
-
-def test_failing_engine_only_costs_itself() -> None:
-    measurer = FakeMeasurer()
-    run, dictionary, errors = make_run(measurer, engines=(A, BROKEN))
-    run.run(follow, nothing)
-    assert len(errors) == 2
-    assert {entry.engine for entry in dictionary} == {A}
-    assert {entry.engine for entry in run.predictions()} == {A}
-    assert run.without_time() == []
 
 
 def test_failing_variant_only_costs_itself() -> None:
@@ -205,18 +184,6 @@ def test_budget_is_enough_for_a_first_measurement() -> None:
     assert run.forecast().at_most_s > 1.0
     run.run(follow, nothing)
     assert len(measurer.asked) == 1
-
-
-def test_default_budget_is_enough_for_a_measurement_of_each_row() -> None:
-    measurer = FakeMeasurer()
-    engines = tuple(EngineName(name) for name in "abcdefgh")
-    run, dictionary, _ = make_run(
-        measurer, engines=engines, budget=None, variants=("x", "y"), levels=(1,)
-    )
-    run.run(follow, nothing)
-    rows = {(entry.engine, entry.configuration.variant) for entry in dictionary}
-    assert rows == {(engine, variant) for engine in engines for variant in ("x", "y")}
-    assert run.without_time() == []
 
 
 def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
@@ -286,17 +253,6 @@ def test_only_configurations_that_the_machine_offers_are_measured(strategy: str)
     run.run(follow, nothing)
     assert measurer.asked
     assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES.names())
-def test_what_the_dictionary_has_is_not_measured_again(strategy: str) -> None:
-    run, dictionary, _ = make_run(FakeMeasurer(), engines=(A,), strategy="exhaustive")
-    run.run(follow, nothing)
-    measurer = FakeMeasurer()
-    again, _, _ = make_run(measurer, list(dictionary)[1:], engines=(A,), strategy=strategy)
-    again.run(follow, nothing)
-    known = {entry.configuration for entry in list(dictionary)[1:]}
-    assert known.isdisjoint(session.configuration for session, _ in measurer.asked)
 
 
 def test_summary_counts_and_says_what_to_do_next() -> None:

@@ -100,26 +100,6 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: Loads) -> None:
-    blocked = asyncio.Event()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if definition.name == ONE:
-            await blocked.wait()
-        return await loads(definition)
-
-    put(models, "two", b"longer than the first")
-    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=2)
-    names: asyncio.Queue[EngineName] = asyncio.Queue()
-    describing = asyncio.create_task(
-        inventory.describe(await inventory.discover(), lambda engine: names.put_nowait(engine.name))
-    )
-    assert await names.get() == TWO
-    blocked.set()
-    assert await names.get() == ONE
-    await describing
-
-
 async def test_engine_crowded_out_of_memory_is_described_after_the_others(
     models: Path, tmp_path: Path, loads: Loads
 ) -> None:
@@ -496,39 +476,6 @@ async def test_temporary_file_of_another_agent_is_left_alone(
     await described(inventory)
     assert (tmp_path / "engines.new").read_text() == "half"
     assert names_in(tmp_path) == {"models", "engines.json", "engines.new"}
-
-
-async def test_watch_continues_after_the_directory_was_missing(
-    inventory: Inventory, models: Path
-) -> None:
-    def take_away() -> None:
-        models.rename(models.with_name("away"))
-
-    def bring_back() -> None:
-        models.with_name("away").rename(models)
-        put(models, "two", b"new")
-
-    def nothing() -> None:
-        pass
-
-    steps = iter([take_away, bring_back, *[nothing] * 4])
-
-    async def pause(_seconds: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            await asyncio.Event().wait()
-        else:
-            step()
-
-    await described(inventory)
-    changes: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
-    watch = ModelDirectoryWatch(
-        inventory, 5.0, ignore, lambda *change: changes.put_nowait(change), pause
-    )
-    async with running(watch):
-        name, engine = await changes.get()
-    assert name == TWO
-    assert engine is not None
 
 
 async def test_engine_that_is_complete_is_described_at_once(
