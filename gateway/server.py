@@ -26,7 +26,6 @@ from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer, http_context
 from gateway.http.shared_memory import shared_memory_routes
-from gateway.hub.work_sockets import WorkSocketServer
 from gateway.jobs.explanations import explain
 from gateway.passage.interceptor import PassageInterceptor
 from gateway.passage.middleware import guard
@@ -40,6 +39,7 @@ from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHa
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context
+from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted

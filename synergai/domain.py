@@ -455,6 +455,7 @@ class Fault(enum.Enum):
     UNKNOWN_ENGINE = 4
     RESPONSE_TOO_LARGE = 5
     DIED_AT_INPUT = 6
+    TENSORS_LOST = 7
     CONFIGURATION_UNUSABLE = 20
     CRASHED = 21
     OUT_OF_MEMORY = 22
@@ -462,4 +463,4 @@ class Fault(enum.Enum):
     @property
     def is_of_query(self) -> bool:
         """Whether the query itself is the cause, so that retrying is pointless."""
-        return self in (Fault.BAD_INPUT, Fault.RESPONSE_TOO_LARGE)
+        return self in (Fault.BAD_INPUT, Fault.RESPONSE_TOO_LARGE, Fault.TENSORS_LOST)

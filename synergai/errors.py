@@ -187,6 +187,10 @@ class Unavailable(SynergaiError):
     """No server or worker is available; retrying may help."""
 
 
+class TensorsLost(Unavailable):
+    """The outputs of a stage are no longer where they were: the stage has to run again."""
+
+
 class OutOfMemory(Unavailable):
     """The memory that the engine needs, of the machine or an accelerator, is not free now."""
 

@@ -141,6 +141,12 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         "Directories, and URLs such as s3://bucket/folder, below which the inputs of "
         "jobs may be read that name a URL; none if empty.",
     ] = ()
+    peer_port: Annotated[
+        int,
+        "Port at which other agents pull the tensors of stages from this one. "
+        "If 0, tensors pass through the gateway.",
+        Meta(ge=0, le=65535),
+    ] = 0
     agent_version: str = msgspec.field(default_factory=_agent_version)
 
     @property

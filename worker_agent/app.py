@@ -26,6 +26,7 @@ from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.peers.exchange import Exchange
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
 from worker_agent.power.files import MachineFiles
@@ -55,12 +56,14 @@ class Agent:
     def __init__(self, config: AgentSettings, hub: HubLink | None = None) -> None:
         self._config = config
         self._instance = secrets.token_hex(8)
-        self._read_tls()  # report invalid certificate files before starting anything
+        if hub is None:
+            self._read_tls()  # report invalid certificate files before starting anything
         # As the inventory describes them; each worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
         self._watch: ModelDirectoryWatch | None = None
-        self._memory = HostMemory(config.worker.memory_limit_bytes)
+        self._exchange = Exchange(config.worker.memory_limit_bytes, config.max_message_bytes)
+        self._memory = HostMemory(config.worker.memory_limit_bytes, self._exchange.held)
         self._idle = asyncio.Event()
         # Removed from the environment, which engine hosts inherit.
         self._token = os.environ.pop(TOKEN_VARIABLE, "") if hub is None else ""
@@ -81,6 +84,8 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
+            await self._open_peer_port()
+            stack.push_async_callback(self._exchange.close)
             files = MachineFiles(self._config.worker.root)
             main = self._main
             power = await PowerManager.open(
@@ -174,6 +179,7 @@ class Agent:
             worker_id,
             self._instance,
             self._memory,
+            self._exchange,
             self._remote_hub(suffix) if self._link is None else self._link,
             memory_bytes=memory_bytes,
             start_task=self._start_task,
@@ -273,6 +279,18 @@ class Agent:
                 usable,
                 len(self._engines),
             )
+
+    async def _open_peer_port(self) -> None:
+        """Open the port for other agents, if it is configured, encrypted as the gateway is."""
+        config = self._config
+        if not config.worker.peer_port:
+            return
+        if config.tls_ca is not None and config.tls_cert is None:
+            raise InvalidInput(
+                "--peer-port needs --tls-cert and --tls-key with --tls-ca: other agents connect to "
+                "it by TLS"
+            )
+        await self._exchange.open(config.worker.peer_port, config.tls_cert, config.tls_key)
 
     def _read_tls(self) -> ClientTls:
         config = self._config

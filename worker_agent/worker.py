@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts.memory import HostMemory
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
+    from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch, Reconciler
     from worker_agent.power.telemetry import PowerMeter
     from worker_agent.providers.choice import ProviderChoice
@@ -60,6 +61,7 @@ class Worker:
         worker_id: str,
         instance: str,
         memory: HostMemory,
+        exchange: Exchange,
         hub: HubLink,
         *,
         memory_bytes: int,
@@ -71,6 +73,7 @@ class Worker:
         self._config = config
         self._instance = instance
         self._memory = memory
+        self.exchange = exchange
         self._start_task = start_task
         self._inputs = InputReader(config.worker.input_roots, config.max_message_bytes)
         self._on_engine_fault = on_engine_fault
@@ -247,12 +250,17 @@ class Worker:
             ],
             pinned=map(converters.session_to_proto, self._config.worker.sessions),
             engine_cores=len(self._config.worker.cores) or len(os.sched_getaffinity(0)),
+            peer_port=self.exchange.port,
+            peer_certificate=self.exchange.certificate,
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the memory of the agent and all engine hosts, and the machine's power draw."""
+        self.exchange.held.drop_old()
         engines = self._memory.used_bytes()
         beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
+        for worker_id, link in self.exchange.peers.links.items():
+            beat.peers.add(worker_id=worker_id, **link._asdict())
         if self.meter is not None and (draw := self.meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat

@@ -16,7 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.dispatch.preloads import Preloads
-from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
+from gateway.fleet.worker import (
+    AssignmentProgress,
+    DropTensors,
+    RunAssignment,
+    StopAssignment,
+)
 from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
 from synergai.scheduling.events import (
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.fleet.worker import ConnectedWorker
+    from gateway.fleet.worker import ConnectedWorker, HeldTensors
     from gateway.journal.journal import Journal
     from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.explanations.facts import Cause, Explanation
@@ -147,6 +152,11 @@ class Dispatcher:
         self.flush()
         if self._handlers.pop(job_id, None) is not None:
             self._handle(JobCancelled(job_id))
+
+    def drop(self, held: HeldTensors) -> None:
+        """Let a worker drop tensors that nobody needs any more."""
+        if (worker := self._workers.get(held.worker_id)) is not None:
+            worker.orders.put(DropTensors(held.token))
 
     def jobs_in_flight(self) -> set[JobId]:
         """Return the jobs that have an assignment on a worker."""
@@ -393,10 +403,13 @@ class Dispatcher:
             return
         handler = self._handlers[assignment.job_id]
         requests = handler.requests(assignment.first, assignment.count)
-        worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
+        holds = handler.holds_outputs and bool(worker.peer_address)
+        worker.in_flight[assignment.id] = AssignmentProgress(assignment, now, holds)
         if self.preloads.waiting or self.preloads.loading:
             self.preloads.used(worker.id, Session(assignment.engine, assignment.configuration))
-        worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
+        worker.orders.put(
+            RunAssignment(assignment, requests, handler.inputs_follow, holds, handler.pull)
+        )
         handler.on_dispatched(worker, assignment, now)
         self._watch_progress()
 

@@ -17,13 +17,14 @@ from synergai.errors import (
     Overloaded,
     ResponseTooLarge,
     SynergaiError,
+    TensorsLost,
     Unavailable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
     from synergai.domain import Job
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
@@ -35,7 +36,8 @@ class JobHandler(Protocol):
     """Owner of a job, called by the dispatcher on the event loop's thread.
 
     Results of a durable one count only once the journal has recorded them. If inputs follow, the
-    handler sends them itself. Nothing waits for the end of one that is answered.
+    handler sends them itself. Nothing waits for the end of one that is answered. Workers hold the
+    outputs of a stage for the next one, and pull the tensors of a request that has none.
     """
 
     __slots__ = ()
@@ -43,6 +45,8 @@ class JobHandler(Protocol):
     with_tensors: bool = True
     inputs_follow: bool = False
     answered: bool = False
+    holds_outputs: bool = False
+    pull: HeldTensors | None = None
 
     def requests(self, first: int, count: int, /) -> Sequence[bytes]:
         """Return the serialized requests of `count` queries; none if they draw on samples."""
@@ -90,6 +94,8 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
         return InvalidInput(reason)
     if fault is Fault.RESPONSE_TOO_LARGE:
         return ResponseTooLarge(reason)
+    if fault is Fault.TENSORS_LOST:
+        return TensorsLost(reason)
     fault_id = secrets.token_hex(4)
     _log.error(
         "fault %s: request %s, engine %s: %s: %s", fault_id, job.id, engine, fault.name, reason

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
-from gateway.fleet.worker import CompletedQueries
+from gateway.fleet.worker import CompletedQueries, HeldTensors
 from synergai.domain import AssignmentId, Fault, Outcome
 from synergai.protocol.request_codec import check_response
 from synergai.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
+_NOTHING_HELD: Final[Mapping[int, HeldTensors]] = MappingProxyType({})
+_MAX_TOKEN: Final = 64
 
 
 class ReportIntake:
@@ -136,6 +138,7 @@ class ReportIntake:
         with_tensors = None if handler is None else handler.with_tensors
         computed_s = progress.compute_s
         try:
+            progress.held = _held(worker, progress, report) if report.held else _NOTHING_HELD
             queries = apply_progress(progress, report, responses, with_tensors=with_tensors)
         except ProtocolViolation as violation:
             self._fail_for_violation(worker, progress, handler, violation)
@@ -226,6 +229,7 @@ def apply_progress(
             _check_response(response, assignment.id)
     failures = report.failures
     progress.failed = _failures(report, progress.done, assignment.id) if failures else _NONE
+    progress.lost = frozenset(each.query for each in failures if each.lost)
     progress.done = done
     progress.labelled = labelled
     progress.correct = correct
@@ -243,6 +247,24 @@ def _failures(report: hub_pb2.Progress, before: int, assignment_id: int) -> dict
             )
         failed[failure.query] = printable_detail(failure.detail) or "the input failed"
     return failed
+
+
+def _held(
+    worker: ConnectedWorker, progress: AssignmentProgress, report: hub_pb2.Progress
+) -> dict[int, HeldTensors]:
+    held = {}
+    for each in report.held:
+        if (
+            not (progress.holds_outputs and progress.done <= each.query < report.done)
+            or not 0 < len(each.token) <= _MAX_TOKEN
+        ):
+            raise ProtocolViolation(
+                f"assignment {progress.assignment.id} cannot hold the outputs of query {each.query}"
+            )
+        held[each.query] = HeldTensors(
+            worker.id, each.token, each.size, worker.peer_address, worker.peer_certificate
+        )
+    return held
 
 
 def _check_response(response: Buffer, assignment_id: int) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.power import WorkerPower
 from synergai.domain import Session
+from synergai.protocol.work_messages import RelayedTensors
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import EnginesChanged, SessionSize, Worker
 
@@ -30,12 +31,29 @@ if TYPE_CHECKING:
     from synergai.v1 import common_pb2, hub_pb2
 
 
+class HeldTensors(Struct, frozen=True):
+    """Outputs of a stage that a worker holds, and where others pull them by their token."""
+
+    worker_id: WorkerId
+    token: str
+    size: int
+    address: str = ""
+    certificate: bytes = b""
+
+
 class RunAssignment(Struct, frozen=True):
-    """Order to run an assignment, with its serialized requests unless it draws on samples."""
+    """Order to run an assignment, with its serialized requests unless it draws on samples.
+
+    Attributes:
+        holds_outputs: the worker holds larger outputs for the next stage.
+        pull: the tensors of its single request.
+    """
 
     assignment: Assignment
     requests: Sequence[bytes]
     inputs_follow: bool = False
+    holds_outputs: bool = False
+    pull: HeldTensors | None = None
 
 
 class StopAssignment(Struct, frozen=True):
@@ -50,14 +68,30 @@ class SendInputs(Struct, frozen=True):
 
     Attributes:
         suspects: queries among them that have to run alone, counted from the assignment's first.
+        pulls: the tensors of queries among them.
     """
 
     assignment_id: AssignmentId
     inputs: Sequence[bytes]
     suspects: Sequence[int] = ()
+    pulls: Sequence[tuple[int, HeldTensors]] = ()
 
 
-Order: TypeAlias = RunAssignment | StopAssignment | SendInputs
+class SendTensors(Struct, frozen=True):
+    """Order to send held tensors to the gateway, which relays them."""
+
+    token: str
+
+
+class DropTensors(Struct, frozen=True):
+    """Order to hold tensors no longer."""
+
+    token: str
+
+
+Order: TypeAlias = (
+    RunAssignment | StopAssignment | SendInputs | SendTensors | DropTensors | RelayedTensors
+)
 
 
 class CompletedQueries(Struct, frozen=True):
@@ -87,17 +121,23 @@ class AssignmentProgress:
         labelled: completed queries with a known label.
         correct: labelled queries that were answered correctly.
         failed: why inputs failed, by query from the assignment's first, of the last report.
+        lost: failed inputs whose tensors could not be pulled.
+        held: outputs that the worker holds, by query like `failed`, of the last report.
+        holds_outputs: the worker was told to hold outputs.
         input_bytes: bytes of the inputs that the worker has, of a job over its client's own data.
     """
 
     assignment: Assignment
     dispatched_at: float
+    holds_outputs: bool = False
     done: int = 0
     labelled: int = 0
     correct: int = 0
     compute_s: float = 0.0
     batch: int = 1
     failed: Mapping[int, str] = field(default_factory=dict)
+    lost: frozenset[int] = frozenset()
+    held: Mapping[int, HeldTensors] = field(default_factory=dict)
     input_bytes: int = 0
 
 
@@ -122,8 +162,13 @@ class ConnectedWorker:
         being_removed: engines that were placed on it until then, whose removal was asked for.
         fetchable: digests of their manifests and files.
         fetches: calls in which its agent fetches them.
+        peer_address: HOST:PORT at which agents pull tensors from it; empty without one. Without a
+            host, it is on the gateway's machine.
+        peer_certificate: SHA-256 of the certificate that it presents there.
+        peer_links: links from the workers that it has pulled tensors from.
         measure_link: returns what is known of the link to it.
         received_bytes_per_s: rate at which its agent sent the last larger transfer; 0 if unknown.
+        computed: compute time and number of completed queries, by engine.
         run_s: time from dispatch to completion of completed assignments that had an estimate.
         estimate_error_s: sum of the absolute errors of these estimates.
     """
@@ -160,12 +205,16 @@ class ConnectedWorker:
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()
     fetches: int = 0
+    peer_address: str = ""
+    peer_certificate: bytes = b""
+    peer_links: Mapping[str, SentOver] = field(default_factory=dict)
     measure_link: Callable[[], SentOver | None] = lambda: None
     received_bytes_per_s: float = 0.0
     in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0
     queries_done: int = 0
     busy_s: float = 0.0
+    computed: dict[EngineName, tuple[float, int]] = field(default_factory=dict)
     run_s: float = 0.0
     estimated_run_s: float = 0.0
     estimate_error_s: float = 0.0
@@ -243,6 +292,8 @@ class ConnectedWorker:
     def record_completed(self, completed: CompletedQueries) -> None:
         """Count newly completed queries, and charge their engine at the next heartbeat."""
         busy_s = completed.compute_s / completed.batch
+        computed_s, queries = self.computed.get(completed.engine, (0.0, 0))
+        self.computed[completed.engine] = computed_s + busy_s, queries + completed.queries
         self.queries_done += completed.queries
         self.busy_s += busy_s
         if self.power.meter:

@@ -29,6 +29,8 @@ from gateway.hub.registration import (
     joining_worker,
     lacking_text,
     lacks_variant,
+    peer_address,
+    peer_links,
     unusable_sessions,
     worker_from_registration,
 )
@@ -171,6 +173,7 @@ class Hub:
                 case "heartbeat":
                     worker.engines_rss_bytes = message.heartbeat.engines_rss_bytes
                     worker.received_bytes_per_s = checked_rate(message.heartbeat.sent_bytes_per_s)
+                    worker.peer_links = peer_links(message.heartbeat)
                     if message.heartbeat.HasField("draw"):
                         worker.power.update(message.heartbeat.draw, worker.last_seen_at)
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
@@ -206,6 +209,8 @@ class Hub:
             call.worker = call.object = message.worker_id
         worker = worker_from_registration(message, self._clock.now())
         worker.local = context is None
+        worker.peer_address = peer_address(message, context)
+        worker.peer_certificate = message.peer_certificate
         joining, enrolled = None, False
         if context is not None:
             joining = joining_worker(message, context)

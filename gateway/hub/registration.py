@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.enrolments import sha256
 from gateway.access.peer_certificate import peer_certificate
 from gateway.access.worker_rules import JoiningWorker
-from gateway.fleet.agent_validation import engine_from_agent, printable_detail
+from gateway.fleet.agent_validation import (
+    ProtocolViolation,
+    checked_rate,
+    checked_seconds,
+    engine_from_agent,
+    printable_detail,
+)
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, WorkerClass, WorkerId
@@ -21,6 +27,7 @@ from synergai.protocol.converters import (
 )
 from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.hub import HUB_VERSION
+from synergai.protocol.tcp_info import SentOver
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -42,6 +49,9 @@ _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
 _MAX_ENFORCEMENT_TEXT: Final = 128
+_MAX_PORT: Final = 65535
+_MAX_PEERS: Final = 1024
+_SHA256_BYTES: Final = 32
 _MIN_SECRET: Final = 32
 _MAX_SECRET: Final = 256
 
@@ -149,6 +159,33 @@ def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Se
     """Return the sessions that a worker cannot run, and why."""
     found = map(unusable_session_from_proto, messages)
     return {each.session: printable_detail(each.reason) for each in found}
+
+
+def peer_address(message: hub_pb2.Register, context: Context | None) -> str:
+    """Return where agents pull tensors from one that registers; empty if they cannot.
+
+    The host is that from which it connects. One on this machine has the address of this gateway,
+    which each agent knows as its own.
+    """
+    if not message.peer_port:
+        return ""
+    if message.peer_port > _MAX_PORT or len(message.peer_certificate) not in (0, _SHA256_BYTES):
+        raise InvalidInput(f"worker {message.worker_id!r} has an invalid peer port or certificate")
+    peer = None if context is None else peer_of(context)
+    host = "" if peer is None or peer.is_local else peer.host
+    return f"[{host}]:{message.peer_port}" if ":" in host else f"{host}:{message.peer_port}"
+
+
+def peer_links(message: hub_pb2.Heartbeat) -> dict[str, SentOver]:
+    """Return the links from other workers that a worker has learned."""
+    if len(message.peers) > _MAX_PEERS:
+        raise ProtocolViolation(f"a worker reports at most {_MAX_PEERS} links")
+    return {
+        validate_name(each.worker_id, "worker id"): SentOver(
+            checked_rate(each.bytes_per_s), checked_seconds(each.round_trip_s, "a round trip")
+        )
+        for each in message.peers
+    }
 
 
 def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:

@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.worker import RunAssignment, SendInputs, StopAssignment
+from gateway.fleet.worker import (
+    DropTensors,
+    RunAssignment,
+    SendInputs,
+    SendTensors,
+    StopAssignment,
+)
+from gateway.hub.relays import Relays
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.converters import configuration_to_proto
-from synergai.protocol.work_messages import Orders, decode_reports
+from synergai.protocol.work_messages import Orders, RelayedTensors, decode_reports
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
@@ -31,13 +38,12 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
-    from gateway.fleet.worker import ConnectedWorker, Order
+    from gateway.fleet.worker import ConnectedWorker, HeldTensors, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.events import Assignment
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +84,7 @@ class WorkStreams:
         self._max_message_bytes = max_message_bytes
         self._batch_bytes = max_message_bytes // 2
         self._senders = TaskBag()
+        self._relays = Relays(connections)
 
     async def close(self) -> None:
         """Wait until all streams have ended; closing their connections ends them."""
@@ -105,6 +112,7 @@ class WorkStreams:
     def _close(self, worker: ConnectedWorker, orders: SendQueue[Order]) -> None:
         orders.close()
         if worker.orders is orders:
+            self._relays.left(worker)
             self._dispatcher.remove_worker(worker)
 
     # --- orders -----------------------------------------------------------------------------
@@ -154,6 +162,7 @@ class WorkStreams:
     def _on_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
         worker.last_seen_at = self._clock.now()
         self._intake.apply(worker, reports)
+        self._relays.apply(worker, reports)
         worker.orders.recheck()
 
 
@@ -215,7 +224,8 @@ def outweighs_message(order: Order) -> bool:
         return False
     assignment = order.assignment
     return assignment.count > 1 or (
-        assignment.batch_times is None and sum(map(len, order.requests)) >= LARGE_BYTES
+        assignment.batch_times is None
+        and (order.pull is not None or sum(map(len, order.requests)) >= LARGE_BYTES)
     )
 
 
@@ -225,36 +235,48 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
     stops: list[int] = []
     aborts: list[int] = []
     inputs: list[tuple[hub_pb2.Inputs, Sequence[Buffer]]] = []
+    sends: list[str] = []
+    relayed: list[RelayedTensors] = []
+    drops: list[str] = []
     size = 0
     for order in orders:
         added = _size(order)
         if size and size + added > limit_bytes:
-            yield Orders(assignments, stops, inputs, aborts)
-            assignments, stops, inputs, aborts, size = [], [], [], [], 0
+            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            assignments, stops, inputs, aborts = [], [], [], []
+            sends, relayed, drops, size = [], [], [], 0
         size += added
         match order:
-            case RunAssignment(assignment, requests, inputs_follow):
-                message = _assignment(assignment, now, inputs_follow=inputs_follow)
-                assignments.append((message, requests))
-            case SendInputs(assignment_id, contents, suspects):
-                header = hub_pb2.Inputs(assignment_id=assignment_id, suspects=suspects)
+            case RunAssignment():
+                assignments.append((_assignment(order, now), order.requests))
+            case SendInputs(assignment_id, contents, suspects, pulls):
+                header = hub_pb2.Inputs(
+                    assignment_id=assignment_id,
+                    suspects=suspects,
+                    pulls=[_pull(held, query) for query, held in pulls],
+                )
                 inputs.append((header, contents))
             case StopAssignment(assignment_id, abort):
                 (aborts if abort else stops).append(assignment_id)
-    yield Orders(assignments, stops, inputs, aborts)
+            case SendTensors(token):
+                sends.append(token)
+            case DropTensors(token):
+                drops.append(token)
+            case RelayedTensors():
+                relayed.append(order)
+    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
 
 
 def _size(order: Order) -> int:
     match order:
-        case RunAssignment(_, requests, _):
-            return _ORDER_BYTES + sum(map(len, requests))
-        case SendInputs(_, inputs, _):
-            return _ORDER_BYTES + sum(map(len, inputs))
-        case StopAssignment():
+        case RunAssignment(_, contents) | SendInputs(_, contents) | RelayedTensors(_, contents):
+            return _ORDER_BYTES + sum(map(len, contents))
+        case _:
             return _ORDER_BYTES
 
 
-def _assignment(assignment: Assignment, now: float, *, inputs_follow: bool) -> hub_pb2.Assignment:
+def _assignment(order: RunAssignment, now: float) -> hub_pb2.Assignment:
+    assignment = order.assignment
     message = hub_pb2.Assignment(
         id=assignment.id,
         job_id=assignment.job_id,
@@ -262,11 +284,23 @@ def _assignment(assignment: Assignment, now: float, *, inputs_follow: bool) -> h
         configuration=_configuration(assignment.configuration),
         first=assignment.first,
         count=assignment.count,
-        inputs_follow=inputs_follow,
+        inputs_follow=order.inputs_follow,
         concurrent=assignment.concurrent,
+        holds_outputs=order.holds_outputs,
+        pull=None if order.pull is None else _pull(order.pull),
     )
     if assignment.batch_times is not None:
         message.batch_s.extend(assignment.batch_times.by_size)
         if assignment.compute_by < math.inf:
             message.budget_s = assignment.compute_by - now
     return message
+
+
+def _pull(held: HeldTensors, query: int = 0) -> hub_pb2.Pull:
+    return hub_pb2.Pull(
+        query=query,
+        token=held.token,
+        worker_id=held.worker_id,
+        address=held.address,
+        certificate=held.certificate,
+    )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from gateway.monitoring.tracing import Trace
@@ -91,6 +91,7 @@ class Request(JobHandler):
 
     Attributes:
         answered: its response has been handed over; how the job ends does not change that.
+        held: its outputs, if the worker holds them; the response lacks them.
         on_response: takes the response in the turn of the event loop in which it arrives, instead
             of `result`.
         result: the serialised ``ModelInferResponse``, or the error for the client.
@@ -105,9 +106,12 @@ class Request(JobHandler):
         "data",
         "dispatched_at",
         "estimate_s",
+        "held",
+        "holds_outputs",
         "job",
         "metrics",
         "on_response",
+        "pull",
         "result",
         "run",
         "trace",
@@ -139,6 +143,9 @@ class Request(JobHandler):
         self.accuracy = 0.0
         self.answered = False
         self.on_response: Callable[[Buffer], None] | None = None
+        self.holds_outputs = False
+        self.pull: HeldTensors | None = None
+        self.held: HeldTensors | None = None
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
@@ -168,8 +175,11 @@ class Request(JobHandler):
             self.accuracy = self._inference.variants.accuracy(
                 self.job.engine, worker, configuration
             )
+        self.held = progress.held.get(0)
         if not self.result.done():
             self._respond(responses[0], progress, now)
+        elif self.held is not None:
+            self._inference.drop(self.held)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Account for the request; if it was not answered, complete the client's call."""
@@ -257,11 +267,17 @@ class Inference:
         request_id: RequestId | None = None,
         *,
         charged: bool = False,
+        pull: HeldTensors | None = None,
+        holds_outputs: bool = False,
     ) -> Request:
         """Accept and enqueue a request, of `tenant` if its parameters name none.
 
         One that is `charged` was accepted before, so quotas count it no more, and a gateway that is
         stopping still runs it.
+
+        Args:
+            pull: its tensors, if a worker holds them.
+            holds_outputs: the worker may hold its outputs, as they are the inputs of another stage.
         """
         job_id, client_id, trace = request_id or RequestId(self.new_id())
         self._dispatcher.flush()  # requests that were answered count no longer
@@ -294,7 +310,8 @@ class Inference:
                     tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
             caller.check_priority(options.priority)
             usage = self._admission.start_request(tenant, len(data), charged=charged)
-            check_header(header, engine)
+            if pull is None:
+                check_header(header, engine)
             if options.min_accuracy:
                 self._versions.check_floor(engine.name, options.min_accuracy, variant)
             timeout_s = options.timeout_s
@@ -328,6 +345,7 @@ class Inference:
             self._note_refused(error, job)
             raise
         request = Request(self, job, data, metrics, usage, trace, timings=options.timings)
+        request.pull, request.holds_outputs = pull, holds_outputs
         self._dispatcher.submit(job, request, ready=1)
         return request
 
@@ -388,6 +406,10 @@ class Inference:
             if isinstance(error, kind):
                 self._dispatcher.refused(job, str(error), refusal)
                 return
+
+    def drop(self, held: HeldTensors) -> None:
+        """Let a worker drop the outputs of a request that nobody needs any more."""
+        self._dispatcher.drop(held)
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel the job of a request."""

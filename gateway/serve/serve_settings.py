@@ -34,6 +34,8 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
             worker=self.worker,
             state=worker_state(self.gateway.state),
             drain_s=self.gateway.drain_s,
+            tls_cert=self.gateway.tls_cert,
+            tls_key=self.gateway.tls_key,
             max_message_bytes=self.gateway.max_message_bytes,
             log_level=self.gateway.log_level,
         )

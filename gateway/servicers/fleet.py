@@ -21,7 +21,7 @@ from synergai.protocol.converters import (
     session_to_proto,
     unusable_session_to_proto,
 )
-from synergai.v1 import fleet_pb2
+from synergai.v1 import common_pb2, fleet_pb2
 from synergai.versions import is_selected, split_version
 
 if TYPE_CHECKING:
@@ -241,6 +241,10 @@ class FleetServicer:
                 if visible(entry.engine)
             ],
             link=_link(worker),
+            peers=(
+                common_pb2.PeerLink(worker_id=name, **link._asdict())
+                for name, link in worker.peer_links.items()
+            ),
         )
 
     def _policy(self, name: str) -> fleet_pb2.VersionPolicy:

@@ -65,6 +65,15 @@ class WorkerLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLink:
+    """Link to a worker from another one, learned from the tensors that were pulled from that."""
+
+    worker_id: WorkerId
+    bytes_per_s: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """Snapshot of a worker.
 
@@ -88,6 +97,7 @@ class WorkerStatus:
         labels: names by which operators select it.
         unusable: engines that it cannot run in some of its configurations.
         link: its link to the gateway.
+        peers: links from other workers.
     """
 
     id: WorkerId
@@ -114,6 +124,7 @@ class WorkerStatus:
     labels: tuple[str, ...] = ()
     unusable: tuple[UnusableSession, ...] = ()
     link: WorkerLink = WorkerLink()
+    peers: tuple[PeerLink, ...] = ()
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -134,4 +145,5 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         labels=tuple(message.labels),
         unusable=tuple(map(unusable_session_from_proto, message.unusable)),
         link=from_message(WorkerLink, message.link),
+        peers=tuple(from_message(PeerLink, each) for each in message.peers),
     )

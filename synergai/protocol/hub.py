@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-HUB_VERSION: Final = 2
+HUB_VERSION: Final = 3
 """Protocol version; incremented on incompatible changes."""
 WORKER_LOST_AFTER: Final = 3
 """Number of missed heartbeats after which a worker is lost."""

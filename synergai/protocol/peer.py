@@ -26,20 +26,20 @@ _UNKNOWN_USER: Final = 65534
 
 
 class Peer:
-    """The other end of a TCP connection."""
+    """The other end of a TCP connection; `host` is its address."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self.transport = transport
         # None if the client has left already.
         name = transport.get_extra_info("peername") or ("", 0)
-        self._host: str = name[0]
+        self.host: str = name[0]
         self._port: int = name[1]
 
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine."""
-        return is_loopback(self._host)
+        return is_loopback(self.host)
 
     @property
     def user(self) -> int:
@@ -57,7 +57,7 @@ class Peer:
     def _user(self) -> int | None:
         """The user, looked up once: the system's tables are long."""
         own_host, own_port = self.transport.get_extra_info("sockname")[:2]
-        ends = (self._host, self._port), (own_host, own_port)
+        ends = (self.host, self._port), (own_host, own_port)
         users = {user for user in _users_between(*ends) if user != _UNKNOWN_USER}
         # Checked last: while it is open, no other connection has the same two ends.
         return users.pop() if users and self._is_open() else None

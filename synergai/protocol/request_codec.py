@@ -185,9 +185,15 @@ def check_response(data: Buffer) -> None:
     ModelInferResponse.FromString(bytes(data))
 
 
+def split_response(data: Buffer) -> tuple[bytes, Sequence[Buffer]]:
+    """Split the raw contents off a serialised ``ModelInferResponse``; raises `DecodeError`."""
+    rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
+    return rest, raw
+
+
 def parse_response(data: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
     """Parse the serialised ``ModelInferResponse`` in `data`; return its raw contents apart."""
-    rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
+    rest, raw = split_response(data)
     message = ModelInferResponse.FromString(rest)
     if len(raw) != len(message.outputs):
         raise DecodeError("the response has not as many raw contents as outputs")

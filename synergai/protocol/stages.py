@@ -40,14 +40,16 @@ def of_stage(
 
 
 def parse_stage_response(
-    stage: Engine, response: Buffer
+    stage: Engine, response: Buffer, *, held: bool = False
 ) -> tuple[ModelInferResponse, Sequence[Buffer]]:
-    """Parse the response of a stage; return its raw contents apart.
+    """Parse the response of a stage; return its raw contents apart, none if a worker holds them.
 
     Raises:
         InternalError: a worker sent something else.
     """
     try:
+        if held:
+            return ModelInferResponse.FromString(bytes(response)), ()
         return parse_response(response)
     except DecodeError:
         raise InternalError(f"a worker's response of stage {stage.name!r} is malformed") from None

@@ -34,13 +34,29 @@ class SentOver(NamedTuple):
 
 def measure_link(connection: socket.socket | TransportSocket) -> SentOver | None:
     """Return what is known of the link of a connection; None if too little was sent."""
+    info = _read(connection)
+    if info is None or struct.unpack_from("=Q", info, _ACKNOWLEDGED)[0] < LEAST_BYTES:
+        return None
+    (bytes_per_s,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+    round_trip_s = _round_trip_s(info)
+    if not bytes_per_s or round_trip_s is None:
+        return None
+    return SentOver(float(bytes_per_s), round_trip_s)
+
+
+def measure_round_trip(connection: socket.socket | TransportSocket) -> float | None:
+    """Return the shortest round trip of the last minutes in seconds; None if it is unknown."""
+    info = _read(connection)
+    return None if info is None else _round_trip_s(info)
+
+
+def _read(connection: socket.socket | TransportSocket) -> bytes | None:
     if sys.platform != "linux":
         return None
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
-    if len(info) < _SIZE or struct.unpack_from("=Q", info, _ACKNOWLEDGED)[0] < LEAST_BYTES:
-        return None
-    (bytes_per_s,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+    return info if len(info) == _SIZE else None
+
+
+def _round_trip_s(info: bytes) -> float | None:
     (round_trip_us,) = struct.unpack_from("=I", info, _LEAST_ROUND_TRIP)
-    if not bytes_per_s or round_trip_us == _UNKNOWN:
-        return None
-    return SentOver(float(bytes_per_s), round_trip_us * 1e-6)
+    return None if round_trip_us == _UNKNOWN else round_trip_us * 1e-6

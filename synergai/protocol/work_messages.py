@@ -17,7 +17,9 @@ from synergai.v1.hub_pb2 import (
     Ended,
     Inputs,
     Progress,
+    Relayed,
     Started,
+    Wanted,
     WorkOrders,
     WorkReports,
 )
@@ -34,11 +36,26 @@ MessageT = TypeVar("MessageT", bound="Message")
 _ASSIGNMENTS: Final = WorkOrders.ASSIGNMENTS_FIELD_NUMBER
 _INPUTS: Final = WorkOrders.INPUTS_FIELD_NUMBER
 _INPUTS_OF_ASSIGNMENT: Final = Inputs.INPUTS_FIELD_NUMBER
+_RELAYED_ORDERS: Final = WorkOrders.RELAYED_FIELD_NUMBER
+_RELAYED_REPORTS: Final = WorkReports.RELAYED_FIELD_NUMBER
+_CONTENTS: Final = Relayed.CONTENTS_FIELD_NUMBER
 _REQUESTS: Final = Assignment.REQUESTS_FIELD_NUMBER
 _PROGRESS_REPORTS: Final = WorkReports.PROGRESS_FIELD_NUMBER
 _ENDED_REPORTS: Final = WorkReports.ENDED_FIELD_NUMBER
 _RESPONSES: Final = Progress.RESPONSES_FIELD_NUMBER
 _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
+
+
+class RelayedTensors(Struct, frozen=True):
+    """A ``Relayed``: parts of the held tensors under a token; none if they are lost."""
+
+    token: str
+    contents: Sequence[Buffer]
+
+    def encode(self, field: int) -> list[Buffer]:
+        """Return the parts of a serialised field."""
+        contents = _field(_CONTENTS, list(self.contents)) if self.contents else []
+        return _field(field, [Relayed(token=self.token).SerializeToString(), *contents])
 
 
 class Orders(Struct, frozen=True):
@@ -52,6 +69,9 @@ class Orders(Struct, frozen=True):
     stops: Sequence[int] = ()
     inputs: Sequence[tuple[Inputs, Sequence[Buffer]]] = ()
     aborts: Sequence[int] = ()
+    sends: Sequence[str] = ()
+    relayed: Sequence[RelayedTensors] = ()
+    drops: Sequence[str] = ()
 
     def encode(self) -> list[Buffer]:
         """Return the parts of the serialised ``WorkOrders``."""
@@ -62,9 +82,13 @@ class Orders(Struct, frozen=True):
         for message, inputs in self.inputs:
             content = [message.SerializeToString(), *_fields(_INPUTS_OF_ASSIGNMENT, inputs)]
             parts += _field(_INPUTS, content)
-        if self.stops or self.aborts:
-            stops = WorkOrders(stops=self.stops, aborts=self.aborts)
-            parts.append(stops.SerializeToString())
+        for tensors in self.relayed:
+            parts += tensors.encode(_RELAYED_ORDERS)
+        if self.stops or self.aborts or self.sends or self.drops:
+            rest = WorkOrders(
+                stops=self.stops, aborts=self.aborts, sends=self.sends, drops=self.drops
+            )
+            parts.append(rest.SerializeToString())
         return parts
 
 
@@ -77,20 +101,25 @@ class Reports(Struct, frozen=True):
     started: Sequence[Started] = ()
     progress: Sequence[tuple[Progress, Sequence[Buffer]]] = ()
     ended: Sequence[tuple[Ended, Sequence[Buffer]]] = ()
+    wanted: Sequence[Wanted] = ()
+    relayed: Sequence[RelayedTensors] = ()
 
     def encode(self) -> list[Buffer]:
         """Return the parts of the serialised ``WorkReports``."""
         parts: list[Buffer] = []
-        if self.started:
-            parts.append(WorkReports(started=self.started).SerializeToString())
+        if self.started or self.wanted:
+            rest = WorkReports(started=self.started, wanted=self.wanted)
+            parts.append(rest.SerializeToString())
+        for tensors in self.relayed:
+            parts += tensors.encode(_RELAYED_REPORTS)
         for progress, responses in self.progress:
             parts += _field(_PROGRESS_REPORTS, _with_responses(progress, responses))
         for ended, responses in self.ended:
             last = _field(_PROGRESS, _with_responses(ended.progress, responses))
-            rest = Ended()
-            rest.CopyFrom(ended)
-            rest.ClearField("progress")
-            parts += _field(_ENDED_REPORTS, [*last, rest.SerializeToString()])
+            outcome = Ended()
+            outcome.CopyFrom(ended)
+            outcome.ClearField("progress")
+            parts += _field(_ENDED_REPORTS, [*last, outcome.SerializeToString()])
         return parts
 
 
@@ -103,14 +132,22 @@ def decode_orders(data: Buffer) -> Orders:
             orders.stops,
             [(each, each.inputs) for each in orders.inputs],
             orders.aborts,
+            orders.sends,
+            [_relayed(each) for each in orders.relayed],
+            orders.drops,
         )
-    rest, (assignments, inputs) = split_fields(data, _ASSIGNMENTS, _INPUTS)
+    rest, (assignments, inputs, relayed) = split_fields(
+        data, _ASSIGNMENTS, _INPUTS, _RELAYED_ORDERS
+    )
     orders = WorkOrders.FromString(rest)
     return Orders(
         [_split(Assignment, each, _REQUESTS, "requests") for each in assignments],
         orders.stops,
         [_split(Inputs, each, _INPUTS_OF_ASSIGNMENT, "inputs") for each in inputs],
         orders.aborts,
+        orders.sends,
+        [_decode_relayed(each) for each in relayed],
+        orders.drops,
     )
 
 
@@ -122,13 +159,31 @@ def decode_reports(data: Buffer) -> Reports:
             reports.started,
             [(each, each.responses) for each in reports.progress],
             [(each, each.progress.responses) for each in reports.ended],
+            reports.wanted,
+            [_relayed(each) for each in reports.relayed],
         )
-    rest, (progress, ended) = split_fields(data, _PROGRESS_REPORTS, _ENDED_REPORTS)
+    rest, (progress, ended, relayed) = split_fields(
+        data, _PROGRESS_REPORTS, _ENDED_REPORTS, _RELAYED_REPORTS
+    )
+    reports = WorkReports.FromString(rest)
     return Reports(
-        WorkReports.FromString(rest).started,
+        reports.started,
         [_decode_progress(each) for each in progress],
         [_decode_ended(each) for each in ended],
+        reports.wanted,
+        [_decode_relayed(each) for each in relayed],
     )
+
+
+def _relayed(message: Relayed) -> RelayedTensors:
+    return RelayedTensors(message.token, (message.contents,) if message.contents else ())
+
+
+def _decode_relayed(data: Buffer) -> RelayedTensors:
+    if len(data) <= SMALL_MESSAGE_BYTES:
+        return _relayed(Relayed.FromString(bytes(data)))
+    rest, (contents,) = split_fields(data, _CONTENTS)
+    return RelayedTensors(Relayed.FromString(rest).token, contents[-1:])
 
 
 def _split(

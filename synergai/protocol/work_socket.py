@@ -13,7 +13,7 @@ import ctypes
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.protocol.tcp_info import measure_link
+from synergai.protocol.tcp_info import measure_link, measure_round_trip
 from synergai.protocol.work_transport import set_closed
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     Attributes:
         closed: done when the socket is closed; holds the error unless the peer closed it orderly.
+        received_bytes: bytes that have arrived.
     """
 
     def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:
@@ -57,6 +58,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self.max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.received_bytes = 0
         self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
         self._finished = False
         self._outgoing: list[Buffer] = []
@@ -102,6 +104,12 @@ class WorkSocket(asyncio.BufferedProtocol):
         if self._transport is None or self.closed.done():
             return None
         return measure_link(self._transport.get_extra_info("socket"))
+
+    def measure_round_trip(self) -> float | None:
+        """Return the shortest round trip to the peer in seconds; None if it is unknown."""
+        if self._transport is None or self.closed.done():
+            return None
+        return measure_round_trip(self._transport.get_extra_info("socket"))
 
     def finish(self) -> None:
         """Send nothing more; `closed` is done once the peer has read everything."""
@@ -161,6 +169,7 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         """Process `count` newly received bytes."""
+        self.received_bytes += count
         if self._large is None:
             self._buffered += count
             self._parse_frames()

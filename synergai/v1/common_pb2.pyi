@@ -533,3 +533,30 @@ class Placed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Placed: _TypeAlias = Placed  # noqa: Y015
+
+@_typing.final
+class PeerLink(_message.Message):
+    """Link from another worker, learned from the tensors that were pulled from it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_S_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    bytes_per_s: _builtins.float
+    round_trip_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        bytes_per_s: _builtins.float = ...,
+        round_trip_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "round_trip_s", b"round_trip_s", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerLink: _TypeAlias = PeerLink  # noqa: Y015

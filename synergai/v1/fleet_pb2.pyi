@@ -71,6 +71,7 @@ class Worker(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     UNUSABLE_FIELD_NUMBER: _builtins.int
     LINK_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -123,6 +124,10 @@ class Worker(_message.Message):
 
     @_builtins.property
     def link(self) -> Global___WorkerLink: ...
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PeerLink]:
+        """links from other workers"""
+
     def __init__(
         self,
         *,
@@ -150,10 +155,11 @@ class Worker(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
         link: Global___WorkerLink | None = ...,
+        peers: _abc.Iterable[_common_pb2.PeerLink] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "link", b"link", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "link", b"link", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "link", b"link", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peers", b"peers", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015

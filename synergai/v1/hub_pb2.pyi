@@ -60,10 +60,12 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """the response exceeds the message limit; not retried"""
     FAULT_DIED_AT_INPUT: _Fault.ValueType  # 6
     """of assignments with `inputs_follow`: the engine host died while it"""
-    FAULT_CONFIGURATION_UNUSABLE: _Fault.ValueType  # 20
+    FAULT_TENSORS_LOST: _Fault.ValueType  # 7
     """computed the first query that is not done, or one soon after it
-    the worker cannot run the engine in this configuration
+    they could not be pulled; the stage before has to run again
     """
+    FAULT_CONFIGURATION_UNUSABLE: _Fault.ValueType  # 20
+    """the worker cannot run the engine in this configuration"""
     FAULT_CRASHED: _Fault.ValueType  # 21
     """the engine host crashed by itself while it computed a variant on this"""
     FAULT_OUT_OF_MEMORY: _Fault.ValueType  # 22
@@ -86,10 +88,12 @@ FAULT_RESPONSE_TOO_LARGE: Fault.ValueType  # 5
 """the response exceeds the message limit; not retried"""
 FAULT_DIED_AT_INPUT: Fault.ValueType  # 6
 """of assignments with `inputs_follow`: the engine host died while it"""
-FAULT_CONFIGURATION_UNUSABLE: Fault.ValueType  # 20
+FAULT_TENSORS_LOST: Fault.ValueType  # 7
 """computed the first query that is not done, or one soon after it
-the worker cannot run the engine in this configuration
+they could not be pulled; the stage before has to run again
 """
+FAULT_CONFIGURATION_UNUSABLE: Fault.ValueType  # 20
+"""the worker cannot run the engine in this configuration"""
 FAULT_CRASHED: Fault.ValueType  # 21
 """the engine host crashed by itself while it computed a variant on this"""
 FAULT_OUT_OF_MEMORY: Fault.ValueType  # 22
@@ -213,6 +217,8 @@ class Register(_message.Message):
     SESSION_MEMORY_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     ENGINE_CORES_FIELD_NUMBER: _builtins.int
+    PEER_PORT_FIELD_NUMBER: _builtins.int
+    PEER_CERTIFICATE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -240,6 +246,11 @@ class Register(_message.Message):
     """Memory for loaded sessions, beyond which the agent drops those used longest ago; 0 if unknown."""
     engine_cores: _builtins.int
     """CPU cores for its engines. If 0, it cannot run assignments concurrently."""
+    peer_port: _builtins.int
+    """Port on its host at which other agents pull tensors; 0: none. With TLS if there is a
+    certificate, of which this is the SHA-256.
+    """
+    peer_certificate: _builtins.bytes
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """Configurations that the worker can run, by increasing speed of the power mode."""
@@ -296,10 +307,12 @@ class Register(_message.Message):
         session_memory: _abc.Iterable[Global___SessionMemory] | None = ...,
         pinned: _abc.Iterable[_common_pb2.Session] | None = ...,
         engine_cores: _builtins.int = ...,
+        peer_port: _builtins.int = ...,
+        peer_certificate: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peer_certificate", b"peer_certificate", "peer_port", b"peer_port", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -379,6 +392,7 @@ class Heartbeat(_message.Message):
     DRAW_FIELD_NUMBER: _builtins.int
     ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     rss_bytes: _builtins.int
     """of the agent and its engine hosts"""
@@ -390,6 +404,10 @@ class Heartbeat(_message.Message):
     def draw(self) -> Global___Draw:
         """power of the machine; absent if not measured"""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PeerLink]:
+        """from which it has pulled tensors"""
+
     def __init__(
         self,
         *,
@@ -398,10 +416,11 @@ class Heartbeat(_message.Message):
         draw: Global___Draw | None = ...,
         engines_rss_bytes: _builtins.int = ...,
         sent_bytes_per_s: _builtins.float = ...,
+        peers: _abc.Iterable[_common_pb2.PeerLink] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "rss_bytes", b"rss_bytes", "sent_bytes_per_s", b"sent_bytes_per_s", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "peers", b"peers", "rss_bytes", b"rss_bytes", "sent_bytes_per_s", b"sent_bytes_per_s", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -649,6 +668,9 @@ class WorkOrders(_message.Message):
     STOPS_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     ABORTS_FIELD_NUMBER: _builtins.int
+    SENDS_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
+    DROPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]:
         """run in this order"""
@@ -663,6 +685,16 @@ class WorkOrders(_message.Message):
     def aborts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the same, and a query that runs is aborted if possible"""
 
+    @_builtins.property
+    def sends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tokens of held tensors to send, to be relayed"""
+
+    @_builtins.property
+    def relayed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Relayed]: ...
+    @_builtins.property
+    def drops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tokens of held tensors that nobody needs any more"""
+
     def __init__(
         self,
         *,
@@ -670,14 +702,138 @@ class WorkOrders(_message.Message):
         stops: _abc.Iterable[_builtins.int] | None = ...,
         inputs: _abc.Iterable[Global___Inputs] | None = ...,
         aborts: _abc.Iterable[_builtins.int] | None = ...,
+        sends: _abc.Iterable[_builtins.str] | None = ...,
+        relayed: _abc.Iterable[Global___Relayed] | None = ...,
+        drops: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "assignments", b"assignments", "inputs", b"inputs", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "assignments", b"assignments", "drops", b"drops", "inputs", b"inputs", "relayed", b"relayed", "sends", b"sends", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkOrders: _TypeAlias = WorkOrders  # noqa: Y015
+
+@_typing.final
+class Held(_message.Message):
+    """The outputs of a stage, which stay with the worker that computed them until another worker, or the
+    same one, runs the next stage. They are lost with the connection of their worker.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    query: _builtins.int
+    """counted from the assignment's first"""
+    token: _builtins.str
+    """random; whoever knows it may pull them"""
+    size: _builtins.int
+    """in bytes"""
+    def __init__(
+        self,
+        *,
+        query: _builtins.int = ...,
+        token: _builtins.str = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["query", b"query", "size", b"size", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Held: _TypeAlias = Held  # noqa: Y015
+
+@_typing.final
+class Pull(_message.Message):
+    """Where the tensors of a request are that has none. The worker pulls them from the address or, if it
+    cannot, asks the gateway to relay them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    query: _builtins.int
+    """counted from the assignment's first"""
+    token: _builtins.str
+    worker_id: _builtins.str
+    """that holds them"""
+    address: _builtins.str
+    """HOST:PORT; without a host, that of the gateway; empty: none"""
+    certificate: _builtins.bytes
+    """SHA-256 of the certificate there; empty: no TLS"""
+    def __init__(
+        self,
+        *,
+        query: _builtins.int = ...,
+        token: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "certificate", b"certificate", "query", b"query", "token", b"token", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pull: _TypeAlias = Pull  # noqa: Y015
+
+@_typing.final
+class Relayed(_message.Message):
+    """Held tensors on their way through the gateway, as fields raw_input_contents of a
+    ModelInferRequest; empty if they are lost.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    contents: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        contents: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Relayed: _TypeAlias = Relayed  # noqa: Y015
+
+@_typing.final
+class Wanted(_message.Message):
+    """A worker cannot pull these tensors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    worker_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
 
 @_typing.final
 class Inputs(_message.Message):
@@ -690,6 +846,7 @@ class Inputs(_message.Message):
     ASSIGNMENT_ID_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     SUSPECTS_FIELD_NUMBER: _builtins.int
+    PULLS_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.int
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -704,16 +861,21 @@ class Inputs(_message.Message):
         assignment's first. If it dies again, the input fails, and the assignment goes on.
         """
 
+    @_builtins.property
+    def pulls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pull]:
+        """of queries among them"""
+
     def __init__(
         self,
         *,
         assignment_id: _builtins.int = ...,
         inputs: _abc.Iterable[_builtins.bytes] | None = ...,
         suspects: _abc.Iterable[_builtins.int] | None = ...,
+        pulls: _abc.Iterable[Global___Pull] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "inputs", b"inputs", "suspects", b"suspects"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "inputs", b"inputs", "pulls", b"pulls", "suspects", b"suspects"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -726,22 +888,30 @@ class WorkReports(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]: ...
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]: ...
+    @_builtins.property
+    def wanted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wanted]: ...
+    @_builtins.property
+    def relayed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Relayed]: ...
     def __init__(
         self,
         *,
         started: _abc.Iterable[Global___Started] | None = ...,
         progress: _abc.Iterable[Global___Progress] | None = ...,
         ended: _abc.Iterable[Global___Ended] | None = ...,
+        wanted: _abc.Iterable[Global___Wanted] | None = ...,
+        relayed: _abc.Iterable[Global___Relayed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "progress", b"progress", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "progress", b"progress", "relayed", b"relayed", "started", b"started", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -764,6 +934,8 @@ class Assignment(_message.Message):
     BUDGET_S_FIELD_NUMBER: _builtins.int
     INPUTS_FOLLOW_FIELD_NUMBER: _builtins.int
     CONCURRENT_FIELD_NUMBER: _builtins.int
+    HOLDS_OUTPUTS_FIELD_NUMBER: _builtins.int
+    PULL_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """fencing token: increases across restarts of the gateway"""
     job_id: _builtins.str
@@ -780,6 +952,8 @@ class Assignment(_message.Message):
     """
     concurrent: _builtins.bool
     """It is a single query whose session is loaded, and waits for no assignment in another session."""
+    holds_outputs: _builtins.bool
+    """Larger outputs stay with the worker as `Held`, as far as it has memory for them."""
     @_builtins.property
     def configuration(self) -> _common_pb2.Configuration: ...
     @_builtins.property
@@ -795,6 +969,10 @@ class Assignment(_message.Message):
         size.
         """
 
+    @_builtins.property
+    def pull(self) -> Global___Pull:
+        """of a single request"""
+
     def __init__(
         self,
         *,
@@ -809,10 +987,12 @@ class Assignment(_message.Message):
         budget_s: _builtins.float | None = ...,
         inputs_follow: _builtins.bool = ...,
         concurrent: _builtins.bool = ...,
+        holds_outputs: _builtins.bool = ...,
+        pull: Global___Pull | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration", "pull", b"pull"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "concurrent", b"concurrent", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "concurrent", b"concurrent", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "holds_outputs", b"holds_outputs", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "pull", b"pull", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
@@ -860,6 +1040,7 @@ class Progress(_message.Message):
     COMPUTE_S_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.int
     done: _builtins.int
     """completed queries, a prefix of the assignment's"""
@@ -881,6 +1062,12 @@ class Progress(_message.Message):
         responses are empty.
         """
 
+    @_builtins.property
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Held]:
+        """Of assignments with `holds_outputs`: those of the queries in `responses` whose responses lack
+        their contents.
+        """
+
     def __init__(
         self,
         *,
@@ -892,10 +1079,11 @@ class Progress(_message.Message):
         compute_s: _builtins.float = ...,
         batch: _builtins.int = ...,
         failures: _abc.Iterable[Global___InputFailure] | None = ...,
+        held: _abc.Iterable[Global___Held] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "batch", b"batch", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "failures", b"failures", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "batch", b"batch", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "failures", b"failures", "held", b"held", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -907,19 +1095,23 @@ class InputFailure(_message.Message):
 
     QUERY_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     query: _builtins.int
     """counted from the assignment's first"""
     detail: _builtins.str
     """for the job's owner"""
+    lost: _builtins.bool
+    """its tensors could not be pulled: the stage before has to run again"""
     def __init__(
         self,
         *,
         query: _builtins.int = ...,
         detail: _builtins.str = ...,
+        lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "lost", b"lost", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -91,6 +91,7 @@ ORDER = {
         "power",
         "providers",
         "agent_settings",
+        "peers",
         "ipc",
         "backends",
         "host",

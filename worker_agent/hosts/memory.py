@@ -9,6 +9,7 @@ from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from synergai.domain import Session
+    from worker_agent.peers.held import HeldTensors
 
 ENFORCEMENT: Final = "sampled, rlimit"
 """How the limit is enforced, for people."""
@@ -38,16 +39,18 @@ class Host(Protocol):
 class HostMemory:
     """All engine hosts of an agent, and the limit of their memory; 0 is none.
 
-    Those that are loading or being inspected are included.
+    Those that are loading or being inspected are included, and so are tensors that are held.
     """
 
-    def __init__(self, limit_bytes: int = 0) -> None:
+    def __init__(self, limit_bytes: int = 0, held: HeldTensors | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._held = held
         self.hosts: set[Host] = set()
 
     def used_bytes(self) -> int:
-        """Return the resident memory of all hosts."""
-        return sum(rss_bytes(host.pid) for host in self.hosts)
+        """Return the resident memory of all hosts, and the size of the held tensors."""
+        held_bytes = 0 if self._held is None else self._held.used_bytes
+        return held_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
     @property
     def exceeded(self) -> bool:

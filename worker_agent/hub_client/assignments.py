@@ -8,20 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, TensorsLost
 from synergai.protocol import converters
+from synergai.runtime.tasks import TaskBag
 from worker_agent.ipc.frames import Tally
 from worker_agent.runner.inputs import InputQueue
-from worker_agent.runner.reporting import AssignmentReporter
+from worker_agent.runner.reporting import AssignmentReporter, Failure
 from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders, Reports
     from synergai.v1 import hub_pb2
+    from worker_agent.peers.held import HeldTensors
+    from worker_agent.peers.pulls import Pulls
     from worker_agent.runner.runner import Runner
 
 
@@ -37,6 +41,8 @@ class Assignments:
         send: Callable[[Reports], None],
         configurations: Sequence[Configuration],
         read_input: Callable[[EngineName, str], bytes],
+        held: HeldTensors,
+        pulls: Pulls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
@@ -44,7 +50,12 @@ class Assignments:
         self._configurations = configurations
         self._clock = clock
         self._read_input = read_input
+        self._held = held
+        self._pulls = pulls
         self._items: dict[int, WorkItem] = {}
+        # Of single requests whose tensors have not arrived, so that the runner does not have them.
+        self._pulling: dict[int, asyncio.Task[bytes | Failure]] = {}
+        self._tasks = TaskBag()
 
     def handle_orders(self, orders: Orders) -> None:
         """Start and stop assignments as ordered by the gateway."""
@@ -53,24 +64,38 @@ class Assignments:
         for message, inputs in orders.inputs:
             work = self._items.get(message.assignment_id)
             if work is not None and work.inputs is not None:
-                work.inputs.receive(inputs, message.suspects)
+                pulls = {each.query: each for each in message.pulls}
+                work.inputs.receive(inputs, message.suspects, pulls)
         for assignment_id in orders.stops:
-            if (work := self._items.get(assignment_id)) is not None:
-                self._runner.stop(work)
+            self._stop(assignment_id)
         for assignment_id in orders.aborts:
-            if (work := self._items.get(assignment_id)) is not None:
-                self._runner.stop(work, abort=True)
+            self._stop(assignment_id, abort=True)
+        self._pulls.send(orders.sends)
+        for tensors in orders.relayed:
+            self._pulls.receive(tensors)
+        for token in orders.drops:
+            self._held.drop(token)
 
     def abandon_all(self) -> None:
         """Stop all assignments without reporting; the gateway has reassigned them."""
         # Abandoning an assignment may end others behind it, which removes them from the dictionary.
-        for work in list(self._items.values()):
-            self._runner.abandon(work)
+        for assignment_id, work in list(self._items.items()):
+            if assignment_id not in self._pulling:
+                self._runner.abandon(work)
             _close_inputs(work)
         self._items.clear()
+        self._tasks.cancel()
+        self._held.drop_all(self)
+
+    def _stop(self, assignment_id: int, *, abort: bool = False) -> None:
+        if (pulling := self._pulling.get(assignment_id)) is not None:
+            pulling.cancel()
+        elif (work := self._items.get(assignment_id)) is not None:
+            self._runner.stop(work, abort=abort)
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
-        reporter = AssignmentReporter(assignment.id, self._send, self._remove)
+        hold = partial(self._held.hold, self) if assignment.holds_outputs else None
+        reporter = AssignmentReporter(assignment.id, self._send, self._remove, hold)
         try:
             work = _work_item(assignment, requests, reporter, self._clock())
         except InvalidInput as error:
@@ -88,9 +113,40 @@ class Assignments:
             return
         if assignment.inputs_follow:
             read = partial(self._read_input, work.session.engine)
-            work.inputs = InputQueue(read, self._runner.resume, work.count)
+            work.inputs = InputQueue(read, self._pull, self._runner.resume, work.count)
         self._items[assignment.id] = work
-        self._runner.add(work)
+        if assignment.HasField("pull"):
+            pulling = self._tasks.start(self._pull(assignment.pull, requests[0]))
+            self._pulling[assignment.id] = pulling
+            pulling.add_done_callback(partial(self._on_pulled, assignment.id, work, reporter))
+        else:
+            self._runner.add(work)
+
+    async def _pull(self, pull: hub_pb2.Pull, request: Buffer) -> bytes | Failure:
+        """Return a request with its tensors, or that they are lost."""
+        try:
+            return await self._pulls.pull(pull, request)
+        except TensorsLost as error:
+            return Failure(Fault.TENSORS_LOST, str(error))
+
+    def _on_pulled(
+        self,
+        assignment_id: int,
+        work: WorkItem,
+        reporter: AssignmentReporter,
+        pulling: asyncio.Task[bytes | Failure],
+    ) -> None:
+        """Run a request, whose tensors are here now; others ran meanwhile."""
+        del self._pulling[assignment_id]
+        if pulling.cancelled() or pulling.exception() is not None:
+            reporter.on_ended(Outcome.STOPPED, Tally(), ())
+            return
+        found = pulling.result()
+        if isinstance(found, Failure):
+            reporter.on_ended(Outcome.FAILED, Tally(), (), *found)
+        else:
+            work.requests = (found,)
+            self._runner.add(work)
 
     def _remove(self, assignment_id: int) -> None:
         work = self._items.pop(assignment_id, None)

@@ -19,6 +19,7 @@ from synergai.protocol.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
+from worker_agent.peers.pulls import Pulls
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, Session
     from synergai.protocol.work_transport import WorkTransport
     from worker_agent.hub_client.link import HubConnection, HubLink
+    from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner.runner import Runner
 
@@ -40,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 class ControlHandler(Protocol):
     """Describes the worker to the gateway and handles its control messages."""
+
+    exchange: Exchange
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""
@@ -79,8 +83,15 @@ class Registration:
         self._sequence = 0
         self._acknowledged = 0
         self._control: asyncio.Queue[bytes] = asyncio.Queue()
+        host = hub.target.rpartition(":")[0]
+        held, peers = handler.exchange.held, handler.exchange.peers
         self._assignments = Assignments(
-            runner, self._send_reports, configurations, handler.read_input
+            runner,
+            self._send_reports,
+            configurations,
+            handler.read_input,
+            held,
+            Pulls(held, peers, host, self._send_reports),
         )
 
     async def register(self) -> None:

@@ -1,4 +1,7 @@
-"""Inputs of a work item that arrive while it runs; those by URL are read ahead in threads."""
+"""Inputs of a work item that arrive while it runs.
+
+Those by URL are read ahead in threads, and tensors that other workers hold are pulled ahead.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -18,14 +22,15 @@ from worker_agent.runner.reporting import Failure
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.v1.hub_pb2 import Pull
 
     Content: TypeAlias = Buffer | Failure
 
 READ_AHEAD: Final = 8
-"""Inputs by URL that are being read, or were read and are not fed yet."""
+"""Inputs elsewhere that are being read, or were read and are not fed yet."""
 
 _THREADS: Final = ThreadPoolExecutor(READ_AHEAD, "inputs")
 """Not those of the agent's own work, which must not wait for slow files."""
@@ -43,27 +48,37 @@ class NextInput(NamedTuple):
 class InputQueue:
     """The inputs of a work item that have arrived and have not been fed to a host, in order.
 
-    `read` returns the request for a URL, and blocks. `on_ready` is called whenever `next` may have
-    changed from None.
+    `read` returns the request for a URL, and blocks. `pull` completes a request with tensors that a
+    worker holds. `on_ready` is called whenever `next` may have changed from None.
     """
 
     def __init__(
-        self, read: Callable[[str], bytes], on_ready: Callable[[], None], count: int
+        self,
+        read: Callable[[str], bytes],
+        pull: Callable[[Pull, Buffer], Awaitable[Content]],
+        on_ready: Callable[[], None],
+        count: int,
     ) -> None:
         self._read = read
+        self._pull = pull
         self._on_ready = on_ready
         self._count = count
         self._received = 0
         self._inputs: deque[tuple[Content | Future[Content], bool]] = deque()
-        self._urls: deque[tuple[str, Future[Content]]] = deque()
+        self._elsewhere: deque[Coroutine[None, None, None]] = deque()
         self._ahead = 0
         self._reading = TaskBag()
         self._closed = False
 
-    def receive(self, inputs: Sequence[Buffer], suspects: Collection[int]) -> None:
-        """Add the next serialised inputs. Suspects run alone."""
+    def receive(
+        self,
+        inputs: Sequence[Buffer],
+        suspects: Collection[int],
+        pulls: Mapping[int, Pull] = MappingProxyType({}),
+    ) -> None:
+        """Add the next serialised inputs. Suspects run alone; some have tensors to be pulled."""
         for data in inputs[: self._count - self._received]:
-            alone = self._received in suspects
+            alone, pull = self._received in suspects, pulls.get(self._received)
             self._received += 1
             try:
                 found = split_input(data)
@@ -71,12 +86,16 @@ class InputQueue:
                 detail = f"the input is not a valid synergai.v1.Input: {error}"
                 self.add(Failure(Fault.BAD_INPUT, detail), alone=alone)
                 continue
-            if found.request is not None:
-                self.add(without_version(found.request), alone=alone)
+            request = None if found.request is None else without_version(found.request)
+            if request is not None and pull is None:
+                self.add(request, alone=alone)
+                continue
+            content: Future[Content] = asyncio.get_running_loop().create_future()
+            if request is None or pull is None:
+                self._elsewhere.append(self._fetch(found.url, content))
             else:
-                content: Future[Content] = asyncio.get_running_loop().create_future()
-                self._urls.append((found.url, content))
-                self.add(content, alone=alone)
+                self._elsewhere.append(self._complete(pull, request, content))
+            self.add(content, alone=alone)
         self._read_ahead()
 
     def add(self, content: Content | Future[Content], *, alone: bool = False) -> None:
@@ -107,13 +126,17 @@ class InputQueue:
     def close(self) -> None:
         """Read nothing more."""
         self._closed = True
-        self._urls.clear()
+        while self._elsewhere:
+            self._elsewhere.popleft().close()
         self._reading.cancel()
 
     def _read_ahead(self) -> None:
-        while self._urls and self._ahead < READ_AHEAD and not self._closed:
+        while self._elsewhere and self._ahead < READ_AHEAD and not self._closed:
             self._ahead += 1
-            self._reading.start(self._fetch(*self._urls.popleft()))
+            self._reading.start(self._elsewhere.popleft())
+
+    async def _complete(self, pull: Pull, request: Buffer, content: Future[Content]) -> None:
+        content.set_result(await self._pull(pull, request))
 
     async def _fetch(self, url: str, content: Future[Content]) -> None:
         try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from worker_agent.ipc.frames import RunEnded
+    from worker_agent.peers.held import Holding
 
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""
@@ -39,17 +40,22 @@ class AssignmentReporter:
     """
 
     def __init__(
-        self, assignment_id: int, send: Callable[[Reports], None], on_ended: Callable[[int], None]
+        self,
+        assignment_id: int,
+        send: Callable[[Reports], None],
+        on_ended: Callable[[int], None],
+        hold: Callable[[bytes], Holding | None] | None = None,
     ) -> None:
         self._id = assignment_id
         self._send = send
         self._on_ended = on_ended
+        self._hold = hold
         self._failures: list[hub_pb2.InputFailure] = []
 
     def on_input_failed(self, query: int, failure: Failure) -> None:
         """Note a failure for the next report."""
-        detail = failure.detail[:_MAX_DETAIL]
-        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail))
+        detail, lost = failure.detail[:_MAX_DETAIL], failure.fault is Fault.TENSORS_LOST
+        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail, lost=lost))
 
     def on_started(self, setup_s: float) -> None:
         """Report that the setup is complete."""
@@ -58,7 +64,8 @@ class AssignmentReporter:
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
-        self._send(Reports(progress=((self._progress(tally), responses),)))
+        progress = self._progress(tally)
+        self._send(Reports(progress=((progress, self._keep(progress, responses)),)))
 
     def on_ended(
         self,
@@ -75,8 +82,22 @@ class AssignmentReporter:
             detail=detail,
             progress=self._progress(tally),
         )
-        self._send(Reports(ended=((ended, responses),)))
+        self._send(Reports(ended=((ended, self._keep(ended.progress, responses)),)))
         self._on_ended(self._id)
+
+    def _keep(self, progress: hub_pb2.Progress, responses: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the responses to send, without the contents that are held."""
+        if self._hold is None:
+            return responses
+        kept = []
+        for query, response in enumerate(responses, progress.done - len(responses)):
+            holding = self._hold(response)
+            if holding is None:
+                kept.append(response)
+            else:
+                kept.append(holding.response)
+                progress.held.add(query=query, token=holding.token, size=holding.size)
+        return kept
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:
         progress = hub_pb2.Progress(

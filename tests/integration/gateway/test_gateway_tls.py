@@ -20,14 +20,12 @@ from msgspec.structs import replace
 
 import synergai
 from gateway.gateway_settings import GatewaySettings
-from gateway.hub import work_sockets
-from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
 from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.protocol import rpc
+from synergai.protocol import rpc, work_socket_server
 from synergai.protocol.tls import (
     ClientTls,
     Identity,
@@ -36,6 +34,7 @@ from synergai.protocol.tls import (
     server_context,
 )
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.testing import LocalFleet
 from tests import http2
 from tests.calls import raw_stream
@@ -154,8 +153,8 @@ async def test_work_socket_without_a_valid_certificate_is_refused(
 def test_evicted_socket_is_closed_before_its_handshake_is_complete(
     run: Callable[[Coroutine[None, None, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_sockets, "MAX_UNAUTHENTICATED", 2)
-    monkeypatch.setattr(work_sockets, "_AUTHENTICATE_WITHIN_S", 600.0)
+    monkeypatch.setattr(work_socket_server, "MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(work_socket_server, "_AUTHENTICATE_WITHIN_S", 600.0)
 
     async def evict() -> None:
         tls = server_context(FILES / "server.pem", FILES / "server.key", CA)

@@ -24,6 +24,7 @@ from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
+from worker_agent.peers.exchange import Exchange
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class FailingHandler:
 
     def __init__(self) -> None:
         self.tried = asyncio.Semaphore(0)
+        self.exchange = Exchange(0, 1 << 20)
 
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import cast
 
 from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
-from synergai.protocol.work_messages import Orders
+from synergai.protocol.work_messages import Orders, Reports
 from synergai.v1 import common_pb2, hub_pb2
 from tests.engines import new_engine
+from tests.pulls import new_pulls
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
+from worker_agent.peers.held import HeldTensors
 from worker_agent.runner.runner import Runner
 
 
@@ -68,10 +71,16 @@ def no_urls(_engine: EngineName, _url: str) -> bytes:
     raise NotImplementedError
 
 
+def assign(runner: Runner, send: Callable[[Reports], None] = lambda _: None) -> Assignments:
+    held = HeldTensors(0)
+    pulls = new_pulls(held, send)
+    return Assignments(runner, send, [Configuration(1)], no_urls, held, pulls, clock=lambda: 100.0)
+
+
 async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
     runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), engines, lambda: 0.0)
-    assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls)
+    assignments = assign(runner)
     one_thread = common_pb2.Configuration(threads=1)
     orders = [
         hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
@@ -88,7 +97,7 @@ async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
     engines = {EngineName("good"): an_engine("good")}
     hosts = ResidentHosts()
     runner = Runner(cast("PowerModeHosts", hosts), engines, lambda: 0.0)
-    assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls, lambda: 100.0)
+    assignments = assign(runner)
     one_thread = common_pb2.Configuration(threads=1)
     alone, hurried, leisurely = (
         hub_pb2.Assignment(id=number, engine="good", count=1, configuration=one_thread)

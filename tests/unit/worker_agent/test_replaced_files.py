@@ -19,6 +19,7 @@ from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hub_client.link import HubLink
+from worker_agent.peers.exchange import Exchange
 from worker_agent.worker import Worker
 
 ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
@@ -143,6 +144,7 @@ class Reports:
             "worker",
             "instance",
             HostMemory(),
+            Exchange(0, 1 << 20),
             cast("HubLink", SimpleNamespace(gateways=1)),
             memory_bytes=1 << 40,
             start_task=asyncio.create_task,

@@ -21,6 +21,7 @@ from synergai.domain import (
 from synergai.errors import EngineUnusable, Unavailable
 from tests.clocks import FakeClock
 from tests.engines import new_engine
+from tests.pulls import no_pulls
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.inputs import InputQueue
@@ -463,7 +464,7 @@ def add_following(
     runner: Runner, count: int, session: Session = DIGITS
 ) -> tuple[InputQueue, WorkItem, RecordingHandler]:
     """Add an item of `count` inputs that follow."""
-    handler, feed = RecordingHandler(), InputQueue(bytes.fromhex, runner.resume, count)
+    handler, feed = RecordingHandler(), InputQueue(bytes.fromhex, no_pulls, runner.resume, count)
     work = WorkItem(session=session, handler=handler, count=count, inputs=feed)
     runner.add(work)
     return feed, work, handler

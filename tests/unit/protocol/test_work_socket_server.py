@@ -1,8 +1,8 @@
 """Limit of sockets that have not presented a connection id."""
 
-from gateway.hub.work_sockets import MAX_UNAUTHENTICATED, WorkSocketServer
 from synergai.errors import Unavailable
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.work_socket_server import MAX_UNAUTHENTICATED, WorkSocketServer
 
 
 def present_id(socket: WorkSocket, connection_id: bytes = b"an-id") -> None:

@@ -1,12 +1,12 @@
-"""Server of the agents' work sockets; see ``synergai.protocol.work_socket``."""
+"""Server of work sockets, whose first message is an id; see ``synergai.protocol.work_socket``."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from gateway.hub.tls_listener import TlsListener
 from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol.tls_listener import TlsListener
 from synergai.protocol.work_socket import WorkSocket
 
 if TYPE_CHECKING:
@@ -30,15 +30,18 @@ below 1024, the usual limit of file descriptors.
 class WorkSocketServer:
     """Server that accepts work sockets.
 
-    `on_authenticated` takes over a socket with the connection id that it presented. If it raises a
-    `SynergaiError`, the socket is closed.
+    `on_authenticated` takes over a socket with the id that it presented. If it raises a
+    `SynergaiError`, the socket is closed. `setting` is the option for the port.
     """
 
     def __init__(
         self,
         on_authenticated: Callable[[str, WorkSocket], None],
         tls: ssl.SSLContext | None = None,
+        *,
+        setting: str = "--work-port",
     ) -> None:
+        self._setting = setting
         self._on_authenticated = on_authenticated
         self._server: asyncio.Server | None = None
         self._listener = (
@@ -56,8 +59,8 @@ class WorkSocketServer:
             self._server = await loop.create_server(self._accept, host.strip("[]"), port)
         except OSError as error:
             raise Unavailable(
-                f"cannot listen for work sockets on {host}:{port}: {error.strerror}; "
-                "choose another port with --work-port"
+                f"cannot listen on {host}:{port}: {error.strerror}; "
+                f"choose another port with {self._setting}"
             ) from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

@@ -1,0 +1,152 @@
+"""A hop between two agents over a slow link: ``python -m benchmarks.hops [MBIT_S]``, as root.
+
+Both agents have a network namespace of their own, whose links send at a limited rate (tbf). The
+time of a hop is what a request takes more with a large tensor between its two stages than with a
+small one. It is compared with what the bytes take at that rate: between the agents, and relayed by
+the gateway, whose processor time per megabyte is printed as well.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+import psutil
+from onnx import TensorProto, helper
+
+from synergai import SyncClient
+from synergai.testing import LocalFleet, reserved_port
+from synergai.versions import stage_name
+
+SMALL, LARGE = 1 << 8, 3 << 20
+GATEWAY = "10.77.0.1"
+HOSTS = {"one": "10.77.0.2", "two": "10.77.0.3"}
+REQUESTS = 30
+
+
+def main() -> None:
+    """Measure both ways."""
+    mbit_s = float(sys.argv[1]) if len(sys.argv) > 1 else 200.0
+    bytes_s = LARGE / (mbit_s * 125e3)
+    print(f"{LARGE:,} bytes at {mbit_s:g} Mbit/s: {bytes_s * 1e3:.2f} ms")
+    with network(mbit_s):
+        show("between agents", *measure(with_port=True), bytes_s)
+        show("through the gateway", *measure(with_port=False), bytes_s)
+        ip(f"-n two route add blackhole {HOSTS['one']}/32")
+        show("relayed on demand", *measure(with_port=True), bytes_s)
+
+
+def show(title: str, hop_s: float, gateway_s: float, bytes_s: float) -> None:
+    """Print the time of a hop, and the gateway's processor time."""
+    per_mb = gateway_s * 1e3 / (LARGE / 1e6)
+    print(f"{title:20} {hop_s * 1e3:7.2f} ms, {hop_s / bytes_s:.2f} of the bytes", end="; ")
+    print(f"gateway: {per_mb:.2f} ms of CPU per MB")
+
+
+def measure(*, with_port: bool) -> tuple[float, float]:
+    """Return the seconds of a hop, and the gateway's CPU seconds for it."""
+    with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        fleet = stack.enter_context(LocalFleet(folder / "fleet"))
+        hub = fleet.hub_address.replace("127.0.0.1", GATEWAY)
+        fleet.start_gateway(["--hub", hub, "--insecure"])
+        for place, name in enumerate(HOSTS):
+            for engine, size in (("small", SMALL), ("large", LARGE)):
+                write_stage(folder / name, engine, place, size)
+            options = ["--gateway", hub, "--threads", "1"]
+            if with_port:
+                options += ["--peer-port", str(stack.enter_context(reserved_port()))]
+            prefix = ["ip", "netns", "exec", name]
+            fleet.start_agent(name, models=folder / name, options=options, prefix=prefix)
+        fleet.wait_for_workers(len(HOSTS))
+        client = stack.enter_context(SyncClient(fleet.address))
+        process = psutil.Process(fleet.gateway.pid if fleet.gateway else None)
+        times, cpu = {}, {}
+        for engine in ("small", "large"):
+            run(client, engine, 5)
+            before = process.cpu_times()
+            times[engine] = run(client, engine, REQUESTS)
+            after = process.cpu_times()
+            cpu[engine] = (after.user + after.system - before.user - before.system) / REQUESTS
+        return times["large"] - times["small"], cpu["large"] - cpu["small"]
+
+
+def run(client: SyncClient, engine: str, requests: int) -> float:
+    """Return the median seconds of a request."""
+    times = []
+    for _ in range(requests):
+        begin = time.perf_counter()
+        client.infer(engine, {"cut0": np.ones((1, 1), np.float32)})
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def write_stage(models: Path, engine: str, place: int, size: int) -> None:
+    """Write the first stage, which makes a tensor of so many bytes, or the second, its reader."""
+    folder = models / stage_name(engine, place, place + 1)
+    folder.mkdir(parents=True)
+    count = size // 4
+    widths = (1, count) if place == 0 else (count, 1)
+    tensors = [
+        helper.make_tensor_value_info(f"cut{place + end}", TensorProto.FLOAT, ["n", width])
+        for end, width in enumerate(widths)
+    ]
+    names = [each.name for each in tensors]
+    if place == 0:
+        extra = helper.make_tensor("repeats", TensorProto.INT64, [2], [1, count])
+        node = helper.make_node("Tile", [names[0], "repeats"], names[1:])
+    else:
+        extra = helper.make_tensor("begin", TensorProto.INT64, [1], [0])
+        ends = helper.make_tensor("end", TensorProto.INT64, [1], [1])
+        axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+        node = helper.make_node("Slice", [names[0], "begin", "end", "axes"], names[1:])
+    weights = [extra] if place == 0 else [extra, ends, axes]
+    graph = helper.make_graph([node], "stage", tensors[:1], tensors[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, folder / "model.onnx")
+    (folder / "engine.toml").write_text(
+        f'backend = "onnxruntime"\nfile = "model.onnx"\nstage_of = "{"ab" * 32}"\nstage_end = 2\n'
+    )
+
+
+def network(mbit_s: float) -> ExitStack:
+    """Return a context with a namespace for each agent, and links of a limited rate."""
+    stack = ExitStack()
+    ip("link add hops type bridge")
+    stack.callback(ip, "link del hops")
+    ip(f"addr add {GATEWAY}/24 dev hops")
+    ip("link set hops up")
+    limit = f"root tbf rate {mbit_s}mbit burst 64kb limit 8mb"
+    for name, host in HOSTS.items():
+        ip(f"netns add {name}")
+        stack.callback(ip, f"netns del {name}")
+        ip(f"link add hop-{name} type veth peer name eth0 netns {name}")
+        ip(f"link set hop-{name} master hops up")
+        tc(f"qdisc add dev hop-{name} {limit}")
+        inside = f"-n {name}"
+        ip(f"{inside} addr add {host}/24 dev eth0")
+        ip(f"{inside} link set eth0 up")
+        ip(f"{inside} link set lo up")
+        tc(f"{inside} qdisc add dev eth0 {limit}")
+    return stack
+
+
+def ip(command: str) -> None:
+    """Run a command of iproute2."""
+    subprocess.run(["ip", *command.split()], check=True)
+
+
+def tc(command: str) -> None:
+    """Run a command that sets the rate of a link."""
+    subprocess.run(["tc", *command.split()], check=True)
+
+
+if __name__ == "__main__":
+    main()

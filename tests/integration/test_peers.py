@@ -1,0 +1,113 @@
+"""Tensors between stages that agents pull from each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import synergai
+from synergai.cli.workers import app
+from synergai.testing import LocalFleet, reserved_port
+from tests.chains import ENGINE, write_stages
+from tests.waiting import wait_until
+
+TENSOR = 3 << 20
+QUERIES = 60
+IMAGES = np.random.default_rng(0).random((4, 1, TENSOR // 4), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        name: write_stages(folder / name, stages, segment_s=0.002, tensor_bytes=TENSOR, segments=3)
+        for name, stages in (
+            ("left", [(0, 1), (1, 2)]),
+            ("right", [(0, 1), (1, 2)]),
+            ("last", [(2, 3)]),
+        )
+    }
+
+
+class Peers:
+    """A fleet whose agents serve each other; two of them have the same stages."""
+
+    def __init__(self, folder: Path, models: dict[str, Path]) -> None:
+        self.models = models
+        self.ports = ExitStack()
+        self.port = {name: self.ports.enter_context(reserved_port()) for name in models}
+        self.fleet = LocalFleet(folder)
+        self.fleet.start_gateway()
+        for name in models:
+            self.start(name)
+        self.fleet.wait_for_workers(len(models))
+
+    def start(self, name: str) -> None:
+        options = ["--threads", "1", "--peer-port", str(self.port[name])]
+        self.fleet.start_agent(name, models=self.models[name], options=options)
+
+    def restart(self, name: str, client: synergai.SyncClient) -> None:
+        """Kill an agent, and wait until it is back."""
+        self.fleet.agents[name].kill()
+        self.fleet.agents[name].wait()
+        wait_until(lambda: name not in {each.id for each in client.workers()})
+        self.start(name)
+        self.fleet.wait_for_workers(len(self.models))
+
+
+@pytest.fixture
+def peers(models: dict[str, Path], tmp_path: Path) -> Iterator[Peers]:
+    peers = Peers(tmp_path, models)
+    with peers.ports, peers.fleet:
+        yield peers
+
+
+def run(client: synergai.SyncClient, number: int) -> None:
+    image = IMAGES[number % len(IMAGES)]
+    found = client.infer(ENGINE, {"cut0": image}, deadline=60.0)["cut3"]
+    np.testing.assert_array_equal(found, image)
+
+
+def test_tensors_pass_between_agents_and_not_through_the_gateway(peers: Peers) -> None:
+    with synergai.SyncClient(peers.fleet.address) as client:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: run(client, number), range(8)))
+
+        def sent() -> set[str]:
+            """Return the workers that have sent the gateway more than a megabyte."""
+            return {each.id for each in client.workers() if each.link.from_bytes_per_s}
+
+        wait_until(lambda: "last" in sent())
+        assert sent() == {"last"}
+        wait_until(lambda: any(worker.peers for worker in client.workers()))
+        shown = CliRunner().invoke(app, ["--links", "--target", peers.fleet.address]).output
+        assert re.search(r"^(left|right) +last +[\d,.e+]+ Mbit/s", shown, re.MULTILINE)
+
+
+def test_requests_outlive_the_loss_of_a_worker_that_holds_their_tensors(peers: Peers) -> None:
+    with synergai.SyncClient(peers.fleet.address) as client, ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda number: run(client, number), range(QUERIES))
+        next(found)
+        for name in ("left", "right"):
+            peers.restart(name, client)
+        list(found)
+
+
+def test_job_records_each_query_once_while_workers_are_killed(peers: Peers) -> None:
+    with synergai.SyncClient(peers.fleet.address) as client:
+        job = client.submit(ENGINE, inputs=({"cut0": IMAGES[n % 4]} for n in range(QUERIES)))
+        wait_until(lambda: job.status().queries_done > QUERIES // 6)
+        for name in ("right", "left"):
+            peers.restart(name, client)
+        job.wait().raise_unless_succeeded()
+        results = list(job.results())
+        assert [index for index, _ in results] == list(range(QUERIES))
+        for index, result in results:
+            np.testing.assert_array_equal(result["cut3"], IMAGES[index % 4])

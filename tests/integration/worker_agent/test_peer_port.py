@@ -1,0 +1,178 @@
+"""The peer port of an agent: who may pull tensors from it, and what others get."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.protocol.work_messages import RelayedTensors, Reports
+from synergai.protocol.work_socket_server import MAX_UNAUTHENTICATED
+from synergai.v1.hub_pb2 import Pull
+from tests.authorities import Authority
+from tests.waiting import until
+from worker_agent.peers import client
+from worker_agent.peers.client import Peers
+from worker_agent.peers.exchange import Exchange
+from worker_agent.peers.held import HeldTensors
+from worker_agent.peers.pulls import Pulls
+
+LIMIT = 16 << 20
+TENSOR = bytes(range(256)) * (3 << 12)
+RESPONSE = ModelInferResponse(raw_output_contents=[TENSOR]).SerializeToString()
+PATIENCE_S = 30.0
+
+
+class Holder:
+    """An agent that holds a tensor of 3 MiB, and one that pulls it."""
+
+    def __init__(self) -> None:
+        self.exchange = Exchange(0, LIMIT)
+        self.peers = Peers(LIMIT)
+        self.reports: list[Reports] = []
+        self.pulls = Pulls(HeldTensors(0), self.peers, "127.0.0.1", self.reports.append)
+
+    def hold(self) -> Pull:
+        holding = self.exchange.held.hold(self, RESPONSE)
+        assert holding is not None
+        return Pull(
+            token=holding.token,
+            worker_id="holder",
+            address=f":{self.exchange.port}",
+            certificate=self.exchange.certificate,
+        )
+
+    async def pull(self, pull: Pull) -> bytes:
+        """Pull from the peer port; the gateway has no tensors to relay."""
+        pulling = asyncio.create_task(self.pulls.pull(pull, b""))
+        while not pulling.done():
+            await asyncio.sleep(0.01)
+            while self.reports:
+                for wanted in self.reports.pop().wanted:
+                    self.pulls.receive(RelayedTensors(wanted.token, ()))
+        return await pulling
+
+    async def wait_wanted(self, pull: Pull) -> None:
+        """Wait until the gateway is asked to relay tensors."""
+
+        def is_wanted() -> bool:
+            return any(each.token == pull.token for every in self.reports for each in every.wanted)
+
+        async with asyncio.timeout(PATIENCE_S):
+            await until(is_wanted)
+
+
+def has_tensor(request: bytes) -> bool:
+    return list(ModelInferRequest.FromString(request).raw_input_contents) == [TENSOR]
+
+
+@pytest.fixture
+async def holder() -> AsyncIterator[Holder]:
+    holder = Holder()
+    await holder.exchange.open(0, None, None)
+    yield holder
+    await holder.peers.close()
+    await holder.exchange.close()
+
+
+async def test_tensors_are_pulled_from_their_holder(holder: Holder) -> None:
+    pulls = [holder.hold() for _ in range(20)]
+    found = await asyncio.gather(*(holder.pulls.pull(pull, b"") for pull in pulls))
+    assert all(map(has_tensor, found))
+    assert not holder.reports
+    assert holder.peers.links["holder"].bytes_per_s > 0
+
+
+async def test_worker_that_holds_the_tensors_itself_needs_no_connection() -> None:
+    held = HeldTensors(0)
+    holding = held.hold(None, RESPONSE)
+    assert holding is not None
+    pulls = Pulls(held, Peers(LIMIT), "", lambda _: None)
+    assert has_tensor(await pulls.pull(Pull(token=holding.token), b""))
+
+
+async def test_tensors_of_an_agent_that_cannot_be_reached_are_relayed(holder: Holder) -> None:
+    pull = holder.hold()
+    pull.address = "127.0.0.1:1"
+    pulling = asyncio.create_task(holder.pulls.pull(pull, b""))
+    await holder.wait_wanted(pull)
+    holder.pulls.receive(RelayedTensors(pull.token, holder.exchange.held.get(pull.token) or ()))
+    assert has_tensor(await pulling)
+
+
+async def read_all(port: int, data: bytes) -> bytes:
+    """Return what the port answers to some bytes until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x20\0\0\0" + b"0" * 32,
+        b"\xff\xff\xff\x7f",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x02\0\0\0\xff\xfe",
+    ],
+    ids=["unknown token", "huge message", "http", "no text"],
+)
+async def test_stranger_gets_nothing(holder: Holder, data: bytes) -> None:
+    pull = holder.hold()
+    assert await read_all(holder.exchange.port, data) == b""
+    assert has_tensor(await holder.pull(pull))
+
+
+async def test_token_is_worth_nothing_once_its_tensors_are_dropped(holder: Holder) -> None:
+    old, other = holder.hold(), holder.hold()
+    holder.exchange.held.drop(old.token)
+    frame = b"\x20\0\0\0" + old.token.encode()
+    assert await read_all(holder.exchange.port, frame) == b""
+    assert has_tensor(await holder.pull(other))
+
+
+async def test_idle_strangers_do_not_lock_agents_out(holder: Holder) -> None:
+    idle = [
+        await asyncio.open_connection("127.0.0.1", holder.exchange.port)
+        for _ in range(MAX_UNAUTHENTICATED + 8)
+    ]
+    assert has_tensor(await holder.pull(holder.hold()))
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_stalled_pull_is_relayed(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "STALLED_S", 0.05)
+    pull = holder.hold()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pull.address = f":{silent.getsockname()[1]}"
+        pulling = asyncio.create_task(holder.pulls.pull(pull, b""))
+        await holder.wait_wanted(pull)
+    pulling.cancel()
+
+
+async def test_certificate_is_the_one_that_the_gateway_named(
+    tmp_path: Path,
+) -> None:
+    certificate, key = Authority(tmp_path, "fleet").issue("worker")
+    holder = Holder()
+    await holder.exchange.open(0, certificate, key)
+    try:
+        assert has_tensor(await holder.pull(holder.hold()))
+        false = holder.hold()
+        false.certificate = sha256(b"another").digest()
+        pulling = asyncio.create_task(holder.pulls.pull(false, b""))
+        await holder.wait_wanted(false)
+        pulling.cancel()
+    finally:
+        await holder.peers.close()
+        await holder.exchange.close()

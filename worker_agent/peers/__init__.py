@@ -1,0 +1,1 @@
+"""Tensors between stages, which agents send each other directly."""
