@@ -14,6 +14,7 @@ from gateway.access.worker_rules import WorkerRules
 from gateway.admission.admission import Admission
 from gateway.audit.file import AuditFile
 from gateway.audit.log import AuditLog
+from gateway.dispatch.chains import Chains
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -214,6 +215,8 @@ class App:
 
     async def _build_jobs(self) -> None:
         config, clock = self._config, self.clock
+        self.chains = Chains(self.dispatcher, self.catalogue)
+        self._stack.push_async_callback(self.chains.close)
         self.data = DataStore(
             config.state / DIRECTORY,
             clock.unix_now,
@@ -239,6 +242,7 @@ class App:
             clock,
             max_jobs=config.max_jobs,
             own_inputs=self.own_inputs,
+            chains=self.chains,
         )
         self._stack.push_async_callback(self.jobs.close)
         self.restored = await self.jobs.restore()
@@ -271,6 +275,8 @@ class App:
         self.model_control = ModelControl(
             dispatcher, self.catalogue, self.profiles.dictionary, self.journal
         )
+        self.chains.load = self.model_control.load
+        self._tasks.start(self.chains.run())
         self.rollouts = Rollouts(self.versions, self.model_control.load, self._write_policies)
         self._stack.push_async_callback(self.rollouts.close)
         rules = WorkerRules(config.state)
@@ -339,7 +345,7 @@ class App:
         self.calls = InferenceCalls(
             inference,
             self.held,
-            StagedRequests(inference, self.admission),
+            StagedRequests(inference, self.admission, self.catalogue.alternatives),
             self.versions,
             self.admission,
             self.metrics,

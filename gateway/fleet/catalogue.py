@@ -23,7 +23,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
-from synergai.versions import by_version, engine_of_stage
+from synergai.versions import by_version, engine_of_stage, stage_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, Variant, WorkerId
     from synergai.errors import EngineNotFound
 
+MAX_ALTERNATIVES: Final = 8
+"""Chains of stages among which the one for a request is chosen."""
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
 
@@ -80,6 +82,7 @@ class Catalogue:
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
         # By engine that was asked for, until one of its stages changes.
         self._chains: dict[EngineName, tuple[Engine, ...]] = {}
+        self._alternatives: dict[EngineName, list[tuple[Engine, ...]]] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
@@ -105,6 +108,46 @@ class Catalogue:
     def chain(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
         return () if engine in self._usable else self._chain_of(engine)
+
+    def alternatives(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
+        """Return the chains of stages that make up an engine, those with the fewest stages first.
+
+        There are at most `MAX_ALTERNATIVES`; none if some stages are missing.
+        """
+        found = self._alternatives.get(engine)
+        if found is None:
+            # Imported on demand: most gateways have no stages.
+            from synergai.routes.ranking import fewest_stages
+
+            stages = {
+                places: each for places, each in self.candidates(engine).items() if each.stage_of
+            }
+            end = max((last for _, last in stages), default=0)
+            chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES]
+            found = [tuple(stages[places] for places in chain) for chain in chains]
+            self._alternatives[engine] = found
+        return found
+
+    def candidates(self, engine: EngineName) -> dict[tuple[int, int], Engine]:
+        """Return all stages of the model of an engine, by the cuts at their ends.
+
+        The whole engine is one of them, if a worker has it. There are none if some are missing.
+        """
+        chain = self._chain_of(engine)
+        if not chain:
+            return {}
+        model, end = chain[0].stage_of, chain[0].stage_end
+        found = {
+            stage_places(name): stage
+            for name in self._stages[engine]
+            if (stage := self._in_service.get(name)) is not None
+            and (stage.stage_of, stage.stage_end) == (model, end)
+        }
+        if (whole := self._in_service.get(engine)) is not None:
+            if whole.digest != model:
+                return {}
+            found[0, end] = whole
+        return found
 
     def has_stages(self, engine: EngineName) -> bool:
         """Return whether a worker has had a stage of an engine."""
@@ -256,7 +299,7 @@ class Catalogue:
             raise self.not_found(name)
         engine = EngineName(name)
         self._unloaded.add(engine)
-        self._chains.pop(engine_of_stage(engine), None)
+        self._forget_chains(engine)
         self._in_service.pop(engine, None)
         self.on_service_changed(engine)
         return engine
@@ -264,7 +307,7 @@ class Catalogue:
     def load(self, name: EngineName) -> None:
         """Put an engine back into service."""
         self._unloaded.discard(name)
-        self._chains.pop(engine_of_stage(name), None)
+        self._forget_chains(name)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
         self.on_service_changed(name)
@@ -357,6 +400,12 @@ class Catalogue:
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 
+    def _forget_chains(self, stage: EngineName) -> None:
+        """Forget the chains of the engine of a stage that has changed."""
+        engine = engine_of_stage(stage)
+        self._chains.pop(engine, None)
+        self._alternatives.pop(engine, None)
+
     def _chain_of(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages in service that make up an engine; empty if some lack."""
         if engine not in self._stages:
@@ -367,7 +416,7 @@ class Catalogue:
         return self._chains[engine]
 
     def _set_usable(self, name: EngineName, engine: Engine | None) -> None:
-        self._chains.pop(engine_of_stage(name), None)
+        self._forget_chains(name)
         if engine is None:
             self._usable.pop(name, None)
             self._stages.get(engine_of_stage(name), set()).discard(name)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
+from synergai.protocol.validation import ELEMENT_BYTES
 from synergai.versions import engine_of_stage, stage_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from synergai.domain import Engine
+    from synergai.domain import Engine, TensorSpec
 
 
 class EngineInStages(EngineUnusable):
@@ -62,6 +64,17 @@ def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
         chain.append(reached[end])
         end, _ = stage_places(reached[end].name)
     return tuple(reversed(chain))
+
+
+def tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Return the size of tensors in one query, with dynamic dimensions of 1; at least 1."""
+    return max(
+        1,
+        sum(
+            ELEMENT_BYTES.get(each.datatype, 1) * math.prod(max(1, size) for size in each.shape)
+            for each in tensors
+        ),
+    )
 
 
 def whole_engine(stages: tuple[Engine, ...]) -> Engine:

@@ -3,13 +3,13 @@
 Each stage is a job of its own in the scheduling core. A query is ready in a stage once the stage
 before has answered it, so that no worker waits for another one. Few queries are on their way at a
 time. Their tensors are in memory only: queries that are not recorded run again after a restart.
+Workers with a peer port hold their outputs, which the worker of the next stage pulls from them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.dispatch.job_handler import JobHandler
+from gateway.fleet.stages import tensor_bytes
 from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES, read_inputs
 from gateway.jobs.suspects import Suspects
@@ -34,20 +35,20 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.job_inputs import input_of, sample_input, split_input
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
-from synergai.protocol.validation import CORRECT, ELEMENT_BYTES, LABEL
+from synergai.protocol.validation import CORRECT, LABEL
 from synergai.runtime.tasks import TaskBag
 from synergai.scheduling.events import QueriesReady
 from synergai.scheduling.state.ranges import Ranges
 from synergai.versions import engine_of_stage, split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gateway.dispatch.chains import Chains
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
     from gateway.records.log import RecordLog
-    from synergai.domain import Configuration, Engine, Job, JobSpec, TensorSpec
+    from synergai.domain import Configuration, Engine, Job, JobSpec
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -59,6 +60,8 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 FIRST_QUERIES: Final = 4
 """Queries of a run that are on their way before one has reached the last stage, which shows how
 large its tensors are."""
+MOST_REPEATS: Final = 10
+"""Times that a query begins again after the worker that held its tensors was lost."""
 _REFILL: Final = 0.25
 """Share of the queries on their way that is read together."""
 _OWN_IDS: Final = 39
@@ -73,7 +76,7 @@ class StagedRuns:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        chains: Chains,
         clock: Clock,
         epoch: int,
         memory_bytes: int,
@@ -81,14 +84,18 @@ class StagedRuns:
         self.dispatcher = dispatcher
         self.clock = clock
         self.room = TensorRoom(memory_bytes)
-        self._catalogue = catalogue
+        self._chains = chains
         self._ids = count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS))
 
     def chain(self, spec: JobSpec) -> tuple[Engine, ...]:
         """Return the stages that a job runs in now; empty if its engine runs whole."""
         if spec.variant or spec.min_accuracy:  # which stages do not have
             return ()
-        return self._catalogue.chain(spec.engine_version)
+        return self._chains.of_jobs(spec.engine_version)
+
+    def reason(self, spec: JobSpec) -> str:
+        """Return why a job runs in its stages; empty if there was no choice."""
+        return self._chains.reason(spec.engine_version)
 
     def new_id(self) -> AssignmentId:
         """Return the id of a range that is recorded."""
@@ -102,7 +109,8 @@ class _Query:
     Attributes:
         client: the request of the client, without its tensors.
         data: serialised ``Input`` of the stage that it waits for.
-        held_bytes: room that it has.
+        pull: its tensors, if a worker holds them; `data` lacks them.
+        room_bytes: room that it has.
         result: its outcome, once it has left the stages.
         correct: whether a sample was answered correctly; None without a label.
     """
@@ -111,7 +119,9 @@ class _Query:
     name: str
     client: ModelInferRequest
     data: bytes
-    held_bytes: int
+    room_bytes: int
+    repeats: int = 0
+    pull: HeldTensors | None = None
     result: InputResult | None = None
     correct: bool | None = None
 
@@ -124,27 +134,36 @@ class RecordedRange(Struct, frozen=True):
 
 
 class _Stage(JobHandler):
-    """One stage; the dispatcher's handler of its job."""
+    """One stage of a line; the dispatcher's handler of its job."""
 
     inputs_follow = True
 
-    def __init__(self, run: StagedRun, place: int, engine: Engine, job: Job) -> None:
+    def __init__(
+        self, run: StagedRun, line: Sequence[_Stage], place: int, engine: Engine, job: Job
+    ) -> None:
+        self.line = line
         self.place = place
+        self.holds_outputs = place + 1 < len(run.chain)
         self.engine = engine
         self.job = job
         self.workers: dict[WorkerId, None] = {}
         self.ended = False
         self._run = run
-        self._added = 0
+        self.added = 0
         self._queries: dict[int, _Query] = {}
         self._suspects = Suspects(run.fail)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no query waits for it or runs."""
+        return not self._queries
+
     def add(self, queries: Sequence[_Query]) -> None:
         """Let queries run, behind those that were added before."""
-        for number, query in enumerate(queries, self._added):
+        for number, query in enumerate(queries, self.added):
             self._queries[number] = query
-        self._added += len(queries)
-        self._run.dispatcher.post(QueriesReady(self.job.id, self._added))
+        self.added += len(queries)
+        self._run.dispatcher.post(QueriesReady(self.job.id, self.added))
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Return no requests: the inputs follow."""
@@ -159,18 +178,21 @@ class _Stage(JobHandler):
         self._run.on_dispatched(assignment, now)
         inputs: list[bytes] = []
         suspects: list[int] = []
+        pulls: list[tuple[int, HeldTensors]] = []
         size = 0
         for query in range(assignment.count):
             number = assignment.first + query
-            data = self._queries[number].data
+            data, pull = self._queries[number].data, self._queries[number].pull
             if inputs and size + len(data) > PORTION_BYTES:
-                worker.orders.put(SendInputs(assignment.id, inputs, suspects))
-                inputs, suspects, size = [], [], 0
+                worker.orders.put(SendInputs(assignment.id, inputs, suspects, pulls))
+                inputs, suspects, pulls, size = [], [], [], 0
             inputs.append(data)
             size += len(data)
+            if pull is not None:
+                pulls.append((query, pull))
             if number in self._suspects:
                 suspects.append(query)
-        worker.orders.put(SendInputs(assignment.id, inputs, suspects))
+        worker.orders.put(SendInputs(assignment.id, inputs, suspects, pulls))
 
     def on_progress(
         self,
@@ -182,13 +204,19 @@ class _Stage(JobHandler):
         """Pass the answered queries on."""
         self.workers.setdefault(worker.id)
         answers = []
-        for query, response in enumerate(responses, progress.done - len(responses)):
-            number = progress.assignment.first + query
+        for place, response in enumerate(responses, progress.done - len(responses)):
+            number = progress.assignment.first + place
             self._suspects.forget(number)
-            error = progress.failed.get(query, "")
+            error = progress.failed.get(place, "")
             if not error:
                 self._suspects.answered()
-            answers.append((self._queries.pop(number), response, error))
+            query = self._queries.pop(number)
+            self._run.drop(query)
+            if place in progress.lost:
+                self._run.repeat(query)
+            else:
+                query.pull = progress.held.get(place)
+                answers.append((query, response, error))
         self._run.answered(self, answers, progress.assignment.configuration)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, _now: float) -> None:
@@ -237,15 +265,14 @@ class StagedRun:
         self._log = log
         self._pending = Ranges.complement(done, job.queries)
         self._left = self._pending.total
-        self._stages = [
-            _Stage(self, place, engine, self._job_of(engine, next(numbers)))
-            for place, engine in enumerate(chain)
-        ]
+        self._numbers = numbers
+        self._stages = self._new_line()
+        self._former: list[list[_Stage]] = []
         self._order: deque[_Query] = deque()
         self._under_way = 0
-        self._held_bytes = 0
+        self._room_bytes = 0
         self._sized = False  # until a query has been in all stages
-        self._largest_bytes = max(_tensor_bytes(stage.outputs) for stage in chain)
+        self._largest_bytes = max(tensor_bytes(stage.outputs) for stage in chain)
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
         self._recording: RecordedExecution | None = None
@@ -260,18 +287,32 @@ class StagedRun:
         if not self._left:
             self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
             return
-        for stage in self._stages:
-            self.dispatcher.submit(stage.job, stage, ready=0)
+        self._submit()
         self._tasks.start(self._feed())
+
+    def use(self, chain: tuple[Engine, ...]) -> None:
+        """Let queries that have not begun run in another chain; the others go on in theirs."""
+        self.chain = chain
+        self._former.append(self._stages)
+        self._stages = self._new_line()
+        self._submit()
+        self._end_former()
+
+    @property
+    def engines(self) -> Iterator[Engine]:
+        """Stages that queries run in, those of former chains included."""
+        return (stage.engine for line in (self._stages, *self._former) for stage in line)
 
     def close(self) -> None:
         """Withdraw all queries that are not recorded."""
         self._closed = True
         self._tasks.cancel()
-        for stage in self._stages:
-            self.dispatcher.suspend(stage.job.id)
-        self._runs.room.give(self._held_bytes)
-        self._held_bytes = 0
+        for line in (self._stages, *self._former):
+            self._withdraw(line)
+        self._runs.room.give(self._room_bytes)
+        self._room_bytes = 0
+        for query in self._order:
+            self.drop(query)
 
     def fail(self, reason: str) -> None:
         """Fail the job."""
@@ -299,7 +340,7 @@ class StagedRun:
         configuration: Configuration,
     ) -> None:
         """Pass queries on to the stage behind, with outputs as inputs, or record their results."""
-        behind = self._stages[stage.place + 1 :]
+        behind = stage.line[stage.place + 1 :]
         passed = []
         for query, response, error in answers:
             if error and self._log is None:
@@ -313,25 +354,77 @@ class StagedRun:
             except InternalError as malformed:
                 self.fail(str(malformed))
                 return
-            self._largest_bytes = max(self._largest_bytes, len(query.data))
+            held_bytes = 0 if query.pull is None else query.pull.size
+            self._largest_bytes = max(self._largest_bytes, len(query.data) + held_bytes)
             passed.append(query)
         if passed:
             behind[0].add(passed)
         if len(behind) <= 1 and not self._sized:
             self._sized = True
             self._moved.set()
-        self._record(configuration)
+        self._record(stage.line, configuration)
+        self._end_former()
 
-    def recorded(self, queries: int, held_bytes: int) -> None:
+    def drop(self, query: _Query) -> None:
+        """Let the worker that holds the tensors of a query drop them."""
+        if query.pull is not None:
+            self.dispatcher.drop(query.pull)
+            query.pull = None
+
+    def repeat(self, query: _Query) -> None:
+        """Let a query begin again, as the worker with its tensors was lost."""
+        query.repeats += 1
+        if query.repeats > MOST_REPEATS:
+            self.fail(f"the tensors of query {query.index} were lost {query.repeats} times")
+        elif not self._closed:
+            self._tasks.start(self._read_again(query))
+
+    async def _read_again(self, query: _Query) -> None:
+        try:
+            [data] = await self._read(query.index, 1)
+        except (DamagedLog, OSError, ValueError) as error:
+            self._unreadable(error)
+            return
+        first = self._new_query(query.index, data, query.room_bytes)
+        query.data, query.client = first.data, first.client
+        stage = self._stages[0]
+        if stage.added + self._pending.total >= stage.job.queries:
+            self.use(self.chain)  # its jobs have room for each query once
+        self._stages[0].add([query])
+
+    def recorded(self, queries: int, room_bytes: int) -> None:
         """Make room for other queries, as so many are recorded; end with the last one."""
         if self._closed:
             return
-        self._give(held_bytes)
+        self._give(room_bytes)
         self._under_way -= queries
         self._left -= queries
         self._moved.set()
         if not self._left:
             self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
+
+    def _new_line(self) -> list[_Stage]:
+        """Return the stages of the chain, which queries pass in order."""
+        line: list[_Stage] = []
+        line += (
+            _Stage(self, line, place, engine, self._job_of(engine, next(self._numbers)))
+            for place, engine in enumerate(self.chain)
+        )
+        return line
+
+    def _submit(self) -> None:
+        for stage in self._stages:
+            self.dispatcher.submit(stage.job, stage, ready=0)
+
+    def _withdraw(self, line: Iterable[_Stage]) -> None:
+        for stage in line:
+            self.dispatcher.suspend(stage.job.id)
+
+    def _end_former(self) -> None:
+        """Withdraw former chains that no query is left in."""
+        for line in [line for line in self._former if all(stage.is_empty for stage in line)]:
+            self._former.remove(line)
+            self._withdraw(line)
 
     def _job_of(self, stage: Engine, number: int) -> Job:
         return replace(
@@ -350,8 +443,11 @@ class StagedRun:
             while self._pending.total:
                 await self._feed_some()
         except (DamagedLog, OSError) as error:
-            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
-            self.fail("its inputs can no longer be read")
+            self._unreadable(error)
+
+    def _unreadable(self, error: Exception) -> None:
+        _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
+        self.fail("its inputs can no longer be read")
 
     async def _feed_some(self) -> None:
         """Read the next inputs once there is room for them."""
@@ -364,10 +460,10 @@ class StagedRun:
             await self._moved.wait()
         wanted, size = max(1, free), self._largest_bytes
         await self._runs.room.take(self._job, size)
-        self._held_bytes += size
+        self._room_bytes += size
         granted = 1
         while granted < wanted and self._runs.room.try_take(size):
-            self._held_bytes += size
+            self._room_bytes += size
             granted += 1
         first, stop = self._pending.take(granted, sys.maxsize) or (0, 0)
         found = await self._read(first, stop - first)
@@ -390,7 +486,7 @@ class StagedRun:
             return [sample_input(index) for index in range(first, first + queries)]
         return await asyncio.to_thread(read_inputs, self._log, first, queries)
 
-    def _new_query(self, index: int, data: bytes, held_bytes: int) -> _Query:
+    def _new_query(self, index: int, data: bytes, room_bytes: int) -> _Query:
         """Return a query; its worker reports what is wrong with it."""
         self._largest_bytes = max(self._largest_bytes, len(data))
         name, client = "", ModelInferRequest()
@@ -407,19 +503,20 @@ class StagedRun:
                     data = input_of(first, header.raw)
         except (DecodeError, InvalidInput):
             pass
-        return _Query(index, name, client, data, held_bytes)
+        return _Query(index, name, client, data, room_bytes)
 
     def _give(self, size: int) -> None:
-        self._held_bytes -= size
+        self._room_bytes -= size
         self._runs.room.give(size)
 
     # --- between stages ---------------------------------------------------------------------
 
     def _input_of(self, stage: _Stage, query: _Query, response: Buffer) -> bytes:
         """Return the input of the stage behind one that has answered."""
-        behind = self._stages[stage.place + 1]
-        is_last = behind is self._stages[-1]
-        message, contents = parse_stage_response(stage.engine, response)
+        behind = stage.line[stage.place + 1]
+        is_last = behind is stage.line[-1]
+        held = query.pull is not None
+        message, contents = parse_stage_response(stage.engine, response, held=held)
         if LABEL in message.parameters:
             query.client = ModelInferRequest(parameters={LABEL: message.parameters[LABEL]})
         outputs = as_inputs(message, contents)
@@ -438,23 +535,25 @@ class StagedRun:
             response = b""
         query.result = InputResult(query.index, query.name, response, error)
 
-    def _record(self, configuration: Configuration) -> None:
+    def _record(self, line: Sequence[_Stage], configuration: Configuration) -> None:
         """Record the results of the queries that entered first, in order."""
         done: list[_Query] = []
         while self._order and self._order[0].result is not None:
             query = self._order.popleft()
             if done and query.index != done[-1].index + 1:
-                self._record_range(done, configuration)
+                self._record_range(done, line, configuration)
                 done = []
             done.append(query)
         if done:
-            self._record_range(done, configuration)
+            self._record_range(done, line, configuration)
 
-    def _record_range(self, done: Sequence[_Query], configuration: Configuration) -> None:
+    def _record_range(
+        self, done: Sequence[_Query], line: Sequence[_Stage], configuration: Configuration
+    ) -> None:
         """Record adjacent queries, as one range with those before as long as the route is equal."""
         now = self._clock.now()
         new = RecordedExecution(
-            worker_id=WorkerId(" ".join(",".join(stage.workers) for stage in self._stages)),
+            worker_id=WorkerId(" ".join(",".join(stage.workers) for stage in line)),
             configuration=configuration,
             first=done[0].index,
             count=len(done),
@@ -471,16 +570,5 @@ class StagedRun:
             self._recording = before.followed_by(new)
         queries = RecordedRange(self._recording_id, self._job.queries - self._recording.first)
         results = [query.result for query in done if query.result is not None]
-        held_bytes = sum(query.held_bytes for query in done)
-        self._record_results(queries, self._recording, results, held_bytes)
-
-
-def _tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
-    """Return the size of tensors in one query, with dynamic dimensions of 1; at least 1."""
-    return max(
-        1,
-        sum(
-            ELEMENT_BYTES.get(each.datatype, 1) * math.prod(max(1, size) for size in each.shape)
-            for each in tensors
-        ),
-    )
+        room_bytes = sum(query.room_bytes for query in done)
+        self._record_results(queries, self._recording, results, room_bytes)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
+    from gateway.dispatch.chains import Chains
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
@@ -71,6 +72,7 @@ class SubmittedJobs:
         *,
         max_jobs: int,
         own_inputs: OwnInputs,
+        chains: Chains,
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -81,10 +83,9 @@ class SubmittedJobs:
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
-        self._staged_runs = StagedRuns(
-            dispatcher, versions.catalogue, clock, journal.epoch, STAGE_BYTES
-        )
-        versions.on_chain_changed = self._chain_changed
+        self._staged_runs = StagedRuns(dispatcher, chains, clock, journal.epoch, STAGE_BYTES)
+        chains.queries_left = self._queries_left
+        chains.on_changed = versions.on_chain_changed = self._chain_changed
         self._tasks = TaskBag()
         self._rerouting = TaskBag()
         self._accepting = 0
@@ -225,9 +226,19 @@ class SubmittedJobs:
     def _chain_changed(self, engine: EngineName) -> None:
         """Run the jobs of an engine in the way in which it runs now: whole, or in stages."""
         for job in list(self._unfinished.values()):
-            if job.tracker.spec.engine_version == engine and not job.runs_as_due:
+            if job.tracker.spec.engine_version != engine or job.runs_as_due:
+                continue
+            if not job.change_stages(self._versions.catalogue.candidates(engine).values()):
                 job.pause()
                 self._rerouting.start(self._resume(job))
+
+    def _queries_left(self, engine: EngineName) -> int:
+        """Return the queries of an engine's running jobs that have no result."""
+        return sum(
+            job.tracker.spec.queries - sum(each.count for each in job.tracker.record.executions)
+            for job in self._unfinished.values()
+            if job.tracker.spec.engine_version == engine and job.phase is Phase.RUNNING
+        )
 
     async def _resume(self, job: SubmittedJob) -> None:
         """Resume a job once no worker reports on it and no write of its results is pending."""

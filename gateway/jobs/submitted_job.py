@@ -21,7 +21,7 @@ from synergai.domain import Fault, Job, JobId, JobState
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from gateway.records.results import InputResult
-    from synergai.domain import JobSpec
+    from synergai.domain import Engine, JobSpec
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -198,7 +198,7 @@ class SubmittedJob(JobHandler):
                 on_dispatched=self._note_dispatch,
                 on_ended=self.on_ended,
             )
-            self.tracker.stages = tuple(stage.name for stage in chain)
+            self._show_stages(self.staged)
             self.staged.start()
         else:
             self._dispatcher.submit(job, self, ready=record.spec.queries, done=done)
@@ -228,6 +228,22 @@ class SubmittedJob(JobHandler):
         return self.phase is not Phase.RUNNING or chain == self._staged_runs.chain(
             self.tracker.spec
         )
+
+    def change_stages(self, usable: Collection[Engine]) -> bool:
+        """Go on in the stages that its engine runs in now, if it can; return whether it does.
+
+        Queries on their way end in the stages in which they began, which have to be usable.
+        """
+        chain = self._staged_runs.chain(self.tracker.spec)
+        run = self.staged
+        if run is None or not chain or not all(each in usable for each in run.engines):
+            return False
+        run.use(chain)
+        self._show_stages(run)
+        return True
+
+    def _show_stages(self, run: StagedRun) -> None:
+        self.tracker.stages = tuple(stage.name for stage in run.chain)
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""

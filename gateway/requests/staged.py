@@ -1,12 +1,15 @@
 """Requests for engines that run in stages: each stage is a request of its own.
 
 The outputs of a stage are the inputs of the next one. A stage may run on any worker that has it, so
-it is scheduled, retried and accounted for like any other engine.
+it is scheduled, retried and accounted for like any other engine. Workers with a peer port hold
+their outputs, which the worker of the next stage pulls from them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.roles import Role
@@ -14,7 +17,7 @@ from gateway.fleet.stages import whole_engine
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
-from synergai.errors import Overloaded, SynergaiError
+from synergai.errors import Overloaded, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
@@ -23,24 +26,33 @@ from synergai.protocol.validation import check_header
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
+    from gateway.fleet.worker import HeldTensors
     from gateway.requests.inference import Inference, RequestId
-    from synergai.domain import Engine
+    from synergai.domain import Engine, EngineName
     from synergai.oip.inference_pb2 import InferParameter
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
+MOST_REPEATS: Final = 3
+"""Times that a stage of a request runs again, because its outputs were lost."""
 _TIMINGS: Final = "synergai_timings"
 
 
 class StagedRequests:
     """Runs requests stage by stage."""
 
-    def __init__(self, inference: Inference, admission: Admission) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        admission: Admission,
+        alternatives: Callable[[EngineName], Sequence[tuple[Engine, ...]]],
+    ) -> None:
         self._inference = inference
         self._admission = admission
+        self._alternatives = alternatives
 
     def begin(
         self,
@@ -53,6 +65,7 @@ class StagedRequests:
     ) -> HeldRequest:
         """Accept a request for the engine that some stages make up; see `Inference.begin`."""
         message, engine = raw.parsed.message, whole_engine(stages)
+        stages = self._fastest(engine.name) or stages
         options = parse_options(message.parameters)
         if options.timeout_s is not None:
             budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
@@ -68,6 +81,20 @@ class StagedRequests:
         request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, stages))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
+
+    def _fastest(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the chain that is expected to answer first, with its queues and loads."""
+        chains = self._alternatives(engine)
+        if len(chains) < 2:
+            return ()
+        times = {
+            stage.name: self._inference.expected_answer_s(stage.name)
+            for stage in chain.from_iterable(chains)
+        }
+        known = {name: seconds for name, seconds in times.items() if seconds is not None}
+        return min(
+            chains, key=lambda stages: sum(known.get(stage.name, math.inf) for stage in stages)
+        )
 
     def _check_feasible(
         self, engine: Engine, stages: Sequence[Engine], budget_s: float | None
@@ -95,35 +122,16 @@ class StagedRequests:
         """Run all stages, and return the last response as that of the whole engine."""
         loop = asyncio.get_running_loop()
         begun, engine = loop.time(), whole_engine(stages).name
-        header, client = raw.parsed, raw.parsed.message
-        timings: list[Mapping[str, InferParameter]] = []
         try:
-            for place, stage in enumerate(stages):
-                behind = stages[place + 1 :]
-                header = of_stage(header, client, stage, is_last=not behind)
-                request = self._inference.begin(
-                    caller,
-                    RawRequest(serialise_request(header.message, header.raw), header),
-                    self._budget_s(budget_s, loop.time() - begun, behind),
-                    tenant,
-                    request_id._replace(job=self._inference.new_id()) if place else request_id,
-                    charged=place > 0,
-                )
-                try:
-                    response = await request.result
-                except asyncio.CancelledError:
-                    request.abandon()
-                    raise
-                if behind:
-                    message, contents = parse_stage_response(stage, response)
-                    header = as_inputs(message, contents)
-                    timings.append(message.parameters)
+            response, timings = await self._run_stages(
+                caller, raw, budget_s, tenant, request_id, stages
+            )
         except SynergaiError as error:
             error.request_id = request_id.job
             self._inference.count_staged(engine, error, loop.time() - begun)
             raise
         self._inference.count_staged(engine, None, loop.time() - begun)
-        if _TIMINGS in client.parameters:
+        if _TIMINGS in raw.parsed.message.parameters:
             timings.append(ModelInferResponse.FromString(bytes(response)).parameters)
         name, version = split_version(engine)
         whole = ModelInferResponse(
@@ -131,6 +139,60 @@ class StagedRequests:
         )
         # Fields that are appended to a message replace those before them.
         return b"".join((response, whole.SerializeToString()))
+
+    async def _run_stages(
+        self,
+        caller: Caller,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        request_id: RequestId,
+        stages: tuple[Engine, ...],
+    ) -> tuple[Buffer, list[Mapping[str, InferParameter]]]:
+        """Return the response of the last stage, and the timings of those before it."""
+        loop = asyncio.get_running_loop()
+        begun, client = loop.time(), raw.parsed.message
+        inputs: list[tuple[RequestHeader, HeldTensors | None]] = [(raw.parsed, None)]
+        timings: list[Mapping[str, InferParameter]] = []
+        runs = losses = 0
+        try:
+            while True:
+                place = len(inputs) - 1
+                stage, behind, (header, pull) = stages[place], stages[place + 1 :], inputs[place]
+                header = of_stage(header, client, stage, is_last=not behind)
+                request = self._inference.begin(
+                    caller,
+                    RawRequest(serialise_request(header.message, header.raw), header),
+                    self._budget_s(budget_s, loop.time() - begun, behind),
+                    tenant,
+                    request_id._replace(job=self._inference.new_id()) if runs else request_id,
+                    charged=runs > 0,
+                    pull=pull,
+                    holds_outputs=bool(behind),
+                )
+                runs += 1
+                try:
+                    response = await request.result
+                except asyncio.CancelledError:
+                    request.abandon()
+                    raise
+                except TensorsLost:
+                    losses += 1
+                    if losses > MOST_REPEATS:
+                        raise
+                    inputs.pop()  # so that the stage before runs again
+                    timings.pop()
+                    continue
+                if not behind:
+                    return response, timings
+                held = request.held
+                message, contents = parse_stage_response(stage, response, held=held is not None)
+                inputs.append((as_inputs(message, contents), held))
+                timings.append(message.parameters)
+        finally:
+            for _, held in inputs:
+                if held is not None:
+                    self._inference.drop(held)
 
     def _budget_s(
         self, budget_s: float | None, elapsed_s: float, behind: Sequence[Engine]

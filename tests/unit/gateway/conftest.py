@@ -9,6 +9,7 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.admission.admission import Admission
+from gateway.dispatch.chains import Chains
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -90,6 +91,7 @@ class GatewayHarness:
         self.store = DataStore(self.directory)
         self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
+        self.chains = Chains(self.dispatcher, self.catalogue)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,
@@ -99,6 +101,7 @@ class GatewayHarness:
             self.clock,
             max_jobs=2,
             own_inputs=self.own,
+            chains=self.chains,
         )
 
     def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:

@@ -10,10 +10,11 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.admission import Admission
+from gateway.fleet.worker import HeldTensors
 from gateway.requests.inference import Inference, RequestId
-from gateway.requests.staged import StagedRequests
-from synergai.domain import Engine, JobId, TensorSpec
-from synergai.errors import InternalError, Overloaded, Unavailable
+from gateway.requests.staged import MOST_REPEATS, StagedRequests
+from synergai.domain import Engine, JobId, TensorSpec, WorkerId
+from synergai.errors import InternalError, Overloaded, TensorsLost, Unavailable
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.arrays import build_request
 from synergai.protocol.request_codec import RequestDecoder, serialise_response
@@ -41,10 +42,20 @@ STAGES = stage(0, 4), stage(4, 9)
 
 
 class Begun:
-    def __init__(self, raw: RawRequest[Any], budget_s: float | None, *, charged: bool) -> None:
+    def __init__(
+        self,
+        raw: RawRequest[Any],
+        budget_s: float | None,
+        *,
+        charged: bool,
+        pull: HeldTensors | None,
+        holds_outputs: bool,
+    ) -> None:
         self.message = raw.parsed.message
         self.contents = [bytes(each) for each in raw.parsed.raw]
         self.budget_s, self.charged = budget_s, charged
+        self.pull, self.holds_outputs = pull, holds_outputs
+        self.held: HeldTensors | None = None
         self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.abandoned = False
 
@@ -57,6 +68,13 @@ class Begun:
         response = ModelInferResponse(model_name="stage", outputs=[output])
         self.result.set_result(serialise_response(response, self.contents))
 
+    def hold(self, tensor: str, token: str) -> None:
+        """Answer with a tensor that the worker holds."""
+        self.held = HeldTensors(WorkerId("holder"), token, 16)
+        output = ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
+        response = ModelInferResponse(model_name="stage", outputs=[output])
+        self.result.set_result(response.SerializeToString())
+
 
 class FakeInference:
     """Runs what the test answers, on workers that take a second for each stage."""
@@ -64,6 +82,7 @@ class FakeInference:
     def __init__(self) -> None:
         self.begun: list[Begun] = []
         self.counted: list[tuple[str, object]] = []
+        self.dropped: list[str] = []
 
     def new_id(self) -> JobId:
         return JobId(f"new-{len(self.begun)}")
@@ -77,6 +96,9 @@ class FakeInference:
     def count_staged(self, engine: str, error: Exception | None, _seconds: float) -> None:
         self.counted.append((engine, error and type(error)))
 
+    def drop(self, held: HeldTensors) -> None:
+        self.dropped.append(held.token)
+
     def begin(
         self,
         _caller: object,
@@ -86,9 +108,12 @@ class FakeInference:
         request_id: RequestId,
         *,
         charged: bool,
+        pull: HeldTensors | None,
+        holds_outputs: bool,
     ) -> Begun:
         assert request_id.client == "mine"
-        self.begun.append(Begun(raw, budget_s, charged=charged))
+        begun = Begun(raw, budget_s, charged=charged, pull=pull, holds_outputs=holds_outputs)
+        self.begun.append(begun)
         return self.begun[-1]
 
 
@@ -96,7 +121,10 @@ class Harness:
     def __init__(self) -> None:
         self.inference = FakeInference()
         self.admission = Admission(2, 1 << 20, Clock())
-        self.staged = StagedRequests(cast("Inference", self.inference), self.admission)
+        self.chains = [STAGES]
+        self.staged = StagedRequests(
+            cast("Inference", self.inference), self.admission, lambda _: self.chains
+        )
 
     def begin(self, budget_s: float | None = None) -> asyncio.Future[Any]:
         data = build_request("net", {"t0": DATA}, outputs=["t9"]).SerializeToString()
@@ -127,6 +155,54 @@ async def test_outputs_of_a_stage_are_the_inputs_of_the_next_one(harness: Harnes
     assert (response.model_name, response.model_version) == ("net", "1")
     assert response.raw_output_contents[0] == DATA.tobytes()
     assert harness.inference.counted == [("net", None)]
+
+
+async def test_held_outputs_of_a_stage_are_pulled_for_the_next_one_and_dropped_at_the_end(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    [first] = harness.inference.begun
+    assert (first.pull, first.holds_outputs) == (None, True)
+    first.hold("t4", "token")
+    await turns()
+    _, second = harness.inference.begun
+    assert (second.pull, second.holds_outputs) == (first.held, False)
+    assert [each.name for each in second.message.inputs] == ["t4"]
+    assert not second.contents
+    assert not harness.inference.dropped
+    second.contents = [DATA.tobytes()]
+    second.answer("t9")
+    await result
+    assert harness.inference.dropped == ["token"]
+
+
+async def test_stage_runs_again_after_its_outputs_were_lost(harness: Harness) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].hold("t4", "lost")
+    await turns()
+    harness.inference.begun[1].result.set_exception(TensorsLost("they are gone"))
+    await turns()
+    again = harness.inference.begun[2]
+    assert again.contents == [DATA.tobytes()]
+    assert (again.charged, again.pull) == (True, None)
+    again.answer("t4")
+    await turns()
+    harness.inference.begun[3].answer("t9")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert response.raw_output_contents[0] == DATA.tobytes()
+
+
+async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harness) -> None:
+    result = harness.begin()
+    for _ in range(1 + MOST_REPEATS):
+        await turns()
+        harness.inference.begun[-1].hold("t4", "lost")
+        await turns()
+        harness.inference.begun[-1].result.set_exception(TensorsLost("they are gone"))
+    with pytest.raises(TensorsLost):
+        await result
 
 
 async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:

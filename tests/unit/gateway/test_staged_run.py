@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from gateway.access.caller import UNRESTRICTED
-from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs, StopAssignment
+from gateway.fleet.worker import (
+    ConnectedWorker,
+    DropTensors,
+    HeldTensors,
+    RunAssignment,
+    SendInputs,
+    StopAssignment,
+)
 from gateway.jobs import staged_run
 from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES
 from gateway.journal.journal import Journal
@@ -213,3 +220,68 @@ async def test_job_for_a_variant_needs_the_whole_engine(stages: Stages) -> None:
     spec = JobSpec(engine=NET, queries=1, variant="int8")
     with pytest.raises(EngineUnusable, match="runs in 2 stages"):
         await stages.gateway.jobs.submit(UNRESTRICTED, spec)
+
+
+async def test_outputs_that_a_worker_holds_are_pulled_and_then_dropped(stages: Stages) -> None:
+    stages.head.peer_address = "head:7000"
+    job = await stages.submit(1)
+    assignment, _ = await stages.next(stages.head)
+    held_response = oip.ModelInferResponse.FromString(response("t4"))
+    held_response.ClearField("raw_output_contents")
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
+    progress.held.add(query=0, token="token", size=16)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    stages.gateway.intake.apply_ended(stages.head, ended, [held_response.SerializeToString()])
+    await turns()
+    orders = stages.gateway.orders(stages.tail)
+    [run] = [order for order in orders if isinstance(order, RunAssignment)]
+    [sent] = [order for order in orders if isinstance(order, SendInputs)]
+    assert sent.pulls == [(0, HeldTensors(stages.head.id, "token", 16, "head:7000"))]
+    assert run.assignment.count == 1
+    assert not [o for o in stages.gateway.orders(stages.head) if isinstance(o, DropTensors)]
+    stages.answer(stages.tail, run.assignment, "t9")
+    assert DropTensors("token") in stages.gateway.orders(stages.head)
+    assert (await stages.status(job)).state is JobState.SUCCEEDED
+
+
+async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None:
+    job = await stages.submit(1)
+    assignment, _ = await stages.next(stages.head)
+    stages.answer(stages.head, assignment, "t4")
+    assignment, _ = await stages.next(stages.tail)
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
+    progress.failures.add(query=0, detail="gone", lost=True)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    stages.gateway.intake.apply_ended(stages.tail, ended, [b""])
+    for worker, tensor in ((stages.head, "t4"), (stages.tail, "t9")):
+        assignment, _ = await stages.next(worker)
+        stages.answer(worker, assignment, tensor)
+    status = await stages.status(job)
+    assert (status.state, status.queries_done, status.failures) == (JobState.SUCCEEDED, 1, 0)
+
+
+async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await stages.submit(2 * FIRST_QUERIES)
+    first, _ = await stages.next(stages.head)
+    assert first.count == FIRST_QUERIES
+    for worker, other in ((stages.head, stage(0, 2)), (stages.tail, stage(2, 9))):
+        worker.engines[other.name] = other
+        stages.gateway.catalogue.update(worker.id, other)
+        stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
+    chains = stages.gateway.chains
+    chosen = [stage(0, 2), stage(2, 9)]
+    monkeypatch.setattr(chains, "of_jobs", lambda _: tuple(chosen))
+    chains.on_changed(NET)
+    assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
+    stages.answer(stages.head, first, "t4")
+    second, _ = await stages.next(stages.head)
+    assert (second.engine, second.count) == ("net.s0-2", FIRST_QUERIES)
+    stages.answer(stages.head, second, "t2")
+    for tail in ("net.s4-9", "net.s2-9"):
+        assignment, _ = await stages.next(stages.tail)
+        assert assignment.engine == tail
+        stages.answer(stages.tail, assignment, "t9")
+    status = await stages.status(job)
+    assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2 * FIRST_QUERIES)

@@ -1,0 +1,317 @@
+"""Choice among the chains of stages that workers have.
+
+An engine may be cut in several ways at once, and a worker may have it whole. Its jobs run in the
+chain whose slowest stage or link is the fastest; the whole engine is a chain of one stage.
+
+The choice is reviewed while jobs run. If a pace, a link or the workers have changed, and stay so
+for a few reviews, the chains are ranked again. ODIN decides like this when to balance a pipeline
+(Soomro et al., Euro-Par 2023), and then tries neighbouring cuts. Here, a better chain follows from
+what is known of each stage. Its sessions are loaded while the former chain still serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from itertools import permutations
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from gateway.fleet.stages import tensor_bytes
+from synergai.errors import SynergaiError
+from synergai.runtime.tasks import TaskBag
+from synergai.versions import is_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.domain import Engine, EngineName, WorkerId
+    from synergai.routes.links import Link
+    from synergai.routes.problem import Leg
+    from synergai.routes.ranking import RankedChain
+
+    Candidates: TypeAlias = Mapping[tuple[int, int], Engine]
+    """Stages of one model in service, by the cuts at which they begin and end."""
+
+REVIEW_S: Final = 0.25
+CHANGE: Final = 0.1
+"""Relative change of a pace or link that counts, and gain that is worth another chain."""
+REVIEWS: Final = 3
+"""Reviews in a row that see a change before it counts."""
+_REMEMBERED_S: Final = 30.0
+"""Time for which an observed pace tells of a worker that runs no stage any more."""
+_LOAD_WEIGHT: Final = 2.0
+"""A move has to save this many times what its loads take."""
+_BYTES_PER_S: Final = 125e6
+_LATENCY_S: Final = 0.0005
+"""Assumed of links that nothing was sent over."""
+_MANY: Final = 10_000
+"""Queries of a range in which only the interval counts."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Observed(NamedTuple):
+    """Seconds per query of a stage on a worker, as last observed."""
+
+    seconds: float
+    at: float
+
+
+class _Known(Struct, frozen=True):
+    """What a choice depends on: seconds by leg, and links by pair of hosts."""
+
+    paces: dict[Leg, float]
+    links: dict[tuple[str, str], Link]
+
+    def differs(self, other: _Known) -> bool:
+        """Return whether a pace or link differs by more than `CHANGE`, or others exist."""
+        mine, others = self._figures(), other._figures()
+        return mine.keys() != others.keys() or any(
+            abs(mine[key] - others[key]) > CHANGE * others[key] for key in mine
+        )
+
+    def _figures(self) -> dict[object, float]:
+        figures: dict[object, float] = {pair: link.bytes_per_s for pair, link in self.links.items()}
+        figures.update((leg, seconds) for leg, seconds in self.paces.items())
+        return figures
+
+
+class _Choice:
+    """The chain of an engine's jobs, and what was known when it was chosen or confirmed."""
+
+    def __init__(self, chain: tuple[Engine, ...], known: _Known, reason: str) -> None:
+        self.chain = chain
+        self.known = known
+        self.reason = reason
+        self.changes = 0
+
+
+class Chains:
+    """Chooses the stages that the jobs of engines run in.
+
+    Attributes:
+        load: loads an engine on the workers that have it.
+        queries_left: returns the queries that are left of an engine's jobs; 0 ends its reviews.
+        on_changed: called with an engine whose jobs run in another chain from now on.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._catalogue = catalogue
+        self._clock = clock
+        self._choices: dict[EngineName, _Choice] = {}
+        self._observed: dict[tuple[WorkerId, EngineName], _Observed] = {}
+        # As of the last review: seconds and queries in all.
+        self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
+        self._moves: dict[EngineName, asyncio.Task[None]] = {}
+        self._tasks = TaskBag()
+        self.load: Callable[[EngineName], Awaitable[None]]
+        self.queries_left: Callable[[EngineName], int] = lambda _: 0
+        self.on_changed: Callable[[EngineName], object] = lambda _: None
+
+    async def close(self) -> None:
+        """Stop to move to other chains."""
+        await self._tasks.close()
+
+    def of_jobs(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the stages that the jobs of an engine run in; empty if it runs whole."""
+        candidates = self._catalogue.candidates(engine)
+        choice = self._choices.get(engine)
+        if choice is None or not all(each in candidates.values() for each in choice.chain):
+            self._choices.pop(engine, None)
+            default = self._catalogue.chain(engine)
+            known = self._known(candidates)
+            ranked = self._rank(candidates, known) if len(candidates) > max(1, len(default)) else ()
+            if not ranked:
+                return default
+            chain = _engines(ranked[0], candidates)
+            choice = self._choices[engine] = _Choice(chain, known, _reason(ranked))
+        return choice.chain if len(choice.chain) > 1 else ()
+
+    def reason(self, engine: EngineName) -> str:
+        """Return why the jobs of an engine run in their stages; empty if there was no choice."""
+        choice = self._choices.get(engine)
+        return "" if choice is None else choice.reason
+
+    async def run(self) -> None:
+        """Review the chains of jobs regularly."""
+        while True:
+            await asyncio.sleep(REVIEW_S)
+            self.review()
+
+    def review(self) -> None:
+        """Look for changes, and move to a better chain after some that persist."""
+        self._observe()
+        for engine, choice in list(self._choices.items()):
+            if not self.queries_left(engine):
+                del self._choices[engine]
+            elif engine not in self._moves:
+                self._review(engine, choice)
+
+    def _observe(self) -> None:
+        """Note what queries of stages have taken since the last review."""
+        now = self._clock()
+        before, self._computed = self._computed, {}
+        for worker in self._dispatcher.workers():
+            for engine, (seconds, queries) in worker.computed.items():
+                if not is_stage(engine):
+                    continue
+                key = worker, engine
+                self._computed[key] = seconds, queries
+                seconds_before, queries_before = before.get(key, (0.0, 0))
+                if queries > queries_before:
+                    observed_s = (seconds - seconds_before) / (queries - queries_before)
+                    self._observed[worker.id, engine] = _Observed(observed_s, now)
+        for stale in [k for k, each in self._observed.items() if each.at < now - _REMEMBERED_S]:
+            del self._observed[stale]
+
+    def _review(self, engine: EngineName, choice: _Choice) -> None:
+        candidates = self._catalogue.candidates(engine)
+        known = self._known(candidates)
+        if not known.differs(choice.known):
+            choice.changes = 0
+            return
+        choice.changes += 1
+        if choice.changes < REVIEWS:
+            return
+        choice.changes, choice.known = 0, known
+        ranked = self._rank(candidates, known)
+        current = next(
+            (each for each in ranked if _engines(each, candidates) == choice.chain), None
+        )
+        if not ranked or current is None or ranked[0] is current:
+            return
+        best = _engines(ranked[0], candidates)
+        saved_s = current.interval_s - ranked[0].interval_s
+        loads_s = sum(self._load_s(stage) for stage in best)
+        if saved_s <= CHANGE * current.interval_s:
+            return
+        if saved_s * self.queries_left(engine) <= _LOAD_WEIGHT * loads_s:
+            return
+        self._moves[engine] = self._tasks.start(self._move(engine, best, known, _reason(ranked)))
+
+    async def _move(
+        self, engine: EngineName, chain: tuple[Engine, ...], known: _Known, reason: str
+    ) -> None:
+        """Load the stages of a chain, and then let jobs run in it."""
+        try:
+            await asyncio.gather(*(self.load(stage.name) for stage in chain))
+        except SynergaiError as error:
+            _log.warning("jobs of %s do not move to other stages: %s", engine, error)
+            return
+        finally:
+            del self._moves[engine]
+        self._choices[engine] = _Choice(chain, known, reason)
+        _log.info("jobs of %s run in %s", engine, " ".join(stage.name for stage in chain))
+        self.on_changed(engine)
+
+    def _load_s(self, stage: Engine) -> float:
+        """Return the time to load a stage; 0 if a worker has it loaded."""
+        workers = [each for each in self._workers() if stage.name in each.usable_engines]
+        if any(session.engine == stage.name for each in workers for session in each.sessions):
+            return 0.0
+        times = [
+            entry.model_load_s
+            for each in workers
+            for entry, _ in self._dispatcher.profiles(each)
+            if entry.engine == stage.name
+        ]
+        return min(times, default=0.0)
+
+    # --- what is known ----------------------------------------------------------------------
+
+    def _workers(self) -> list[ConnectedWorker]:
+        return [each for each in self._dispatcher.workers() if not each.draining]
+
+    def _known(self, candidates: Candidates) -> _Known:
+        from synergai.routes.problem import Leg
+
+        workers = self._workers()
+        paces: dict[Leg, float] = {}
+        for worker in workers:
+            for places, seconds in self._seconds(worker, candidates).items():
+                paces[Leg(worker.id, *places)] = seconds
+        involved = {leg.worker for leg in paces}
+        return _Known(paces, _links([each for each in workers if each.id in involved]))
+
+    def _seconds(
+        self, worker: ConnectedWorker, candidates: Candidates
+    ) -> dict[tuple[int, int], float]:
+        """Return seconds per query of the stages of a worker, as far as anything is known.
+
+        What slows some stages down slows the others of the same model down as well.
+        """
+        profiled = {
+            entry.engine: (pace or 1.0) / entry.qps
+            for entry, pace in self._dispatcher.profiles(worker)
+        }
+        known, seen = {}, {}
+        for places, stage in candidates.items():
+            if stage.name not in worker.usable_engines:
+                continue
+            seconds = profiled.get(stage.name) or worker.query_s.get(stage.name)
+            observed = self._observed.get((worker.id, stage.name))
+            if seconds:
+                known[places] = seconds
+                if observed is not None and observed.seconds:
+                    seen[places] = observed.seconds
+        slower = sum(seen.values()) / sum(map(known.__getitem__, seen)) if seen else 1.0
+        return {places: seen.get(places, slower * known[places]) for places in known}
+
+    def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
+        """Return the chains, that with the shortest interval first."""
+        # Imported on demand: most gateways have no stages.
+        from synergai.routes.links import Link, Links
+        from synergai.routes.ranking import rank_chains
+
+        sizes = {}
+        for (first, last), stage in candidates.items():
+            sizes[first], sizes[last] = tensor_bytes(stage.inputs), tensor_bytes(stage.outputs)
+        if not known.paces or 0 not in sizes:
+            return ()
+        links = Links(known.links, Link(_BYTES_PER_S, _LATENCY_S))
+        ranked = rank_chains(known.paces, sizes, links, queries=_MANY)
+        return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
+
+
+def _engines(ranked: RankedChain, candidates: Candidates) -> tuple[Engine, ...]:
+    return tuple(candidates[places] for places in ranked.stages)
+
+
+def _reason(ranked: Sequence[RankedChain]) -> str:
+    best = ranked[0]
+    text = f"{best.interval_s * 1e3:.3g} ms between queries are expected"
+    if len(ranked) > 1:
+        text += f", {ranked[1].interval_s * 1e3:.3g} ms in the next best of {len(ranked)} chains"
+    return text
+
+
+def _links(workers: Sequence[ConnectedWorker]) -> dict[tuple[str, str], Link]:
+    """Return the links by pair of hosts: those that were measured, and assumed ones of peers."""
+    from synergai.routes.links import GATEWAY, Link
+
+    links: dict[tuple[str, str], Link] = {}
+    for worker in workers:
+        sent = worker.measure_link()
+        latency_s = _LATENCY_S if sent is None else sent.round_trip_s / 2
+        if sent is not None:
+            links[GATEWAY, worker.id] = Link(sent.bytes_per_s, latency_s)
+        if worker.received_bytes_per_s:
+            links[worker.id, GATEWAY] = Link(worker.received_bytes_per_s, latency_s)
+    for holder, puller in permutations(workers, 2):
+        if (seen := puller.peer_links.get(holder.id)) is not None and seen.bytes_per_s:
+            links[holder.id, puller.id] = Link(seen.bytes_per_s, seen.round_trip_s / 2)
+        elif holder.peer_address:
+            links[holder.id, puller.id] = Link(_BYTES_PER_S, _LATENCY_S)
+    return links

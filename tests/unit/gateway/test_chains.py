@@ -1,0 +1,186 @@
+"""Choice among chains of stages for jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.dispatch.chains import REVIEWS, Chains
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.worker import ConnectedWorker
+from synergai.domain import Engine, EngineName, Session, TensorSpec
+from synergai.errors import Unavailable
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.versions import stage_name
+from tests.clocks import FakeClock
+from tests.cores import new_entry
+from tests.unit.gateway.conftest import make_worker
+from tests.unit.gateway.test_stages import places, stage
+from tests.waiting import turns
+
+NET = EngineName("net")
+SEGMENT_S = 0.01
+
+
+class Fleet:
+    """Workers `a` and `b`, of which stages take 10 ms for each segment times the worker's pace."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.catalogue = Catalogue()
+        self.fleet = {name: make_worker(name) for name in ("a", "b")}
+        self.pace = dict.fromkeys(self.fleet, 1.0)
+        for worker in self.fleet.values():
+            worker.engines = {}
+        self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.clock)
+        self.chains.queries_left = lambda _: self.left
+        self.chains.load = self.load
+        self.chains.on_changed = self.moved
+        self.left = 10_000
+        self.loaded: list[str] = []
+        self.moves: list[list[tuple[int, int]]] = []
+        self.fails = False
+
+    def workers(self) -> Iterator[ConnectedWorker]:
+        return iter(self.fleet.values())
+
+    def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
+        return [
+            (new_entry(name, "local", 1 / self.seconds(engine), model_load_s=0.1), None)
+            for name, engine in worker.engines.items()
+        ]
+
+    async def load(self, engine: EngineName) -> None:
+        if self.fails:
+            raise Unavailable("it cannot be loaded")
+        self.loaded.append(engine)
+
+    def moved(self, engine: EngineName) -> None:
+        self.moves.append(self.chain(engine))
+
+    def add(self, name: str, *stages: Engine) -> None:
+        worker = self.fleet[name]
+        for each in stages:
+            worker.engines[each.name] = each
+            self.catalogue.update(worker.id, each)
+
+    def seconds(self, engine: Engine) -> float:
+        [(first, last)] = places((engine,)) if engine.stage_of else [(0, 9)]
+        return SEGMENT_S * (last - first)
+
+    def chain(self, engine: EngineName = NET) -> list[tuple[int, int]]:
+        return places(self.chains.of_jobs(engine))
+
+    async def review(self, times: int = 1) -> None:
+        """Run queries of all stages, and review the chains."""
+        for _ in range(times):
+            for name, worker in self.fleet.items():
+                for each in worker.engines.values():
+                    seconds, queries = worker.computed.get(each.name, (0.0, 0))
+                    took = self.pace[name] * self.seconds(each)
+                    worker.computed[each.name] = seconds + took, queries + 1
+            self.chains.review()
+            await turns()
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Two cuts: after 3 and after 6 of 9 segments."""
+    fleet = Fleet()
+    fleet.add("a", stage(0, 3), stage(0, 6))
+    fleet.add("b", stage(3, 9), stage(6, 9))
+    return fleet
+
+
+def test_jobs_run_in_the_chain_whose_slowest_stage_is_the_fastest(fleet: Fleet) -> None:
+    fleet.add("a", stage(0, 4))
+    fleet.add("b", stage(4, 9))
+    assert fleet.chain() == [(0, 4), (4, 9)]
+    assert fleet.chains.reason(NET).startswith("50 ms between queries are expected, 60 ms")
+
+
+def test_slow_link_makes_a_cut_with_a_smaller_tensor_better() -> None:
+    large = (TensorSpec("t5", "FP32", (1, 400)),)
+    cuts = replace(stage(0, 5), outputs=large), replace(stage(5, 9), inputs=large)
+    for bytes_per_s, chain in ((1e6, [(0, 5), (5, 9)]), (1e4, [(0, 3), (3, 9)])):
+        fleet = Fleet()
+        fleet.add("a", stage(0, 3), cuts[0])
+        fleet.add("b", stage(3, 9), cuts[1])
+        for worker in fleet.fleet.values():
+            worker.received_bytes_per_s = bytes_per_s
+        assert fleet.chain() == chain
+
+
+@pytest.mark.parametrize(
+    ("replicas", "chain"), [("a", [(0, 4), (4, 9)]), ("ab", [])], ids=["one", "two"]
+)
+def test_split_has_to_be_faster_than_all_workers_that_have_the_engine_whole(
+    replicas: str, chain: list[tuple[int, int]]
+) -> None:
+    fleet = Fleet()
+    fleet.add("a", stage(0, 4))
+    fleet.add("b", stage(4, 9))
+    for name in replicas:
+        whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
+        fleet.add(name, whole)
+    assert fleet.chain() == chain
+
+
+async def test_slower_worker_gives_a_segment_away_once_that_persists(fleet: Fleet) -> None:
+    before = fleet.chain()
+    await fleet.review(REVIEWS)
+    assert not fleet.moves
+    slow = "a" if before == [(0, 6), (6, 9)] else "b"
+    fleet.pace[slow] = 3.0
+    await fleet.review(REVIEWS - 1)
+    assert not fleet.moves, "it may pass"
+    await fleet.review()
+    [after] = fleet.moves
+    assert after != before
+    assert {stage_name("net", *cut) for cut in after} == set(fleet.loaded)
+
+
+async def test_change_that_passes_moves_nothing(fleet: Fleet) -> None:
+    fleet.chain()
+    for _ in range(2 * REVIEWS):
+        for pace in (3.0, 3.0, 1.0):
+            fleet.pace = dict.fromkeys(fleet.fleet, 1.0)
+            fleet.pace["a"] = pace
+            await fleet.review()
+    assert not fleet.moves
+
+
+async def test_few_queries_are_not_worth_the_loads(fleet: Fleet) -> None:
+    before = fleet.chain()
+    fleet.left = 3
+    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    await fleet.review(2 * REVIEWS)
+    assert not fleet.moves
+    for worker in fleet.fleet.values():
+        worker.sessions = {Session(e, worker.configurations[0]) for e in worker.engines}
+    fleet.pace = dict.fromkeys(fleet.fleet, 1.0)
+    await fleet.review(REVIEWS)
+    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    await fleet.review(REVIEWS)
+    assert fleet.moves, "everything is loaded"
+
+
+async def test_chain_serves_on_if_another_one_cannot_be_loaded(fleet: Fleet) -> None:
+    before, fleet.fails = fleet.chain(), True
+    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    await fleet.review(2 * REVIEWS)
+    assert fleet.chain() == before
+
+
+async def test_chain_that_lost_a_stage_is_left_at_once(fleet: Fleet) -> None:
+    before = fleet.chain()
+    await fleet.review()
+    name, lost = ("a", before[0])
+    engine = stage_name("net", *lost)
+    del fleet.fleet[name].engines[engine]
+    fleet.catalogue.withdraw(fleet.fleet[name].id, engine)
+    assert fleet.chain() not in (before, [])
