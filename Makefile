@@ -30,6 +30,9 @@ example: install  ## one machine emulates three heterogeneous workers; see examp
 variants: install  ## an engine with variants under a changing load; see examples/README.md
 	$(BIN)/python -m examples.accuracy_scaling
 
+pipeline: install  ## a model that no worker may hold, in stages on two; see examples/README.md
+	$(BIN)/python -m examples.pipeline
+
 proto: install  ## regenerate the stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
@@ -68,4 +71,4 @@ wheel: install  ## build the wheel into dist/
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo example variants proto format lint type test acceptance bench bench-peers images wheel clean
+.PHONY: help install demo example variants pipeline proto format lint type test acceptance bench bench-peers images wheel clean

@@ -1,0 +1,1 @@
+"""A model that no worker may hold, served by two of them in stages."""

@@ -1,0 +1,118 @@
+"""``python -m examples.pipeline``: run the example."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from demo.steps import console, run_steps, step
+from examples.pipeline import network
+from examples.pipeline.interference import busy
+from synergai import SyncClient
+from synergai.cli.output import format_rate
+from synergai.testing import LocalFleet, reserved_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from synergai.client.fleet import WorkerStatus
+    from synergai.domain import EngineName
+
+BLOCKS: Final = 16
+CUTS: Final = (7, 9)
+"""Blocks before each cut: the middle stage is on both workers."""
+MEMORY_MB: Final = 400
+QUERIES: Final = 400
+WARM: Final = 40
+CORES: Final = {"left": 0, "right": 1}
+
+
+def run(directory: Path) -> None:
+    """Cut a network, and serve it with and without interference; print what workers did."""
+    models = directory / "models"
+    with step(f"1. A network of {BLOCKS} blocks, cut behind {CUTS[0]} and {CUTS[1]} of them"):
+        network.build(models, BLOCKS)
+        stages = network.split(models, CUTS)
+        installed = {"left": stages[:2], "right": stages[1:]}
+    with step(f"2. The whole network on a worker with {MEMORY_MB} MB"):
+        _show_refusal(models, directory)
+    with ExitStack() as stack, LocalFleet(directory / "fleet") as fleet:
+        with step("3. Two such workers, with the middle stage on both"):
+            fleet.start_gateway()
+            for name, engines in installed.items():
+                folder = directory / name
+                for each in engines:
+                    shutil.copytree(models / each, folder / each)
+                port = stack.enter_context(reserved_port())
+                _start(fleet, name, folder, [*("--peer-port", str(port))])
+            fleet.wait_for_workers(len(installed))
+        with SyncClient(fleet.address) as client, step("4. Jobs"):
+            _job(client, WARM)
+            alone = _measure(client, stages, "without interference")
+            with busy(CORES["right"]):
+                _measure(client, stages, "with other work on the core of right", alone)
+
+
+def _start(fleet: LocalFleet, name: str, models: Path, options: list[str]) -> None:
+    core = ["--threads", "1", "--cores", str(CORES[name]), "--memory-mb", str(MEMORY_MB)]
+    fleet.start_agent(name, models=models, options=[*core, *options])
+
+
+def _show_refusal(models: Path, directory: Path) -> None:
+    """Start a worker with the whole network, and print why it does not serve it."""
+    whole = directory / "whole"
+    shutil.copytree(models / network.ENGINE, whole / network.ENGINE)
+    with LocalFleet(directory / "alone") as fleet:
+        fleet.start_gateway()
+        _start(fleet, "left", whole, [])
+        with SyncClient(fleet.address) as client:
+            while not (faults := _faults(client.workers())):
+                time.sleep(0.1)
+    console.print(f"  {faults[0]}")
+
+
+def _faults(workers: list[WorkerStatus]) -> list[str]:
+    return [each.fault for worker in workers for each in worker.engines if each.fault]
+
+
+def _job(client: SyncClient, queries: int) -> float:
+    """Run a job over images; return its rate."""
+    inputs = [network.image(number % 8) for number in range(queries)]
+    status = client.submit(network.ENGINE, inputs=inputs).wait()
+    status.raise_unless_succeeded()
+    return queries / (status.actual_s or 1.0)
+
+
+def _measure(client: SyncClient, stages: list[EngineName], title: str, alone: float = 0.0) -> float:
+    before = _done(client)
+    rate = _job(client, QUERIES)
+    done = {name: count - before[name] for name, count in _done(client).items()}
+    middle = done["left"] - QUERIES  # each query runs the first stage there
+    share = f", {rate / alone:.0%} of that" if alone else ""
+    console.print(f"  {title}: {format_rate(rate)} queries per second{share}")
+    console.print(f"    stage {stages[1]}: {middle / QUERIES:.0%} of the queries on left")
+    return rate
+
+
+def _done(client: SyncClient) -> Mapping[str, int]:
+    return {worker.id: worker.queries_done for worker in client.workers()}
+
+
+def main() -> None:
+    """Run the example in a new folder of ``runs``.
+
+    Raises:
+        SynergaiError: a step failed.
+    """
+    directory = Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S")
+    directory.mkdir(parents=True)
+    run(directory)
+    console.print(f"Files: {directory}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_steps(main))
