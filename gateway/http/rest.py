@@ -197,7 +197,7 @@ def _timeout_s(request: Request) -> float | None:
     if text is None:
         return None
     if _TIMEOUT.fullmatch(text) is None:
-        raise InvalidInput(f"the header {TIMEOUT_HEADER} must be a number, not {text!r}")
+        raise InvalidInput(f"the header {TIMEOUT_HEADER} must be in ms, such as 500, not {text!r}")
     return float(text) / 1e3
 
 
