@@ -1,15 +1,17 @@
-"""A client's gRPC channel to a gateway, with error mapping and retries."""
+"""A client's gRPC channel to a gateway, or the leader of several: error mapping and retries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from functools import cached_property, partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
 from synergai.client.forks import check_not_forked
+from synergai.client.leader_channel import LeaderChannel
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.bearer_token import authorized
 from synergai.protocol.call_errors import error_from_call
@@ -19,7 +21,7 @@ from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from synergai.oip import inference_pb2_grpc
     from synergai.protocol.bearer_token import Metadata
@@ -32,23 +34,53 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
+_BACKOFF_OF_SEVERAL: Final = Backoff(max_s=1.0)
+"""For several gateways: one of them takes over within seconds, and each is tried less often."""
+
+
 class GatewayChannel:
-    """A channel to a gateway and the service stubs on it."""
+    """A channel to a gateway, or to the leader of several, and the service stubs on it.
+
+    Args:
+        targets: the addresses; a call that finds no leader behind one goes on to the next.
+        attempts: attempts of a call at the only gateway; 1 disables retries.
+        patience: seconds for which a call is retried at several gateways.
+
+    Attributes:
+        backoff: delays between retries.
+    """
 
     def __init__(
         self,
-        target: str,
+        targets: Sequence[str],
         max_message_bytes: int,
         attempts: int,
+        patience: float,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
     ) -> None:
         check_not_forked()
-        self.target = target
+        self._targets = targets
         self._attempts = attempts
-        self._channel = open_channel(target, channel_options(max_message_bytes), credentials)
-        self._calls = authorized(self._channel, metadata)
+        several = len(targets) > 1
+        self._patience = patience if several and attempts > 1 else 0.0
+        self.backoff = _BACKOFF_OF_SEVERAL if several else Backoff()
+        options = channel_options(max_message_bytes, failover=several)
+        self._channel = LeaderChannel(
+            [open_channel(target, options, credentials) for target in targets]
+        )
+        self._calls = authorized(self._channel.calls, metadata)
         self._closed = False
+
+    @property
+    def gateway(self) -> int:
+        """Number of the gateway that calls go to."""
+        return self._channel.current
+
+    @property
+    def target(self) -> str:
+        """Address of the gateway that calls go to."""
+        return self._targets[self.gateway]
 
     async def close(self) -> None:
         """Close the channel; calls in flight fail with `Cancelled`."""
@@ -115,10 +147,11 @@ class GatewayChannel:
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
         """Run `attempt` with the remaining seconds, until it ends other than by `Unavailable`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        delays = Backoff().delays()
-        for number in range(1, self._attempts + 1):
-            remaining = None if deadline is None else deadline - time.monotonic()
+        began = time.monotonic()
+        delays = self.backoff.delays()
+        for number in count(1):
+            passed = time.monotonic() - began
+            remaining = None if timeout is None else timeout - passed
             if remaining is not None and remaining <= 0:
                 # gRPC lets a call whose timeout has expired race its response.
                 break
@@ -126,7 +159,7 @@ class GatewayChannel:
                 return await attempt(remaining)
             except Unavailable:
                 delay = next(delays)
-                if number == self._attempts:
+                if number >= self._attempts and passed + delay > self._patience:
                     raise
                 if remaining is not None and delay >= remaining:
                     raise
@@ -141,11 +174,12 @@ class GatewayChannel:
     ) -> ResponseT:
         """Make a call without retries."""
         self.ensure_open()
+        gateway = self.gateway
         call = method(request, timeout=timeout)
         try:
             return await call
         except grpc.aio.AioRpcError as failure:
-            raise self.to_error(failure) from None
+            raise self.to_error(failure, gateway) from None
         except asyncio.CancelledError as cancellation:
             raise self.cancellation_cause(cancellation) from None
         finally:
@@ -157,10 +191,12 @@ class GatewayChannel:
         if self._closed:
             raise Cancelled("the client is closed")
 
-    def to_error(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
-        """Return the error that a failed call stands for."""
-        error = error_from_call(self.target, failure.code(), failure.details() or "")
+    def to_error(self, failure: grpc.aio.AioRpcError, gateway: int) -> SynergaiError:
+        """Return the error that a failed call to a gateway stands for."""
+        error = error_from_call(self._targets[gateway], failure.code(), failure.details() or "")
         error.request_id = ids_from_metadata(failure.trailing_metadata() or ()).chosen
+        if isinstance(error, Unavailable):
+            self._channel.leave(gateway)
         return error
 
     def cancellation_cause(self, cancellation: asyncio.CancelledError) -> BaseException:

@@ -60,11 +60,13 @@ class Client(FleetOperations):
     arguments that are not valid, `Unavailable` without the gateway, and the errors named with them.
 
     Args:
-        target: ``host:port`` of the gateway, or any other name that gRPC can resolve.
+        target: ``host:port`` of the gateway, or any other name that gRPC can resolve. Several,
+            separated by commas, share a database: calls go to the one that leads.
         max_message_bytes: largest request or response.
         attempts: maximum number of attempts of an idempotent call while the gateway is
             unavailable; 1 disables retries.
-        patience: seconds for which watching a job outlasts an unavailable gateway.
+        patience: seconds for which watching a job outlasts an unavailable gateway. With several
+            gateways, other idempotent calls outlast it as long, within their deadlines.
         in_flight: maximum number of queries of `infer` in flight; others wait in the client.
         tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
         tls_cert: certificate (PEM) of the client, if the gateway requires one.

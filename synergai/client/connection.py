@@ -1,4 +1,4 @@
-"""Connection of a client to a gateway."""
+"""Connection of a client to its gateways."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Connection to a gateway, which `Client` extends; see there."""
+    """Connection to a gateway, or to the leader of several; `Client` extends it, see there."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Connection:
             raise InvalidInput(f"attempts must be at least 1, not {attempts}")
         if in_flight < 1:
             raise InvalidInput(f"in_flight must be at least 1, not {in_flight}")
-        self.target = refuse_url(target)
+        self.targets = tuple(map(refuse_url, target.split(",")))
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
@@ -61,9 +61,10 @@ class Connection:
     async def __aenter__(self) -> Self:
         # A channel is bound to the running event loop, so it is opened here.
         self._opened = channel = GatewayChannel(
-            self.target,
+            self.targets,
             self._max_message_bytes,
             self._attempts,
+            self._patience,
             self._credentials,
             self._metadata,
         )

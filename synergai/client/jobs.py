@@ -49,7 +49,7 @@ class JobHandle:
         messages = messages_of(
             self._channel,
             lambda: self._channel.jobs.Watch(request),
-            Patience(self._patience),
+            Patience(self._patience, self._channel.backoff),
             lost=f"{self._channel.target} ended the watch of job {self.id}",
         )
         async with aclosing(messages):

@@ -44,6 +44,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         requests: AsyncIterator[RequestT],
     ) -> None:
         self._channel = channel
+        self._gateway = channel.gateway
         self._call = keep_status(call)
         self._writer = asyncio.create_task(write_all(self._call, requests))
 
@@ -53,7 +54,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
             async for message in self._call:
                 yield message
         except grpc.aio.AioRpcError as failure:
-            raise self._channel.to_error(failure) from None
+            raise self._channel.to_error(failure, self._gateway) from None
         except asyncio.CancelledError as cancellation:
             self._check_writer()
             raise self._channel.cancellation_cause(cancellation) from None

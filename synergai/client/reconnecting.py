@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from synergai.errors import Unavailable
-from synergai.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from synergai.client.channel import GatewayChannel
+    from synergai.runtime.backoff import Backoff
 
 T = TypeVar("T")
 
@@ -22,13 +22,14 @@ T = TypeVar("T")
 class Patience:
     """Waits between attempts to reach a gateway, for some seconds without success."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, backoff: Backoff) -> None:
         self.seconds = seconds
+        self._backoff = backoff
         self.reset()
 
     def reset(self) -> None:
         """Begin again, since the gateway was reached."""
-        self._delays = Backoff().delays()
+        self._delays = self._backoff.delays()
         self._since: float | None = None
 
     async def wait(self, error: Unavailable) -> None:
@@ -54,7 +55,8 @@ async def messages_of(
     """
     while True:
         channel.ensure_open()
-        call, called_at = make_call(), time.monotonic()
+        gateway, called_at = channel.gateway, time.monotonic()
+        call = make_call()
         error = Unavailable(lost)
         try:
             async for message in call:
@@ -63,7 +65,7 @@ async def messages_of(
             if not lost:
                 return
         except grpc.aio.AioRpcError as failure:
-            failed = channel.to_error(failure)
+            failed = channel.to_error(failure, gateway)
             if not isinstance(failed, Unavailable):
                 raise failed from None
             error = failed

@@ -36,7 +36,8 @@ async def read_batches(
         request = jobs_pb2.ResultsRequest(job_id=job_id, cursor=cursor, follow=follow)
         return channel.jobs.Results(request)
 
-    async with aclosing(messages_of(channel, call, Patience(patience))) as messages:
+    messages = messages_of(channel, call, Patience(patience, channel.backoff))
+    async with aclosing(messages):
         async for message in messages:
             cursor = message.cursor
             yield ResultBatch([_parse(each) for each in message.results], cursor)

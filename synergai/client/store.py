@@ -153,7 +153,7 @@ class EnginePush:
 
     async def _upload_all(self, placement: Sequence[str]) -> str:
         """Upload the content that the store lacks; return the digest of the manifest."""
-        patience, best = Patience(_PATIENCE_S), -1
+        patience, best = Patience(_PATIENCE_S, self._channel.backoff), -1
         while True:
             opened = await self._open(placement)
             missing = sum(each.size - each.received for each in opened.missing)
@@ -182,12 +182,13 @@ class EnginePush:
     async def _upload(self, digest: str, missing: store_pb2.MissingContent) -> None:
         self._channel.ensure_open()
         path = self._paths[missing.sha256]
+        gateway = self._channel.gateway
         try:
             with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
                 file.seek(missing.received)
                 received = await self._send(self._chunks(digest, missing, file))
         except grpc.aio.AioRpcError as failure:
-            raise self._channel.to_error(failure) from None
+            raise self._channel.to_error(failure, gateway) from None
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
         if received != missing.size:

@@ -84,7 +84,7 @@ class Upload:
 
     async def run(self) -> jobs_pb2.UploadReceipt:
         """Send all inputs that the gateway has not stored yet; return the receipt for all."""
-        patience = Patience(self._patience)
+        patience = Patience(self._patience, self._channel.backoff)
         try:
             while True:
                 stored, called_at = self._progress.stored, time.monotonic()

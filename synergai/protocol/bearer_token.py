@@ -22,16 +22,18 @@ _LOCAL: Final = ("unix:", "unix-abstract:")
 def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) -> Metadata:
     """Return the metadata that presents a token, if it cannot be read on its way.
 
-    Without TLS, it goes to other machines only if that is `insecure` on purpose.
+    Without TLS, it goes to other machines only if that is `insecure` on purpose. Several targets
+    are separated by commas.
     """
     if not token:
         return ()
     if _TOKEN.fullmatch(token) is None:
         raise InvalidInput("the token has spaces or other characters that no token has")
-    if not (encrypted or insecure or _is_local(target)):
+    remote = [each for each in target.split(",") if not _is_local(each)]
+    if remote and not (encrypted or insecure):
         raise InvalidInput(
-            f"the token would be sent to {target} without encryption: use TLS (--tls-ca, tls_ca=), "
-            "or accept the risk with SYNERGAI_INSECURE=1 (insecure=True)"
+            f"the token would be sent to {remote[0]} without encryption: use TLS (--tls-ca, "
+            "tls_ca=), or accept the risk with SYNERGAI_INSECURE=1 (insecure=True)"
         )
     return (("authorization", f"Bearer {token}"),)
 

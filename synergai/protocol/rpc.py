@@ -392,9 +392,10 @@ def server_options(
         # On by default, which lets a second server share the port silently.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # Clients ping every 30 s, which gRPC rejects on an idle connection by default.
+        # Clients ping every 30 s, or every 5 s if they know several gateways, which gRPC rejects on
+        # an idle connection by default.
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         # Clients delay further calls by themselves. Without a limit, a client that opens and resets
@@ -414,18 +415,24 @@ def server_options(
 
 
 def channel_options(
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES, *, failover: bool = False
 ) -> list[tuple[str, int | str]]:
-    """Return channel options: message size limits, keepalive, fast reconnection, connections."""
+    """Return channel options: message size limits, keepalive, fast reconnection, connections.
+
+    With `failover`, a server that hangs or is back is noticed within seconds.
+    """
+    ping_ms, answer_ms, reconnect_ms = (
+        (5_000, 3_000, 1_000) if failover else (30_000, 10_000, 10_000)
+    )
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_time_ms", ping_ms),
+        ("grpc.keepalive_timeout_ms", answer_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 500),
-        ("grpc.max_reconnect_backoff_ms", 10_000),
+        ("grpc.max_reconnect_backoff_ms", reconnect_ms),
         # A server limits the calls of a connection: further ones open another, up to this number.
         ("grpc.service_config", '{"connectionScaling": {"maxConnectionsPerSubchannel": 8}}'),
     ]

@@ -54,7 +54,9 @@ class FakeCall:
 
 def channel_with(call: FakeCall) -> GatewayChannel:
     oip_stub = SimpleNamespace(ModelStreamInfer=lambda **_: call)
-    channel = SimpleNamespace(target="gate:1", oip=oip_stub, cancellation_cause=lambda cause: cause)
+    channel = SimpleNamespace(
+        target="gate:1", gateway=0, oip=oip_stub, cancellation_cause=lambda cause: cause
+    )
     return cast("GatewayChannel", channel)
 
 

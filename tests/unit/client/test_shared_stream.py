@@ -45,6 +45,7 @@ class StalledCall:
 def stream_over(call: StalledCall) -> QueryStream:
     channel = SimpleNamespace(
         target="gate:1",
+        gateway=0,
         oip=SimpleNamespace(ModelStreamInfer=lambda **_: call),
         cancellation_cause=lambda cancellation: cancellation,
     )

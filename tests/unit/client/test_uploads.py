@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.client import reconnecting, uploads
+from synergai.client import uploads
 from synergai.client.channel import GatewayChannel
 from synergai.client.upload_messages import UploadMessage
 from synergai.client.uploads import Upload
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
 from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
+
+NO_DELAYS = (0.0,) * 1000
 
 
 class Spool:
@@ -80,12 +82,18 @@ class Call:
             )
 
 
-def channel_to(spool: Spool, failure: type[SynergaiError] = Unavailable) -> GatewayChannel:
+def channel_to(
+    spool: Spool,
+    failure: type[SynergaiError] = Unavailable,
+    delays: Sequence[float] = NO_DELAYS,
+) -> GatewayChannel:
     channel = SimpleNamespace(
         target="gate:1",
+        gateway=0,
+        backoff=SimpleNamespace(delays=lambda: iter(delays)),
         upload=spool.call,
         ensure_open=lambda: None,
-        to_error=lambda _: failure("the disk is full"),
+        to_error=lambda *_: failure("the disk is full"),
         cancellation_cause=lambda cancellation: cancellation,
     )
     return cast("GatewayChannel", channel)
@@ -110,19 +118,14 @@ def messages(
     return read
 
 
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        reconnecting, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] * 1000))
-    )
-
-
 def run(
     spool: Spool,
     read: Callable[[UploadReceipt], AsyncGenerator[UploadMessage, None]],
     patience: float = 60.0,
+    delays: Sequence[float] = NO_DELAYS,
 ) -> int:
-    return asyncio.run(Upload(channel_to(spool), "id", read, patience=patience).run()).stored
+    channel = channel_to(spool, delays=delays)
+    return asyncio.run(Upload(channel, "id", read, patience=patience).run()).stored
 
 
 @given(
@@ -165,11 +168,8 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("synergai.client.uploads.time.monotonic", lambda: now)
     spool = IdleSpool([])
-    monkeypatch.setattr(
-        reconnecting, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] + [100.0] * 9))
-    )
     with pytest.raises(Unavailable):
-        run(spool, read, patience=90.0)
+        run(spool, read, patience=90.0, delays=(0.0,) + (100.0,) * 9)
     assert spool.calls == 5  # four that lasted, and one that did not
 
 
