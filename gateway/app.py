@@ -45,6 +45,7 @@ from gateway.requests.inference import Inference
 from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.requests.staged import StagedRequests
 from gateway.servicers.inference_calls import InferenceCalls
+from gateway.shared_state import SharedState
 from gateway.store.files import open_files
 from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore
@@ -61,6 +62,7 @@ from synergai.scheduling.events import ProfilesRemoved
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AsyncExitStack
+    from pathlib import Path
 
     from gateway.fleet.version_policy import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
@@ -86,6 +88,7 @@ class App:
         self._build_entry()
         self.journal = await self._open_journal()
         self._stack.push_async_callback(self.journal.close)
+        self._shared = await self._open_shared_state()
         self._build_store()
         await self._build_fleet()
         await self._build_jobs()
@@ -105,6 +108,26 @@ class App:
         if config.journal:
             self._tasks.start(keep_leading(journal))
         return journal
+
+    async def _open_shared_state(self) -> SharedState | None:
+        """Continue with the state of the last leader, if gateways share the journal."""
+        config = self._config
+        if not self.journal.cluster:
+            return None
+        shared = SharedState(self.journal, config.state, self._dictionary)
+        self._stack.push_async_callback(shared.close)
+        await shared.restore()
+        self._tasks.start(shared.follow())
+        return shared
+
+    async def save_state(self) -> None:
+        """Let the next leader have what has changed in the state directory, if there can be one."""
+        if self._shared is not None:
+            await self._shared.save()
+
+    @property
+    def _dictionary(self) -> Path:
+        return self._config.dictionary or dictionary_path(self._config.state)
 
     # --- entry: what calls pass -------------------------------------------------------------
 
@@ -167,7 +190,7 @@ class App:
 
     async def _build_fleet(self) -> None:
         config, journal, stack = self._config, self.journal, self._stack
-        self.profiles = ProfileService(config.dictionary or dictionary_path(config.state))
+        self.profiles = ProfileService(self._dictionary)
         stack.push_async_callback(self.profiles.close)
         dictionary = self.profiles.dictionary
         core = SchedulerCore(config.scheduling, dictionary, journal.epoch)
@@ -279,7 +302,7 @@ class App:
         self._tasks.start(self.chains.run())
         self.rollouts = Rollouts(self.versions, self.model_control.load, self._write_policies)
         self._stack.push_async_callback(self.rollouts.close)
-        rules = WorkerRules(config.state)
+        rules = WorkerRules(config.state, self.save_state)
         self._stack.push_async_callback(rules.close)
         self.pacer = Pacer(
             config.store_rate, BUSY_BYTES_PER_S, lambda: dispatcher.busy, self.clock.now
@@ -317,7 +340,7 @@ class App:
         """Write the policies, unless another gateway has taken over."""
         await self.journal.confirm()
         await self._policies.write(policies)
-        await self.journal.confirm()
+        await self.save_state()
 
     def _tracing(self) -> Tracing | None:
         """Return the tracing of requests, if it is configured."""

@@ -19,7 +19,7 @@ from synergai.runtime.durations import parse_duration
 from synergai.runtime.paths import gateway_state
 
 if TYPE_CHECKING:
-    from gateway.access.enrolments import EnrolledWorker
+    from gateway.access.enrolments import EnrolledWorker, EnrolmentStore
 
 _LONGEST_S: Final = 30 * 366 * 86_400.0
 
@@ -58,16 +58,13 @@ def enroll(
     SYNERGAI_AGENT_ENROLMENT_TOKEN. Without --worker-id, any worker can use it that was never
     enrolled and that the access table admits.
     """
-    from gateway.access.enrolments import EnrolmentStore
-
     if worker_id:
         validate_name(worker_id, "worker id")
     if worker_class:
         validate_name(worker_class, "worker class")
     now = time.time()
     expires_at = now + parse_time(ttl)
-    store = EnrolmentStore(state or gateway_state())
-    token = store.issue(worker_id, worker_class, expires_at, now)
+    token = _enrolments(state).issue(worker_id, worker_class, expires_at, now)
     typer.echo(token)
     typer.echo(f"It can be used once, until {_format_time(expires_at)}.", err=True)
 
@@ -75,10 +72,9 @@ def enroll(
 @workers_app.command("list", epilog="Example: [bold]synergai gateway workers list[/bold]")
 def list_workers(as_json: AsJson = False, state: State = None) -> None:
     """List the enrolled workers, connected or not."""
-    from gateway.access.enrolments import EnrolmentStore
     from synergai.cli.output import print_json, print_table
 
-    workers = EnrolmentStore(state or gateway_state()).workers()
+    workers = _enrolments(state).workers()
     if as_json:
         print_json([_describe(worker) for worker in workers])
     elif workers:
@@ -94,10 +90,17 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
 
     It can enrol again with a token for its id: synergai gateway enroll --worker-id ID.
     """
-    from gateway.access.enrolments import EnrolmentStore
-
-    EnrolmentStore(state or gateway_state()).revoke(worker_id, time.time())
+    _enrolments(state).revoke(worker_id, time.time())
     typer.echo(f"{worker_id} is revoked")
+
+
+def _enrolments(state: Path | None) -> EnrolmentStore:
+    from gateway.access.enrolments import EnrolmentStore
+    from gateway.journal.files import check_leads
+
+    directory = state or gateway_state()
+    check_leads(directory)
+    return EnrolmentStore(directory)
 
 
 def parse_time(text: str) -> float:

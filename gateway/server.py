@@ -275,6 +275,7 @@ class Gateway:
                 app.rollouts,
                 app.model_control,
                 app.metrics,
+                app.save_state,
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
             StoreServicer(app.store, app.placements, app.pacer).handler(),

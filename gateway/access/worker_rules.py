@@ -20,7 +20,7 @@ from synergai.runtime.state_file import without_path
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from gateway.access.enrolments import EnrolledWorker
@@ -54,14 +54,19 @@ class WorkerRules:
     """The section ``[[workers]]`` of the access table, and the enrolled workers.
 
     Without the section from the start, every worker may join and serve all engines.
+
+    Args:
+        save: called after a worker was enrolled, before it is told so.
     """
 
     def __init__(
         self,
         state: Path,
+        save: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
+        self._save = save
         self._clock = clock
         self._rows: tuple[Worker, ...] | None = None
         self._enrolled: dict[str, EnrolledWorker] = {}
@@ -104,6 +109,7 @@ class WorkerRules:
             if not (token and joining.secret_sha256 and enrols):
                 raise refusal
             await self._in_thread(lambda store: self._enrol(store, joining, token))
+            await self._save()
         _log.info("worker %s of class %s is enrolled", joining.id, joining.worker_class)
         return True
 

@@ -2,7 +2,8 @@
 
 A copy has all jobs with their keys and executions, in the same order, and the engines. It is made
 in steps of some hundred jobs: one that was interrupted continues where it ended. Nothing uses the
-target before the copy is complete and equal to the source.
+target before the copy is complete and equal to the source. Policies, enrolments and profiles are
+in the state directory at first, from where the first leader takes them, and are put back there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import apsw
 
 from gateway.journal import archive, schema
+from gateway.journal.documents import StateDocuments
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE, MARKER, lock
 from gateway.journal.postgresql.connection import storable, translated
@@ -30,6 +32,7 @@ from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect, describe, expect_checksums
+from synergai.runtime.paths import dictionary_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,6 +108,8 @@ def copy_journal(url: str, directory: Path, *, back: bool, insecure: bool = Fals
             if back:
                 database.check_complete()
                 file = stack.enter_context(closing(_NewFile(directory)))
+                documents = StateDocuments(directory, dictionary_path(directory))
+                stack.enter_context(closing(documents)).write(database.documents())
                 return _copy(database.read, file)
             report = archive.check(directory)
             if report.fault:
@@ -241,6 +246,10 @@ class _Database:
     def read(self, statement: str, *parameters: int) -> list[Row]:
         """Return the rows of a query."""
         return self._session.fetch(translated(statement), parameters)
+
+    def documents(self) -> dict[str, str]:
+        """Return the documents."""
+        return dict(self.read("SELECT name, content FROM documents"))
 
     def begin(self) -> None:
         """Create the tables, with a version that gateways refuse."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import Unavailable
+from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
@@ -46,6 +46,35 @@ def lock(directory: Path) -> int:
         os.close(descriptor)
         raise StateInUse(directory) from None
     return descriptor
+
+
+def hold_cluster(directory: Path) -> int:
+    """Show that the gateway of a state directory leads its cluster; return the descriptor."""
+    descriptor = os.open(directory / CLUSTER, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def check_leads(directory: Path) -> None:
+    """Check that commands may change a state directory: its gateway is alone, or leads.
+
+    Raises:
+        InvalidInput: the next leader would not have the change.
+    """
+    try:
+        descriptor = os.open(directory / CLUSTER, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
+    raise InvalidInput(
+        f"the gateway of {directory} does not lead: run the command on the leader's machine, with "
+        "its state directory"
+    )
 
 
 def sync_directory(directory: Path) -> None:

@@ -33,7 +33,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gateway.fleet.descriptions import EstablishedDescription
@@ -225,6 +225,14 @@ class Journal:
             partial(operations.set_description, engine=engine, established=established)
         )
 
+    def change_documents(
+        self, changed: Mapping[str, str], removed: Collection[str]
+    ) -> asyncio.Future[None]:
+        """Add or replace documents, and remove others; only gateways that share a database do."""
+        return self._enqueue_write(
+            partial(operations.change_documents, changed=changed, removed=removed)
+        )
+
     # --- reads --------------------------------------------------------------------------------
 
     def engines(self) -> asyncio.Future[frozenset[EngineName]]:
@@ -242,6 +250,10 @@ class Journal:
     def descriptions(self) -> asyncio.Future[dict[EngineName, EstablishedDescription]]:
         """Return the established descriptions by engine."""
         return self._enqueue(operations.descriptions)
+
+    def documents(self) -> asyncio.Future[dict[str, str]]:
+        """Return all documents by name; see `change_documents`."""
+        return self._enqueue(operations.documents)
 
     def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[JobRecord | None]:
         """Return the job over an upload of a tenant, if there is one."""

@@ -22,7 +22,7 @@ from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.journal.job_record import SubmissionTerms
     from gateway.journal.store import Connection, Row
@@ -54,6 +54,29 @@ def no_op(_connection: Connection) -> None:
 def confirm(connection: Connection) -> None:
     """Read something, which fails unless the gateway still has the database."""
     connection.execute("SELECT 1")
+
+
+# --- documents, which only gateways that share a database have ------------------------------------
+
+
+def documents(connection: Connection) -> dict[str, str]:
+    """Return all documents by name."""
+    return dict(connection.execute("SELECT name, content FROM documents").fetchall())
+
+
+def change_documents(
+    connection: Connection, changed: Mapping[str, str], removed: Iterable[str]
+) -> None:
+    """Add or replace documents, and remove others."""
+    connection.executemany(
+        "INSERT INTO documents (name, content) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET content = excluded.content",
+        changed.items(),
+    )
+    connection.executemany("DELETE FROM documents WHERE name = ?", ((name,) for name in removed))
+
+
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 def find_accepted(

@@ -25,6 +25,8 @@ from synergai.v1 import common_pb2, fleet_pb2
 from synergai.versions import is_selected, split_version
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.served_profiles import ServedProfiles
@@ -59,6 +61,7 @@ class FleetServicer:
         rollouts: Rollouts,
         model_control: ModelControl,
         metrics: Metrics,
+        save_state: Callable[[], Awaitable[None]],
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -70,6 +73,7 @@ class FleetServicer:
         self._rollouts = rollouts
         self._model_control = model_control
         self._metrics = metrics
+        self._save_state = save_state
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -135,6 +139,7 @@ class FleetServicer:
         for entry in entries:
             caller.check(Role.ADMIN, engine=entry.engine)
         await self._profiles.store(entries)
+        await self._save_state()
         engines = {entry.engine for entry in entries}
         await self._journal.recall_engines(engines)
         self._versions.catalogue.add_known(engines)

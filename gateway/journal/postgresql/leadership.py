@@ -71,7 +71,8 @@ class Candidate:
                 f"SET idle_in_transaction_session_timeout = {lease}; "
                 f"SET tcp_user_timeout = {lease}"
             )
-            return PostgresqlStore(self._session, self._clock, *self._begin_epoch())
+            epoch = self._begin_epoch()
+            return PostgresqlStore(self._session, self._clock, self._directory, *epoch)
         except Exception as error:
             raise self._told(error) from error
 

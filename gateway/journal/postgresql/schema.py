@@ -81,6 +81,12 @@ CREATE TABLE forgotten_engines (
   name text PRIMARY KEY
 );
 
+-- Files and profiles of the leader's state directory.
+CREATE TABLE documents (
+  name    text PRIMARY KEY,
+  content text NOT NULL
+);
+
 -- The rules of SQLite's triggers. Only the leader commits, so no other transaction is overlooked.
 CREATE FUNCTION check_execution() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from gateway.journal.errors import Deposed, JournalBroken, is_disk_full
+from gateway.journal.files import hold_cluster
 from gateway.journal.operations import Accept
 from gateway.journal.postgresql.acceptance import accept_all
 from gateway.journal.postgresql.connection import PipelinedConnection, is_refusal
@@ -15,6 +17,7 @@ from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from gateway.journal.postgresql.session import Session
     from gateway.journal.store import Operation
@@ -33,7 +36,10 @@ _PROBE: Final = (
 class PostgresqlStore:
     """Database of the gateway that leads it, since an epoch began."""
 
-    def __init__(self, session: Session, clock: Clock, epoch: int, cluster: str) -> None:
+    def __init__(
+        self, session: Session, clock: Clock, directory: Path, epoch: int, cluster: str
+    ) -> None:
+        self._leading = hold_cluster(directory)
         self.epoch = epoch
         self.cluster = cluster
         self.place = where(session.url)
@@ -80,6 +86,7 @@ class PostgresqlStore:
 
     def close(self) -> None:
         """End the session, and with it the leadership."""
+        os.close(self._leading)
         self._session.close()
 
     def _lost(self, error: Exception) -> JournalBroken:

@@ -12,7 +12,9 @@ from gateway.fleet.version_policy import PolicyFile
 from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
 from synergai.client.client import Client
+from synergai.domain import JobState
 from synergai.errors import SynergaiError
+from synergai.jobs import JobStatus
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
@@ -71,11 +73,12 @@ async def kept(fleet: LocalFleet) -> tuple[object, ...]:
     return [(each.engine, each.placement) for each in stored], policy.base, len(profiles)
 
 
-async def test_gateways_that_share_a_directory_have_the_same_store_policies_and_profiles(
-    postgresql_server: PostgresqlServer, tmp_path: Path
+@pytest.mark.parametrize("shared", ["--state", "--store"])
+async def test_next_leader_has_the_store_policies_and_profiles_of_the_last_one(
+    postgresql_server: PostgresqlServer, tmp_path: Path, shared: str
 ) -> None:
     postgresql_server.clear()
-    options = ["--journal", postgresql_server.url, "--state", str(tmp_path / "shared")]
+    options = ["--journal", postgresql_server.url, shared, str(tmp_path / "shared")]
     with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
         await asyncio.to_thread(leader.start_gateway, options)
         await keep_something(leader, tmp_path / "net")
@@ -119,7 +122,15 @@ def queries_done(address: str, job_id: str) -> int:
     return get(address, job_id).queries_done
 
 
-def test_job_of_a_hung_leader_is_completed_by_the_standby_with_no_query_recorded_twice(
+async def submit_and_wait(target: str, queries: int, submitted: "asyncio.Future[str]") -> JobStatus:
+    """Submit a job, and wait for its end at whichever gateway leads."""
+    async with Client(target) as client:
+        job = await client.submit(ENGINE, queries=queries)
+        submitted.set_result(job.id)
+        return await job.wait()
+
+
+async def test_client_waits_for_the_job_of_a_hung_leader_which_the_standby_completes_once(
     postgresql_server: PostgresqlServer, tmp_path: Path
 ) -> None:
     postgresql_server.clear()
@@ -127,24 +138,23 @@ def test_job_of_a_hung_leader_is_completed_by_the_standby_with_no_query_recorded
     build(ENGINE, models)
     options = ["--journal", postgresql_server.url]
     with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
-        leader.start_gateway(options)
+        await asyncio.to_thread(leader.start_gateway, options)
         hubs = f"{leader.hub_address},{standby.hub_address}"
         leader.start_agent("worker", models=models, options=["--gateway", hubs])
-        leader.wait_for_workers(1)
-        with grpc.insecure_channel(leader.address) as channel:
-            request = jobs_pb2.SubmitRequest(
-                spec=jobs_pb2.JobSpec(engine=ENGINE, queries=QUERIES), idempotency_key="key"
-            )
-            job_id = jobs_pb2_grpc.JobsStub(channel).Submit(request, timeout=30.0).id
-        wait_until(lambda: queries_done(leader.address, job_id))
+        await asyncio.to_thread(leader.wait_for_workers, 1)
+        submitted = asyncio.get_running_loop().create_future()
+        target = f"{leader.address},{standby.address}"
+        waiting = asyncio.create_task(submit_and_wait(target, QUERIES, submitted))
+        job_id = await submitted
+        await asyncio.to_thread(wait_until, lambda: queries_done(leader.address, job_id))
         assert queries_done(leader.address, job_id) < QUERIES
         assert leader.gateway is not None
         leader.gateway.send_signal(signal.SIGSTOP)
-        standby.start_gateway(options)
-        wait_until(lambda: queries_done(standby.address, job_id) == QUERIES)
-        wait_until(lambda: get(standby.address, job_id).state == jobs_pb2.JOB_STATE_SUCCEEDED)
+        await asyncio.to_thread(standby.start_gateway, options)
+        status = await waiting
+        assert status.state is JobState.SUCCEEDED
         assert find_errors(get(standby.address, job_id), QUERIES) == []
         leader.gateway.send_signal(signal.SIGCONT)
-        assert leader.gateway.wait(60) != 0
-        standby.wait_for_workers(1)
+        assert await asyncio.to_thread(leader.gateway.wait, 60) != 0
+        await asyncio.to_thread(standby.wait_for_workers, 1)
         assert leader.log("worker").read_text().count("registered with") == 2

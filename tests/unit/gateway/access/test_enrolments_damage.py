@@ -55,10 +55,14 @@ def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
     assert refused > FLIPS * 0.9
 
 
+async def nothing() -> None:
+    pass
+
+
 async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
     state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rules = WorkerRules(state)
+    rules = WorkerRules(state, nothing)
     rules.set_rows((Worker(id="*", worker_class="nx"),))
     token = EnrolmentStore(state).issue("", "", 1e12, 0.0)
     flip(state / FILE, 200)

@@ -18,9 +18,13 @@ ENROLLED = Worker(id="edge-*", worker_class="nx")
 CERTIFIED = Worker(id="*", certificate="spiffe://example.org/{class}/{id}")
 
 
+async def nothing() -> None:
+    pass
+
+
 @pytest.fixture
 async def rules(tmp_path: Path) -> AsyncIterator[WorkerRules]:
-    rules = WorkerRules(tmp_path, clock=lambda: NOW)
+    rules = WorkerRules(tmp_path, nothing, clock=lambda: NOW)
     yield rules
     await rules.close()
 
