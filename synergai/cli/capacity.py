@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -13,6 +14,9 @@ from synergai.cli.output import print_json, print_table
 from synergai.simulator.simulator_settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from synergai.client.cells import Cell
     from synergai.domain import WorkerClass
     from synergai.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from synergai.simulator.workload import Profile, Workload
@@ -30,14 +34,41 @@ def capacity(settings: CapacitySettings) -> None:
     cheapest one with --cost, otherwise the one with the fewest workers.
     """
     require("numpy")
-    from rich.console import Console
-
+    from synergai.client.cells import Cell, read_cells
     from synergai.profiles.files import load_dictionary
-    from synergai.simulator.capacity import plan
     from synergai.simulator.workload import Profile
 
-    profile = Profile(load_dictionary(settings.profile))
-    planner = _make_planner(settings, profile)
+    entries = list(load_dictionary(settings.profile))
+    cells = {"": Cell("")} if settings.cells is None else read_cells(settings.cells)
+    planned: dict[str, list[FleetOption]] = {}
+    for name in cells:
+        serves = partial(_is_of, cells, name)
+        profile = Profile(entry for entry in entries if serves(entry.engine))
+        planned[name] = options = _plan(_make_planner(settings, profile, serves))
+        if not settings.as_json:
+            if name:
+                typer.echo(f"# cell {name}")
+            columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
+            print_table(columns, [_row(option) for option in options])
+            _print_notes(settings, profile, options)
+    if settings.as_json:
+        records = {name: [_record(each) for each in options] for name, options in planned.items()}
+        print_json(records.get("", records))
+    if not all(planned.values()):
+        raise typer.Exit(1)
+
+
+def _is_of(cells: Mapping[str, Cell], name: str, engine: str) -> bool:
+    from synergai.client.cells import cell_of
+
+    return cell_of(cells, engine) == name
+
+
+def _plan(planner: CapacityPlanner) -> list[FleetOption]:
+    from rich.console import Console
+
+    from synergai.simulator.capacity import plan
+
     fleets = itertools.count(1)
     with Console(stderr=True).status("simulating fleets") as status:
 
@@ -45,15 +76,7 @@ def capacity(settings: CapacitySettings) -> None:
             status.update(f"simulating fleet {next(fleets)}: {_name(fleet)}")
 
         planner.on_fleet = show
-        options = plan(planner)
-    if settings.as_json:
-        print_json([_record(option) for option in options])
-    else:
-        columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
-        print_table(columns, [_row(option) for option in options])
-        _print_notes(settings, profile, options)
-    if not options:
-        raise typer.Exit(1)
+        return plan(planner)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -63,7 +86,9 @@ app.command(
 )(settings_command(CapacitySettings, capacity))
 
 
-def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlanner:
+def _make_planner(
+    settings: CapacitySettings, profile: Profile, serves: Callable[[str], bool]
+) -> CapacityPlanner:
     from synergai.errors import InvalidInput
     from synergai.simulator.capacity import CapacityPlanner
     from synergai.simulator.simulation import scheduling_settings
@@ -76,7 +101,7 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlann
             f"--cost lacks {', '.join(missing)}: it has to name each worker class of the profile"
         )
     usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
-    given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
+    given, count = arrivals_of(settings.arrivals, settings.jobs, usual, serves)
     options = {name: text for name, text in settings.predefined.items() if name in profile.classes}
     agnostic = settings.policy in PROFILE_AGNOSTIC
     seeds = parse_seeds(settings.seeds)

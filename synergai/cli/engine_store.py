@@ -75,7 +75,7 @@ def push(
 
     engine = packed_name(path) if name is None else name
     if version is None:
-        version = gateway.call(lambda client: first_version(client, engine))
+        version = gateway.call(lambda client: first_version(client, engine), engine)
     package = pack(path, engine, version)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -91,7 +91,7 @@ def push(
                 on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-        stored = gateway.call(run)
+        stored = gateway.call(run, engine)
     typer.echo(f"version {version} of {engine} is stored, digest {stored.digest}")
     if tuple(place or ()) and not stored.workers:
         typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
@@ -143,9 +143,7 @@ def place(
     place: Place = None,
 ) -> None:
     """Change which workers fetch a version; those that are no longer selected remove it."""
-    stored = gateway.call(
-        lambda client: client.place_engine(engine, version, place or ()),
-    )
+    stored = gateway.call(lambda client: client.place_engine(engine, version, place or ()), engine)
     typer.echo(f"version {version} of {engine} is placed on {_placement_text(stored)}")
 
 
@@ -157,7 +155,7 @@ def remove(
     version: Version,
 ) -> None:
     """Remove a version from the gateway's store, and from the workers that have fetched it."""
-    freed = gateway.call(lambda client: client.remove_engine(engine, version))
+    freed = gateway.call(lambda client: client.remove_engine(engine, version), engine)
     typer.echo(f"version {version} of {engine} is removed, which freed {decimal(freed)}")
 
 

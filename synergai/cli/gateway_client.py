@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, get_type_hints
 
+import typer
+
 from synergai.cli.options import Target, TlsCa, TokenFile
 from synergai.client.target import DEFAULT_TARGET
+from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,26 +22,88 @@ ResultT = TypeVar("ResultT")
 
 
 class GatewayAddress(NamedTuple):
-    """A gateway, as the options of a command name it."""
+    """A gateway, or the cells of a map, as the options of a command name them."""
 
     target: str
     tls_ca: Path | None = None
     token_file: Path | None = None
 
-    def call(self, operation: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Open a client, await `operation` with it and return its result."""
-        # Imported here to keep them out of `--help`.
+    def call(self, operation: Callable[[Client], Awaitable[ResultT]], engine: str = "") -> ResultT:
+        """Open a client, await `operation` with it and return its result.
+
+        Args:
+            engine: name of the engine that decides on the cell; empty if only one is meant.
+        """
+        # Imported here to keep it out of `--help`.
         import uvloop
 
+        from synergai.client.cells import cell_of, cells_of
+
+        cells = cells_of(self.target)
+        if engine and len(cells) > 1:
+            name = cell_of(cells, engine)
+            if not name:
+                raise InvalidInput(f"none of the cells {', '.join(cells)} serves {engine!r}")
+            cells = {name: cells[name]}
+        if len(cells) > 1:
+            raise InvalidInput(
+                f"--target names the cells {', '.join(cells)}, and this needs one: write "
+                f"{self.target}:{next(iter(cells))}"
+            )
+        [cell] = cells.values()
+        return uvloop.run(self._call(cell.gateways, operation))
+
+    def call_each(
+        self,
+        operation: Callable[[Client], Awaitable[ResultT]],
+        show: Callable[[ResultT], None],
+        *,
+        as_json: bool,
+    ) -> None:
+        """Like `call`, for every cell; print the results as JSON, or show them below its name.
+
+        Raises:
+            typer.Exit: a cell failed, which standard error says.
+        """
+        # As above.
+        import uvloop
+
+        from synergai.cli.output import print_json
+        from synergai.client.cells import cells_of
+
+        cells = cells_of(self.target)
+
+        async def run() -> list[ResultT | BaseException]:
+            calls = [self._call(cell.gateways, operation) for cell in cells.values()]
+            return await asyncio.gather(*calls, return_exceptions=len(cells) > 1)
+
+        results: dict[str, ResultT] = {}
+        for name, outcome in zip(cells, uvloop.run(run()), strict=True):
+            if isinstance(outcome, SynergaiError):
+                typer.echo(f"cell {name}: {outcome}", err=True)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                results[name] = outcome
+        if as_json:
+            print_json(results.get("", results))
+        else:
+            for name, result in results.items():
+                if name:
+                    typer.echo(f"# cell {name}")
+                show(result)
+        if len(results) < len(cells):
+            raise typer.Exit(1)
+
+    async def _call(
+        self, target: str, operation: Callable[[Client], Awaitable[ResultT]]
+    ) -> ResultT:
+        # As above.
         from synergai.client.client import Client
         from synergai.client.target import connection
 
-        async def run() -> ResultT:
-            credentials = connection(self.tls_ca, self.token_file)
-            async with Client(self.target, **credentials) as client:
-                return await operation(client)
-
-        return uvloop.run(run())
+        async with Client(target, **connection(self.tls_ca, self.token_file)) as client:
+            return await operation(client)
 
 
 _OPTIONS: Final = {

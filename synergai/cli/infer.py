@@ -137,7 +137,7 @@ def infer(
         )
         return description, result
 
-    description, result = gateway.call(query)
+    description, result = gateway.call(query, engine)
     if save is not None:
         _save(save, result.outputs)
     if as_json:

@@ -91,10 +91,10 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     states = [_parse_state(name) for name in state or ()]
-    jobs = gateway.call(lambda client: client.jobs(states, limit))
-    if as_json:
-        print_json(jobs)
-        return
+    gateway.call_each(lambda client: client.jobs(states, limit), _show_jobs, as_json=as_json)
+
+
+def _show_jobs(jobs: Sequence[JobStatus]) -> None:
     columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
     print_table(columns, map(_table_row, jobs))
     # Below, as a column of reasons would leave the others too little room.

@@ -18,7 +18,8 @@ Target = Annotated[
         envvar=TARGET_VARIABLE,
         show_envvar=True,
         show_default=True,
-        help="Address of the gateway.",
+        help="Address of the gateway, several with one database separated by commas, or @FILE "
+        "with a map of cells.",
     ),
 ]
 TlsCa = Annotated[

@@ -37,7 +37,7 @@ def load(
 
     Returns when the first worker is ready. An unloaded engine is put back in service.
     """
-    gateway.call(lambda client: client.load(engine))
+    gateway.call(lambda client: client.load(engine), engine)
     typer.echo(f"{engine} is loaded")
 
 
@@ -51,7 +51,7 @@ def unload(
 
     Work accepted before is completed. Model files are kept.
     """
-    gateway.call(lambda client: client.unload(engine))
+    gateway.call(lambda client: client.unload(engine), engine)
     typer.echo(f"{engine} is unloaded")
 
 
@@ -68,7 +68,7 @@ def forget(
     were replaced. An engine that no connected worker can run is no longer listed, until a
     worker offers it again or the gateway is sent a profile of it. Its profiles are kept.
     """
-    gateway.call(lambda client: client.forget(engine))
+    gateway.call(lambda client: client.forget(engine), engine)
     typer.echo(f"the description of {engine} is forgotten")
 
 
@@ -121,7 +121,7 @@ def rollout(
             return await client.pin(engine, pin)
         return await client.version_policy(engine)
 
-    policy = gateway.call(change)
+    policy = gateway.call(change, engine)
     if as_json:
         print_json(policy)
         return

@@ -178,7 +178,7 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    gateway.call(run_over_inputs if inputs else run_on_samples)
+    gateway.call(run_over_inputs if inputs else run_on_samples, engine)
 
 
 def _check_without_inputs(options: dict[str, object]) -> None:

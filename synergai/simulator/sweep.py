@@ -18,7 +18,7 @@ from synergai.simulator.simulator_settings import one_of, parse_seeds
 from synergai.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from synergai.simulator.simulation import Run
@@ -63,10 +63,20 @@ def make_workload(
 
 
 def arrivals_of(
-    path: Path | None, jobs: int | None, default: int
+    path: Path | None,
+    jobs: int | None,
+    default: int,
+    serves: Callable[[str], bool] = lambda _engine: True,
 ) -> tuple[tuple[Arrival, ...], int]:
-    """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
-    given = () if path is None else read_arrivals(path)
+    """Return the arrivals in a file, none without one, and the number of jobs to simulate.
+
+    Args:
+        serves: whether the jobs of an engine are simulated; they have to be some.
+    """
+    read = () if path is None else read_arrivals(path)
+    given = tuple(job for job in read if job.engine is None or serves(job.engine))
+    if read and not given:
+        raise InvalidInput(f"{path} has no job for one of the cells")
     count = jobs or len(given) or default
     if given and count > len(given):
         raise InvalidInput(f"{path} has only {len(given):,} jobs, not {count:,}")

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -212,6 +213,23 @@ def test_command_prints_the_least_fleets() -> None:
     options = json.loads(result.stdout)
     figures = {"fleet", "violations", "error", "sure", "joules_per_query", "cost_per_hour"}
     assert figures <= options[0].keys()
+
+
+def test_command_plans_each_cell_for_the_arrivals_of_its_engines(tmp_path: Path) -> None:
+    engines = Profile(load_dictionary(RECONSTRUCTED_PROFILE)).engines
+    cells, arrivals = tmp_path / "cells.toml", tmp_path / "arrivals.csv"
+    cells.write_text(f"[a]\ngateways = 'a:1'\nengines = ['{engines[0]}']\n[b]\ngateways = 'b:1'\n")
+    arguments = ["--violations", "90", "--json", "--cells", str(cells)]
+    arrivals.write_text("".join(["arrival_s,engine\n", *(f"{n},{engines[1]}\n" for n in range(3))]))
+    result = CliRunner().invoke(app, [*arguments, "--arrivals", str(arrivals)])
+    assert isinstance(result.exception, InvalidInput)
+    assert "has no job for one of the cells" in str(result.exception)
+    with arrivals.open("a") as file:
+        file.write(f"3,{engines[0]}\n")
+    result = CliRunner().invoke(app, [*arguments, "--arrivals", str(arrivals)])
+    assert result.exit_code == 0, result.output
+    planned = json.loads(result.stdout)
+    assert all(planned[cell][0]["fleet"] for cell in ("a", "b"))
 
 
 def test_command_refuses_costs_of_some_classes_only() -> None:
