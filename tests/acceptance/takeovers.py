@@ -2,9 +2,10 @@
 
     python tests/acceptance/takeovers.py --takeovers 200 --seed 1    # about half an hour
 
-Two gateways share a database of PostgreSQL and a state directory, and two agents know both.
-Clients submit jobs under idempotency keys, send requests, and upload inputs, run jobs over them and
-read the results. The database notes who writes in which epoch.
+Two gateways share a database of PostgreSQL and the folder of inputs and results, and two agents
+know both. Clients submit jobs under idempotency keys, also over an engine in stages, send requests,
+and upload inputs, run jobs over them and read the results. One is the SDK's, which knows both
+gateways. The database notes who writes in which epoch.
 
 A cut is between a gateway and the database: nothing passes in either direction for a while.
 """
@@ -30,6 +31,8 @@ from typing import Final, TypeVar
 
 import grpc
 
+import synergai
+from gateway.records.store import DIRECTORY
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.testing import LocalFleet
@@ -38,6 +41,8 @@ from synergai.zoo.build import build
 from tests.acceptance import crashes
 from tests.acceptance.scripts import verdict
 from tests.postgresql import PostgresqlServer, find_programs, running_server
+from tests.staged_engines import ENGINE as IN_STAGES
+from tests.staged_engines import all_stages, build_stages
 from tests.wires import Wire
 
 T = TypeVar("T")
@@ -93,13 +98,16 @@ class Member:
 
     def __init__(self, directory: Path, shared: Path, server: PostgresqlServer) -> None:
         self.fleet = LocalFleet(directory)
+        state = directory / "gateway"
+        state.mkdir(parents=True)
+        (state / DIRECTORY).symlink_to(shared)
         self.wire = Wire(server.address)
         url = server.url.replace(server.address, self.wire.address)
         self._options = [
             *("--listen", self.fleet.address),
             *("--hub", self.fleet.hub_address),
             *("--http", self.fleet.http_address),
-            *("--state", str(shared)),
+            *("--state", str(state)),
             *("--journal", url),
             *("--kept-jobs", "10000000"),
             *("--drain-s", "1"),
@@ -266,6 +274,16 @@ class Client:
             time.sleep(self.rng.uniform(0.0, 0.1))
 
 
+def wait_for_job(client: synergai.SyncClient, outcome: Outcome) -> None:
+    """Submit a job with the SDK and wait for its end, whichever gateway leads meanwhile."""
+    job = client.submit(ENGINE, queries=500)
+    outcome.jobs[job.id] = 500
+    status = job.wait()
+    if status.state is not synergai.JobState.SUCCEEDED:
+        outcome.errors.append(f"{job.id} has ended as {status.state.name}: {status.reason}")
+    outcome.counts["jobs waited for"] += 1
+
+
 def identity(value: int) -> oip.ModelInferRequest:
     """Return a request whose response is equal to its input."""
     request = oip.ModelInferRequest(model_name=ENGINE)
@@ -340,6 +358,8 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
     if programs is None:
         raise SystemExit("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
     build(ENGINE, directory / "models")
+    all_stages(build_stages(directory / "stages"), directory / "models")
+    (directory / "shared").mkdir()
     outcome, rng, ended = Outcome(), random.Random(seed), threading.Event()
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_server(programs))
@@ -370,14 +390,17 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
             .inputs[0]
         )
 
-        def submit(client: Client) -> None:
+        def submit(client: Client, engine: str) -> None:
             queries = client.rng.choice((1, 5, 50, 2000))
-            client.submit(jobs_pb2.JobSpec(engine=ENGINE, queries=queries))
+            client.submit(jobs_pb2.JobSpec(engine=engine, queries=queries))
             time.sleep(0.1)
 
+        sdk = stack.enter_context(synergai.SyncClient(",".join(addresses)))
+
         actions: list[Callable[[], object]] = [
-            lambda: submit(clients[0]),
-            lambda: submit(clients[1]),
+            lambda: submit(clients[0], ENGINE),
+            lambda: submit(clients[1], IN_STAGES),
+            lambda: wait_for_job(sdk, outcome),
             clients[2].run_upload,
             clients[3].run_upload,
             lambda: clients[4].infer(rng.randrange(1 << 23)),
