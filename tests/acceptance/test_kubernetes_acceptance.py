@@ -32,6 +32,7 @@ VALUES = {
     "fetched models": [*INSECURE, *group(models="")],
     "no agents": [*INSECURE, "agents.groups=null"],
     "storage class": [*INSECURE, "gateway.storage.className=fast"],
+    "two gateways": [*SECURE, "gateway.journalSecret=database", "gateway.dataClaim=shared"],
     "load balancer": [*SECURE, "gateway.serviceType=LoadBalancer"],
 }
 
