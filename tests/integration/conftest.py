@@ -4,7 +4,7 @@ With SYNERGAI_TEST_JOURNAL=postgresql, each gateway keeps its journal in a datab
 server that the tests start, unless the test says where.
 """
 
-import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +17,10 @@ from gateway.server import Gateway
 from synergai.testing import LocalFleet
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 
+_IN_POSTGRESQL = os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql"
+
 journal_in_a_file = pytest.mark.skipif(
-    os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql",
+    _IN_POSTGRESQL,
     reason="it is about a journal in a file of the state directory",
 )
 
@@ -32,18 +34,44 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         yield server
 
 
-@pytest.fixture(scope="session", autouse=os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql")
-def journals_in_postgresql(postgresql_server: PostgresqlServer) -> Iterator[None]:
+class Databases:
+    """A database for each state directory; those of tests that have ended are used again."""
+
+    def __init__(self, server: PostgresqlServer) -> None:
+        self._server = server
+        self._used: dict[Path, str] = {}
+        self._free: list[str] = []
+        self._names = map("journal_{}".format, itertools.count())
+
+    def of(self, state: Path) -> str:
+        """Return the URL of a directory's database."""
+        if state not in self._used:
+            self._used[state] = self._free.pop() if self._free else self._create()
+        return self._server.url_of(self._used[state])
+
+    def free(self, folder: Path) -> None:
+        """Clear the databases of the directories in a folder."""
+        for state in [each for each in self._used if each.is_relative_to(folder)]:
+            name = self._used.pop(state)
+            self._server.clear(name)
+            self._free.append(name)
+
+    def _create(self) -> str:
+        name = next(self._names)
+        self._server.execute(f"CREATE DATABASE {name}")
+        return name
+
+
+@pytest.fixture(autouse=_IN_POSTGRESQL)
+def _freed_databases(journals_in_postgresql: Databases, tmp_path: Path) -> Iterator[None]:
+    yield
+    journals_in_postgresql.free(tmp_path)
+
+
+@pytest.fixture(scope="session", autouse=_IN_POSTGRESQL)
+def journals_in_postgresql(postgresql_server: PostgresqlServer) -> Iterator[Databases]:
     """Give each state directory a database, also those of fixtures that several tests share."""
-    databases: dict[Path, str] = {}
-
-    def journal_of(state: Path) -> str:
-        if state not in databases:
-            name = "journal_" + hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
-            postgresql_server.execute(f"CREATE DATABASE {name}")
-            databases[state] = postgresql_server.url_of(name)
-        return databases[state]
-
+    databases = Databases(postgresql_server)
     started, created = LocalFleet.start_gateway, Gateway.__init__
 
     def start(
@@ -54,15 +82,15 @@ def journals_in_postgresql(postgresql_server: PostgresqlServer) -> Iterator[None
         models: Path | None = None,
     ) -> None:
         if "--journal" not in options:
-            options = ["--journal", journal_of(fleet.directory / "gateway"), *options]
+            options = ["--journal", databases.of(fleet.directory / "gateway"), *options]
         started(fleet, options, prefix, models=models)
 
     def create(gateway: Gateway, config: GatewaySettings) -> None:
         if not config.journal:
-            config = replace(config, journal=journal_of(config.state))
+            config = replace(config, journal=databases.of(config.state))
         created(gateway, config)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalFleet, "start_gateway", start)
         patch.setattr(Gateway, "__init__", create)
-        yield
+        yield databases

@@ -41,6 +41,9 @@ TESTED: Final = {
     *("Size", "Secure", "Back up", "Restore", "Upgrade"),
     *("Full volume", "Lost state", "Lost worker"),
     "Drained node",  # by the acceptance test of Kubernetes
+    # By test_database_guide.py:
+    *("Back up the database", "Return to a point in time"),
+    *("Add a synchronous standby", "Fail over"),
 }
 
 
