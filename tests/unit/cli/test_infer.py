@@ -85,7 +85,9 @@ def test_query_has_what_the_description_leaves_of_the_deadline(
             deadlines.append(deadline)
             return InferResult({"y": np.ones(1, np.float32)})
 
-    def call(_: GatewayAddress, query: Callable[[Client], Coroutine[Any, Any, object]]) -> object:
+    def call(
+        _: GatewayAddress, query: Callable[[Client], Coroutine[Any, Any, object]], _engine: str
+    ) -> object:
         return asyncio.run(query(Client()))
 
     monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
@@ -149,8 +151,8 @@ def test_deadline_that_passes_while_the_engine_is_described_is_a_missing_respons
             normalize_deadline(deadline)
             raise AssertionError
 
-    def call(*arguments: Any) -> Any:
-        return asyncio.run(arguments[-1](SlowGateway()))
+    def call(_: object, query: Any, _engine: str) -> Any:
+        return asyncio.run(query(SlowGateway()))
 
     monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
     ran = CliRunner().invoke(app, ["digits", "--input", "1", "--deadline", "50ms"])

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 from msgspec import structs
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from synergai.cli.capacity import app
 from synergai.domain import JobId, WorkerClass
@@ -217,16 +217,19 @@ def test_command_prints_the_least_fleets() -> None:
 
 def test_command_plans_each_cell_for_the_arrivals_of_its_engines(tmp_path: Path) -> None:
     engines = Profile(load_dictionary(RECONSTRUCTED_PROFILE)).engines
-    cells, arrivals = tmp_path / "cells.toml", tmp_path / "arrivals.csv"
+    cells = tmp_path / "cells.toml"
     cells.write_text(f"[a]\ngateways = 'a:1'\nengines = ['{engines[0]}']\n[b]\ngateways = 'b:1'\n")
-    arguments = ["--violations", "90", "--json", "--cells", str(cells)]
-    arrivals.write_text("".join(["arrival_s,engine\n", *(f"{n},{engines[1]}\n" for n in range(3))]))
-    result = CliRunner().invoke(app, [*arguments, "--arrivals", str(arrivals)])
+
+    def invoke(name: str, arrivals: list[str]) -> Result:
+        rows = (f"{number},{engine}\n" for number, engine in enumerate(arrivals))
+        (tmp_path / name).write_text("".join(["arrival_s,engine\n", *rows]))
+        arguments = ["--violations", "90", "--json", "--cells", str(cells)]
+        return CliRunner().invoke(app, [*arguments, "--arrivals", str(tmp_path / name)])
+
+    result = invoke("one.csv", [engines[1]] * 3)
     assert isinstance(result.exception, InvalidInput)
     assert "has no job for one of the cells" in str(result.exception)
-    with arrivals.open("a") as file:
-        file.write(f"3,{engines[0]}\n")
-    result = CliRunner().invoke(app, [*arguments, "--arrivals", str(arrivals)])
+    result = invoke("both.csv", [*engines[:2], engines[1]])
     assert result.exit_code == 0, result.output
     planned = json.loads(result.stdout)
     assert all(planned[cell][0]["fleet"] for cell in ("a", "b"))
