@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEASE_S: Final = 4.0
+LEASE_S: Final = 3.5
 """Silence after which the server ends the leader's session: longer than its loop ever pauses."""
 LOCK: Final = 0x53594E41
 """Number of the lock: "SYNA"."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 StandingBy: TypeAlias = Callable[[Callable[[], str]], AbstractAsyncContextManager[None]]
 
-_POLL_S: Final = 0.5
+_POLL_S: Final = 0.25
 """Interval at which a standby tries to lead."""
 _WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared only
 

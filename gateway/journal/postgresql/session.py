@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CONNECT_S: Final = 10.0
-_STATEMENT_S: Final = 8.0
+_STATEMENT_S: Final = 7.0
 """Time after which a statement has failed: a leader without its database lets its agents go."""
 _CLOSE_S: Final = 2.0
 

@@ -30,7 +30,7 @@ from gateway.journal.postgresql.requirements import check_encryption, check_serv
 from gateway.journal.postgresql.session import Session
 from gateway.journal.reserve import Space
 from gateway.server import Gateway
-from synergai.domain import JobId
+from synergai.domain import AssignmentId, JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError
 from synergai.runtime.clock import Clock, ClockReading
 from synergai.testing import LocalFleet, reserved_port
@@ -38,7 +38,7 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.test_full_disk import until_space
-from tests.unit.gateway.test_journal import a_record
+from tests.unit.gateway.test_journal import a_record, an_execution
 from tests.unit.gateway.test_journal_clock import FrozenClock
 from tests.wires import Wire
 
@@ -250,6 +250,29 @@ async def test_leader_that_is_cut_off_gives_up_its_session(
         with pytest.raises(JournalBroken):
             await journal.confirm()
         await journal.close()
+
+
+async def test_client_that_repeats_a_submission_whose_commit_was_not_answered_gets_the_same_job(
+    server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_STATEMENT_S", 0.3)
+    with Wire(server.address) as wire:
+        journal = await Journals(state, server.url.replace(server.address, wire.address)).open()
+        await journal.accept(a_record("a"))
+        wire.cut_answers_to(b"COMMIT")
+        outcomes = await asyncio.gather(
+            journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 2)),
+            journal.accept(a_record("b"), "key"),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in outcomes] == [JournalBroken, JournalBroken]
+        await journal.close()
+    journal = await Journals(state, server.url).open()
+    assert await journal.accept(a_record("c"), "key") == "b"
+    found = await journal.find_job(JobId("a"))
+    assert found is not None
+    assert found.executions == (an_execution(0, 2),)
+    await journal.close()
 
 
 async def test_silent_leader_is_replaced_by_another_gateway(
