@@ -4,7 +4,8 @@
 
 Each of the writers submits a job, with an idempotency key, once its last one is durable. Both
 databases are on the same disk, and PostgreSQL answers on loopback: over a network, each group of
-jobs waits for some round trips more. Rounds of both alternate; the table has medians.
+jobs waits for some round trips more. Rounds of both alternate; the tables have medians. In the
+second one, PostgreSQL waits for a standby on the same machine as well.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,7 @@ from gateway.journal.journal import Journal
 from gateway.journal.postgresql.leadership import Candidate
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.runtime.clock import Clock
-from tests.postgresql import find_programs, running_server
+from tests.postgresql import find_programs, running_server, synchronous_standby
 
 WRITERS: Final = (1, 64, 512)
 ROUNDS: Final = 5
@@ -50,13 +52,22 @@ async def measure(journal: Journal, writers: int, new_id: Callable[[], str]) -> 
     return len(waited) / (time.perf_counter() - begun), statistics.median(waited)
 
 
-async def run(url: str, directory: Path) -> None:
+async def run(url: str, directory: Path, standby: AbstractContextManager[None]) -> None:
     numbers = itertools.count()
     candidate = await asyncio.to_thread(Candidate, url, directory / "shared", Clock(), "")
     journals = {
         "SQLite": Journal(directory / "own"),
         "PostgreSQL": Journal(directory / "shared", store=await asyncio.to_thread(candidate.lead)),
     }
+    await compare(journals, numbers)
+    with standby:
+        print("with a synchronous standby")
+        await compare(journals, numbers)
+        for journal in journals.values():
+            await journal.close()
+
+
+async def compare(journals: Mapping[str, Journal], numbers: "itertools.count[int]") -> None:
     print(f"{'writers':>8}{'store':>12}{'jobs/s':>10}{'p50 ms':>10}{'ratio':>8}")
     for writers in WRITERS:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in journals}
@@ -68,8 +79,6 @@ async def run(url: str, directory: Path) -> None:
             wait_ms = 1e3 * statistics.median(wait for _, wait in each)
             ratio = rates[name] / rates["SQLite"]
             print(f"{writers:>8}{name:>12}{rates[name]:>10,.0f}{wait_ms:>10.2f}{ratio:>8.2f}")
-    for journal in journals.values():
-        await journal.close()
 
 
 def main() -> None:
@@ -77,7 +86,7 @@ def main() -> None:
     if programs is None:
         raise SystemExit("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
     with running_server(programs) as server, tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(server.url, Path(directory)))
+        asyncio.run(run(server.url, Path(directory), synchronous_standby(programs, server)))
 
 
 if __name__ == "__main__":

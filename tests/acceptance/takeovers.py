@@ -7,7 +7,11 @@ know both. Clients submit jobs under idempotency keys, also over an engine in st
 and upload inputs, run jobs over them and read the results. One is the SDK's, which knows both
 gateways. The database notes who writes in which epoch.
 
-A cut is between a gateway and the database: nothing passes in either direction for a while.
+A cut is between a gateway and the database: nothing passes in either direction for a while. A
+severed leader is in a network namespace whose only link is down: neither the database nor agents
+nor clients reach it. That kind needs root:
+
+    python tests/acceptance/takeovers.py --takeovers 20 --kinds sever
 """
 
 import argparse
@@ -40,6 +44,7 @@ from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance import crashes
 from tests.acceptance.scripts import verdict
+from tests.namespaces import Namespace, enter_namespace
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 from tests.staged_engines import ENGINE as IN_STAGES
 from tests.staged_engines import all_stages, build_stages
@@ -50,7 +55,8 @@ T = TypeVar("T")
 ENGINE: Final = "onnx_identity"
 AGENTS: Final = ("left", "right")
 KINDS: Final = ("kill", "stop", "cut")
-LIMITS_S: Final = {"kill": 3.0, "stop": 5.0, "cut": 5.0}
+SEVER: Final = "sever"
+LIMITS_S: Final = {"kill": 3.0, "stop": 5.0, "cut": 5.0, SEVER: 5.0}
 """Time in which the standby has to lead."""
 AGENTS_S: Final = 5.0
 """Further time in which both agents have to be registered."""
@@ -96,13 +102,29 @@ OUT_OF_ORDER: Final = (
 class Member:
     """One of the gateways."""
 
-    def __init__(self, directory: Path, shared: Path, server: PostgresqlServer) -> None:
-        self.fleet = LocalFleet(directory)
+    def __init__(
+        self,
+        directory: Path,
+        shared: Path,
+        server: PostgresqlServer,
+        namespace: Namespace | None = None,
+    ) -> None:
+        self.fleet = fleet = LocalFleet(directory)
+        self._prefix: list[str] = []
         state = directory / "gateway"
         state.mkdir(parents=True)
         (state / DIRECTORY).symlink_to(shared)
+        self.namespace = namespace
         self.wire = Wire(server.address)
-        url = server.url.replace(server.address, self.wire.address)
+        database = self.wire.address
+        if namespace is not None:
+            self._prefix = namespace.prefix
+            fleet.address, fleet.hub_address, fleet.http_address = (
+                address.replace("127.0.0.1", namespace.far)
+                for address in (fleet.address, fleet.hub_address, fleet.http_address)
+            )
+            database = f"{namespace.near}:{server.port}"
+        url = server.url.replace(server.address, database)
         self._options = [
             *("--listen", self.fleet.address),
             *("--hub", self.fleet.hub_address),
@@ -111,13 +133,15 @@ class Member:
             *("--journal", url),
             *("--kept-jobs", "10000000"),
             *("--drain-s", "1"),
+            *(() if namespace is None else ("--insecure",)),
         ]
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
         """Start the gateway."""
         with self.fleet.log("gateway").open("ab") as log:
-            command = [sys.executable, "-m", "synergai", "gateway", *self._options]
+            gateway = [sys.executable, "-m", "synergai", "gateway"]
+            command = [*self._prefix, *gateway, *self._options]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def stop(self) -> None:
@@ -135,9 +159,9 @@ class Member:
             return "leads" if " 200 " in answer.partition("\r\n")[0] else answer
         return ""
 
-    def wait_for(self, state: str) -> None:
-        """Wait until the gateway leads, or is a standby."""
-        wait(lambda: state in self.health(), f"{self.fleet.address} is no {state}")
+    def wait_for(self, state: str) -> float:
+        """Wait until the gateway leads, or is a standby; return the seconds."""
+        return wait(lambda: state in self.health(), f"{self.fleet.address} is no {state}")
 
     def workers(self) -> int:
         """Return the number of its registered workers."""
@@ -315,12 +339,16 @@ def take_over(leader: Member, standby: Member, kind: str, rng: random.Random) ->
             leader.process.send_signal(signal.SIGSTOP)
         case "cut":
             leader.wire.cut()
+        case "sever" if leader.namespace is not None:
+            leader.namespace.cut()
     led_s = wait(lambda: standby.health() == "leads", f"no takeover after a {kind}")
     agents_s = wait(lambda: standby.workers() == len(AGENTS), f"no agents after a {kind}")
     time.sleep(rng.uniform(0.0, 2.0))
     if kind == "stop":
         leader.process.send_signal(signal.SIGCONT)
     leader.wire.mend()
+    if leader.namespace is not None:
+        leader.namespace.mend()
     with contextlib.suppress(subprocess.TimeoutExpired):
         leader.process.wait(30)
     if leader.process.poll() is None:
@@ -363,7 +391,15 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
     outcome, rng, ended = Outcome(), random.Random(seed), threading.Event()
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_server(programs))
-        members = [Member(directory / name, directory / "shared", server) for name in "ab"]
+        namespaces: list[Namespace | None] = [None, None]
+        if SEVER in kinds:
+            server.listen_everywhere()
+            namespaces = [stack.enter_context(Namespace(number)) for number in range(2)]
+        shared = directory / "shared"
+        members = [
+            Member(directory / name, shared, server, namespace)
+            for name, namespace in zip("ab", namespaces, strict=True)
+        ]
         for member in members:
             stack.callback(member.stop)
         leader, standby = members
@@ -445,9 +481,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--takeovers", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kinds", nargs="+", choices=(*KINDS, SEVER), default=KINDS)
     parser.add_argument("--directory", type=Path, help="keep state and logs in this directory")
     options = parser.parse_args()
+    if SEVER in options.kinds:
+        enter_namespace()
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
         found = run(options.takeovers, options.seed, directory, options.kinds)
