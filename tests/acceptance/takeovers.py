@@ -426,16 +426,16 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
             .inputs[0]
         )
 
-        def submit(client: Client, engine: str) -> None:
-            queries = client.rng.choice((1, 5, 50, 2000))
-            client.submit(jobs_pb2.JobSpec(engine=engine, queries=queries))
+        def submit(client: Client, engine: str, *queries: int) -> None:
+            spec = jobs_pb2.JobSpec(engine=engine, queries=client.rng.choice(queries))
+            client.submit(spec)
             time.sleep(0.1)
 
         sdk = stack.enter_context(synergai.SyncClient(",".join(addresses)))
 
         actions: list[Callable[[], object]] = [
-            lambda: submit(clients[0], ENGINE),
-            lambda: submit(clients[1], IN_STAGES),
+            lambda: submit(clients[0], ENGINE, 1, 5, 50, 2000),
+            lambda: submit(clients[1], IN_STAGES, 1, 5, 50),
             lambda: wait_for_job(sdk, outcome),
             clients[2].run_upload,
             clients[3].run_upload,
