@@ -35,6 +35,7 @@ from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
+from gateway.journal.shared_state import SharedState
 from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.tracing import Tracing
@@ -45,7 +46,6 @@ from gateway.requests.inference import Inference
 from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.requests.staged import StagedRequests
 from gateway.servicers.inference_calls import InferenceCalls
-from gateway.shared_state import SharedState
 from gateway.store.files import open_files
 from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore

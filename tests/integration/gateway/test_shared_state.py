@@ -16,7 +16,7 @@ from gateway.cli import app
 from gateway.fleet.version_policy import PolicyFile, VersionPolicy
 from gateway.journal.copying import copy_journal
 from gateway.journal.files import check_leads
-from gateway.shared_state import SharedState
+from gateway.journal.shared_state import SharedState
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
