@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -57,7 +58,12 @@ def evaluation(settings: EvaluationSettings) -> None:
 
     made = _colophon("evaluation")
     study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
-    _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
+    report = evaluate(study, origin)
+    if settings.pipelines:
+        from profiler.reports.evaluation.pipelines import simulate_pipelines
+
+        report = replace(report, sections=(*report.sections, simulate_pipelines()))
+    _write(report, settings.output, as_json=settings.as_json)
 
 
 def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:

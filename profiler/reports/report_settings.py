@@ -63,6 +63,9 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
         str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
     ] = "0-29"
     bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
+    pipelines: Annotated[bool, "Add pipelines of stages, as of 'synergai simulate pipelines'."] = (
+        False
+    )
     recordings: Annotated[
         tuple[Path, ...], "Event logs of gateways, to report on these instead of simulations."
     ] = ()

@@ -90,17 +90,18 @@ def burst(settings: BurstSettings) -> None:
 
 
 def interference(settings: InterferenceSettings) -> None:
-    """Slow workers of a pipeline down, and compare who balances it.
+    """Slow workers or links of a pipeline down, and compare who balances it.
 
-    ResNet50 runs over four workers, which other work slows down now and then. ODIN, least-loaded
-    scheduling and our planning see the times of stages only; a clairvoyant knows what will come.
+    ResNet50 runs over four workers, which other work slows down now and then, or the links between
+    them. ODIN and least-loaded scheduling see the times of stages only, our planning those of hops
+    as well; a clairvoyant knows what will come.
     """
     require("numpy")
     from synergai.simulator.pipelines.interference import BALANCERS, compare, rows
     from synergai.simulator.simulator_settings import parse_seeds
 
     seeds = parse_seeds(settings.seeds)
-    results = _progress(compare(seeds), len(BALANCERS) * len(seeds))
+    results = _progress(compare(seeds, settings.slow), len(BALANCERS) * len(seeds))
     if settings.as_json:
         print_json(results)
         return

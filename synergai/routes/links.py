@@ -75,6 +75,14 @@ class Links:
             return {pair: self._links.get(pair, self._default)}
         return self.way(source, GATEWAY) | self.way(GATEWAY, target)
 
+    def slowed(self, factors: Mapping[tuple[str, str], float]) -> Links:
+        """Return the links while all on the way between some hosts take so many times as long."""
+        slower = dict(self._links)
+        for pair, factor in factors.items():
+            for each, link in self.way(*pair).items():
+                slower[each] = link._replace(bytes_per_s=link.bytes_per_s / factor)
+        return Links(slower, self._default)
+
     def hop(self, source: str, target: str, size_bytes: float) -> Hop:
         """Return the way of a tensor; it takes no time within a host."""
         hops = [link.hop(size_bytes) for link in self.way(source, target).values()]

@@ -1,9 +1,10 @@
-"""Who balances a pipeline while other work on the machines slows its workers down."""
+"""Who balances a pipeline while its workers or the links between them become slower."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
     from synergai.routes.planner import RoutePlanner, Search
 
+Part: TypeAlias = str | tuple[str, str]
+"""A worker, or a link by its pair of hosts."""
 THETA: Final = 0.1
 """Share by which the time of a stage has to change until the pipeline is balanced again."""
 IN_A_ROW: Final = 3
 """Queries in a row that have to show it, and queries of a trial."""
 LEAST_GAIN: Final = 0.02
 FORGET_S: Final = 2.0
-"""Time after which a slow worker that runs no stage is expected to be undisturbed again."""
+"""Time after which a slow part without queries is expected to be undisturbed again."""
 
 
 class Balancer(Protocol):
@@ -33,8 +36,8 @@ class Balancer(Protocol):
     def route(self, now: float) -> Route:
         """Return the route of a query that enters now."""
 
-    def seen(self, now: float, route: Route, stages: Sequence[float]) -> None:
-        """Take notice of the times of the stages of a query that ended now."""
+    def seen(self, now: float, route: Route, times: RouteTimes) -> None:
+        """Take notice of what the stages and hops of a query took that ended now."""
 
 
 class Fixed:
@@ -47,7 +50,7 @@ class Fixed:
         """Return the route."""
         return self._route
 
-    def seen(self, _now: float, _route: Route, _stages: Sequence[float]) -> None:
+    def seen(self, _now: float, _route: Route, _times: RouteTimes) -> None:
         """Ignore it."""
 
 
@@ -68,11 +71,11 @@ class Searching:
         """Return the route that is tried, or the best of the last search."""
         return self._route
 
-    def seen(self, _now: float, route: Route, stages: Sequence[float]) -> None:
+    def seen(self, _now: float, route: Route, times: RouteTimes) -> None:
         """Search if the times of a stage have changed, or answer the trial of a search."""
         if route != self._route:
             return
-        self._recent.append(stages)
+        self._recent.append(times.stages)
         if len(self._recent) < IN_A_ROW:
             return
         means = tuple(map(float, np.mean(self._recent, axis=0)))
@@ -104,37 +107,41 @@ class Searching:
 
 
 class Planning:
-    """Learns how slow each worker is from its stages, and plans anew when that has changed.
+    """Learns how slow workers and links are, and plans anew when that has changed.
 
-    A worker that runs no stage shows nothing, so its slow-down is forgotten after a while.
+    A part that a query does not pass shows nothing, so its slow-down is forgotten after a while.
     """
 
     def __init__(self, problem: RouteProblem) -> None:
         self._problem = problem
         self._route = best_route(problem, {})
-        self._factors: dict[str, float] = {}
-        self._recent: dict[str, deque[float]] = {}
-        self._idle_since: dict[str, float] = {}
+        self._factors: dict[Part, float] = {}
+        self._recent: dict[Part, deque[float]] = {}
+        self._idle_since: dict[Part, float] = {}
 
     def route(self, now: float) -> Route:
-        """Return the best route by what is known of the workers."""
-        forgotten = [name for name, since in self._idle_since.items() if now - since > FORGET_S]
-        for name in forgotten:
-            del self._idle_since[name], self._factors[name]
+        """Return the best route by what is known of the workers and links."""
+        forgotten = [part for part, since in self._idle_since.items() if now - since > FORGET_S]
+        for part in forgotten:
+            del self._idle_since[part], self._factors[part]
         if forgotten:
             self._plan(now)
         return self._route
 
-    def seen(self, now: float, route: Route, stages: Sequence[float]) -> None:
-        """Learn how slow the workers of the route are, and plan if that has changed."""
+    def seen(self, now: float, route: Route, times: RouteTimes) -> None:
+        """Learn how slow the parts of the route are, and plan if that has changed."""
         has_changed = False
-        undisturbed = self._problem.times(route).stages
-        for leg, taken_s, expected_s in zip(route.legs, stages, undisturbed, strict=True):
-            recent = self._recent.setdefault(leg.worker, deque(maxlen=IN_A_ROW))
+        undisturbed = self._problem.times(route)
+        taken = [*times.stages, *(hop.interval_s for hop in times.hops)]
+        expected = [*undisturbed.stages, *(hop.interval_s for hop in undisturbed.hops)]
+        for part, taken_s, expected_s in zip(self._parts(route), taken, expected, strict=True):
+            if not expected_s:  # within a host
+                continue
+            recent = self._recent.setdefault(part, deque(maxlen=IN_A_ROW))
             recent.append(taken_s / expected_s)
-            known = self._factors.get(leg.worker, 1.0)
+            known = self._factors.get(part, 1.0)
             if len(recent) == IN_A_ROW and min(abs(each / known - 1) for each in recent) > THETA:
-                self._factors[leg.worker] = sum(recent) / IN_A_ROW
+                self._factors[part] = sum(recent) / IN_A_ROW
                 has_changed = True
         if has_changed:
             self._plan(now)
@@ -145,22 +152,27 @@ class Planning:
         best = best_route(self._problem, self._factors)
         if seconds(problem, best) < (1 - LEAST_GAIN) * seconds(problem, self._route):
             self._route = best
-        used = {leg.worker for leg in self._route.legs}
+        used = set(self._parts(self._route))
         self._idle_since = {
-            name: self._idle_since.get(name, now) for name in self._factors if name not in used
+            part: self._idle_since.get(part, now) for part in self._factors if part not in used
         }
 
+    def _parts(self, route: Route) -> list[Part]:
+        """Return the workers of a route, and then its links."""
+        workers = [leg.worker for leg in route.legs]
+        return [*workers, *pairwise([self._problem.source, *workers, self._problem.source])]
 
-def best_route(problem: RouteProblem, factors: Mapping[str, float]) -> Route:
-    """Return the best route while some workers take `factors` times as long."""
+
+def best_route(problem: RouteProblem, factors: Mapping[Part, float]) -> Route:
+    """Return the best route while some parts take `factors` times as long."""
     route = optimal_route(slowed(problem, factors))
     if route is None:
         raise InternalError("no route over workers of unlimited memory")
     return route
 
 
-def slowed(problem: RouteProblem, factors: Mapping[str, float]) -> RouteProblem:
-    """Return the problem while some workers take `factors` times as long."""
+def slowed(problem: RouteProblem, factors: Mapping[Part, float]) -> RouteProblem:
+    """Return the problem while some parts take `factors` times as long."""
     workers = tuple(
         replace(
             worker,
@@ -171,4 +183,5 @@ def slowed(problem: RouteProblem, factors: Mapping[str, float]) -> RouteProblem:
         )
         for worker in problem.workers
     )
-    return replace(problem, workers=workers)
+    links = {part: factor for part, factor in factors.items() if isinstance(part, tuple)}
+    return replace(problem, workers=workers, links=problem.links.slowed(links))

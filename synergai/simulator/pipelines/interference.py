@@ -1,25 +1,30 @@
 """Interference on a running pipeline, after ODIN (Soomro et al., Euro-Par 2023), in virtual time.
 
-Other work slows workers down for a while. Whoever balances the pipeline sees the times of its
-stages only, and changes the route of the queries that enter later.
+Other work slows workers, or the links between them, down for a while. Whoever balances the
+pipeline sees what its stages and hops take only, and changes the route of the queries that enter
+later.
 """
 
 from __future__ import annotations
 
 import heapq
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise, permutations, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from synergai.domain import EngineName
-from synergai.routes.links import Link, Links
+from synergai.routes.links import Hop, Link, Links
 from synergai.routes.odin import LeastLoaded, Odin
-from synergai.routes.problem import Route, RouteProblem, RouteWorker
+from synergai.routes.problem import Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.simulator.pipelines.balancers import (
     Balancer,
     Fixed,
+    Part,
     Planning,
     Searching,
     best_route,
@@ -29,19 +34,24 @@ from synergai.simulator.pipelines.measured_chains import measured_chains
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from synergai.simulator.pipelines.interference_settings import Slow
+
 WORKERS: Final = 4
 NETWORK: Final = EngineName("onnx_resnet50_op11")
 SECONDS: Final = 60.0
 WINDOW: Final = 2 * WORKERS
 """Queries that may be in the pipeline at once."""
+LINK: Final = Link(1e9 / 8, 0.0005)
+MOST: Final = {"workers": 4.0, "links": 10.0}
+"""Highest factor of a slow-down."""
 LOAD: Final = 0.7
 """Rate of arrivals while latencies are measured, as a share of the rate without interference."""
 
 
 class Slowdown(NamedTuple):
-    """What a worker begins in an interval of time takes `factor` times as long."""
+    """What a worker or a link begins in an interval of time takes `factor` times as long."""
 
-    worker: str
+    part: Part
     begin_s: float
     end_s: float
     factor: float
@@ -56,14 +66,14 @@ class Clairvoyant:
 
     def route(self, now: float) -> Route:
         """Return the best route for the slow-downs of this moment."""
-        names = [worker.name for worker in self._problem.workers]
-        factors = tuple(factor(self._slowdowns, name, now) for name in names)
-        if factors not in self._known:
-            by_name = dict(zip(names, factors, strict=True))
-            self._known[factors] = best_route(self._problem, by_name)
-        return self._known[factors]
+        parts = dict.fromkeys(each.part for each in self._slowdowns)
+        factors = {part: factor(self._slowdowns, part, now) for part in parts}
+        known = tuple(factors.values())
+        if known not in self._known:
+            self._known[known] = best_route(self._problem, factors)
+        return self._known[known]
 
-    def seen(self, _now: float, _route: Route, _stages: Sequence[float]) -> None:
+    def seen(self, _now: float, _route: Route, _times: RouteTimes) -> None:
         """Ignore it."""
 
 
@@ -93,12 +103,18 @@ class InterferenceResult:
     latency_s: float
 
 
-def compare(seeds: Sequence[int]) -> Iterator[InterferenceResult]:
-    """Run each balancer through the same scenarios."""
-    problem = pipeline()
+def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[InterferenceResult]:
+    """Run each balancer through the same scenarios.
+
+    Args:
+        slow: what becomes slow.
+    """
+    problem = pipeline() if slow == "workers" else linked_pipeline()
+    names = [worker.name for worker in problem.workers]
+    parts: Sequence[Part] = names if slow == "workers" else list(permutations(names, 2))
     gap_s = problem.times(best_route(problem, {})).interval_s / LOAD
     for seed in seeds:
-        slowdowns = drawn_slowdowns(seed, [worker.name for worker in problem.workers])
+        slowdowns = drawn_slowdowns(seed, parts, MOST[slow])
         for name, balancer in BALANCERS.items():
             rate = len(latencies(problem, slowdowns, balancer(problem, slowdowns))) / SECONDS
             open_loop = latencies(problem, slowdowns, balancer(problem, slowdowns), gap_s)
@@ -138,23 +154,28 @@ def pipeline() -> RouteProblem:
     )
 
 
-def drawn_slowdowns(seed: int, workers: Sequence[str]) -> list[Slowdown]:
-    """Draw slow-downs by 1.3 to 4 for 1 to 10 s, one every 5 s on average."""
+def linked_pipeline() -> RouteProblem:
+    """Return the same network over workers with a link between each two of them."""
+    problem = pipeline()
+    pairs = permutations((worker.name for worker in problem.workers), 2)
+    return replace(problem, links=Links(dict.fromkeys(pairs, LINK), default=LINK))
+
+
+def drawn_slowdowns(seed: int, parts: Sequence[Part], most: float = 4.0) -> list[Slowdown]:
+    """Draw slow-downs by 1.3 to `most` for 1 to 10 s, one every 5 s on average."""
     generator = np.random.default_rng(seed)
     found, now = [], 0.0
     while (now := now + generator.exponential(5.0)) < SECONDS:
-        worker = workers[int(generator.integers(len(workers)))]
+        part = parts[int(generator.integers(len(parts)))]
         end_s = now + generator.uniform(1, 10)
-        found.append(Slowdown(worker, now, end_s, float(generator.uniform(1.3, 4))))
+        found.append(Slowdown(part, now, end_s, float(generator.uniform(1.3, most))))
     return found
 
 
-def factor(slowdowns: Sequence[Slowdown], worker: str, now: float) -> float:
-    """Return how slow a worker is; of several slow-downs at once, the worst counts."""
+def factor(slowdowns: Sequence[Slowdown], part: Part, now: float) -> float:
+    """Return how slow a worker or a link is; of several slow-downs at once, the worst counts."""
     factors = (
-        each.factor
-        for each in slowdowns
-        if each.worker == worker and each.begin_s <= now < each.end_s
+        each.factor for each in slowdowns if each.part == part and each.begin_s <= now < each.end_s
     )
     return max(factors, default=1.0)
 
@@ -162,29 +183,48 @@ def factor(slowdowns: Sequence[Slowdown], worker: str, now: float) -> float:
 def latencies(
     problem: RouteProblem, slowdowns: Sequence[Slowdown], balancer: Balancer, gap_s: float = 0.0
 ) -> list[float]:
-    """Return the time of each query that ended; a worker runs them in the order of their entry.
+    """Return the time of each query that ended.
 
-    Queries arrive at equal gaps. Without a gap, each one arrives as soon as it may enter.
+    Workers and links serve queries in the order in which these enter the pipeline. Queries arrive
+    at equal gaps. Without a gap, each one arrives as soon as it may enter.
     """
-    seconds = {worker.name: worker.seconds for worker in problem.workers}
-    free = dict.fromkeys(seconds, 0.0)
-    flying: list[tuple[float, int, Route, list[float]]] = []
+    free: dict[Part, float] = defaultdict(float)
+
+    def pass_through(part: Part, at: float, undisturbed_s: float) -> tuple[float, float]:
+        """Return how long a part is busy, and when it is done."""
+        begin = max(at, free[part])
+        busy_s = undisturbed_s * factor(slowdowns, part, begin)
+        free[part] = begin + busy_s
+        return busy_s, free[part]
+
+    flying: list[tuple[float, int, Route, RouteTimes]] = []
     taken: list[float] = []
     now, number = 0.0, 0
     while now < SECONDS:
         arrival = number * gap_s
         now = max(now, arrival)
         while flying and (flying[0][0] <= now or len(flying) == WINDOW):
-            end, _, route, stages = heapq.heappop(flying)
+            end, _, route, times = heapq.heappop(flying)
             now = max(now, end)
-            balancer.seen(end, route, stages)
-        route, stages, at = balancer.route(now), [], now
-        for worker, first, last in route.legs:
-            begin = max(at, free[worker])
-            stage_s = seconds[worker][first][last] * factor(slowdowns, worker, begin)
-            stages.append(stage_s)
-            at = free[worker] = begin + stage_s
+            balancer.seen(end, route, times)
+        route, at = balancer.route(now), now
+        undisturbed = problem.times(route)
+        workers = [leg.worker for leg in route.legs]
+        stages, hops = [], []
+        for link, worker, hop, stage_s in zip_longest(
+            pairwise([problem.source, *workers, problem.source]),
+            workers,
+            undisturbed.hops,
+            undisturbed.stages,
+        ):
+            busy_s, at = pass_through(link, at, hop.interval_s)
+            latency_s = hop.seconds - hop.interval_s
+            hops.append(Hop(busy_s + latency_s, busy_s))
+            at += latency_s
+            if worker is not None:
+                busy_s, at = pass_through(worker, at, stage_s)
+                stages.append(busy_s)
         taken.append(at - (arrival if gap_s else now))
-        heapq.heappush(flying, (at, number, route, stages))
+        heapq.heappush(flying, (at, number, route, RouteTimes(tuple(stages), tuple(hops))))
         number += 1
     return taken

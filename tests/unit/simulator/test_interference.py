@@ -6,7 +6,15 @@ import pytest
 
 from benchmarks.route_searches import equally_linked
 from synergai.routes.problem import Route, RouteProblem
-from synergai.simulator.pipelines.balancers import FORGET_S, IN_A_ROW, Fixed, Planning, best_route
+from synergai.simulator.pipelines.balancers import (
+    FORGET_S,
+    IN_A_ROW,
+    Fixed,
+    Part,
+    Planning,
+    best_route,
+    slowed,
+)
 from synergai.simulator.pipelines.interference import (
     BALANCERS,
     SECONDS,
@@ -14,6 +22,7 @@ from synergai.simulator.pipelines.interference import (
     compare,
     factor,
     latencies,
+    linked_pipeline,
     pipeline,
     rows,
 )
@@ -24,12 +33,13 @@ def problem() -> RouteProblem:
     return pipeline()
 
 
-def show(balancer: Planning, problem: RouteProblem, now: float, factors: dict[str, float]) -> Route:
-    """Let a balancer see some queries on its route while workers are slowed down."""
+def show(
+    balancer: Planning, problem: RouteProblem, now: float, factors: dict[Part, float]
+) -> Route:
+    """Let a balancer see some queries on its route while workers or links are slowed down."""
     for _ in range(IN_A_ROW):
         route = balancer.route(now)
-        stages = zip(route.legs, problem.times(route).stages, strict=True)
-        balancer.seen(now, route, [each * factors.get(leg.worker, 1.0) for leg, each in stages])
+        balancer.seen(now, route, slowed(problem, factors).times(route))
     return balancer.route(now)
 
 
@@ -78,6 +88,25 @@ def test_slow_worker_without_a_stage_is_used_again_after_a_while() -> None:
     assert balancer.route(1.0 + FORGET_S) == left
     again = balancer.route(1.1 + FORGET_S)
     assert slow in [leg.worker for leg in again.legs]
+
+
+def test_planning_avoids_a_slow_link() -> None:
+    problem = linked_pipeline()
+    balancer = Planning(problem)
+    first = balancer.route(0.0)
+    slow: dict[Part, float] = {(first.legs[0].worker, first.legs[1].worker): 50.0}
+    changed = show(balancer, problem, 1.0, slow)
+    assert changed == best_route(problem, slow)
+    assert problem.times(changed).interval_s < slowed(problem, slow).times(first).interval_s / 2
+
+
+def test_slow_link_delays_what_passes_it() -> None:
+    problem = linked_pipeline()
+    route = best_route(problem, {})
+    times = problem.times(route)
+    pair = (route.legs[0].worker, route.legs[1].worker)
+    taken = latencies(problem, [Slowdown(pair, 0, SECONDS + 1, 3.0)], Fixed(problem), 1.0)
+    assert taken == pytest.approx([times.latency_s + 2 * times.hops[1].interval_s] * len(taken))
 
 
 def test_planning_serves_nearly_what_a_clairvoyant_does() -> None:

@@ -1,0 +1,74 @@
+"""Tests of the figures of pipelines in the evaluation report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiler.reports.charts import Boxes, Dots
+from profiler.reports.drawing import write_png
+from profiler.reports.evaluation.pipelines import draw_burst, draw_interference, draw_streams
+from synergai.simulator.pipelines.burst import BurstResult
+from synergai.simulator.pipelines.comparison import StreamResult
+from synergai.simulator.pipelines.interference import InterferenceResult
+
+
+def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_scenario(
+    tmp_path: Path,
+) -> None:
+    rates = {"fixed": (5.0, 9.0), "clairvoyant": (10.0, 12.0)}
+    results = [
+        InterferenceResult(balancer=name, seed=seed, rate=rate, latency_s=0.1)
+        for name, each in rates.items()
+        for seed, rate in enumerate(each)
+    ]
+    figure = draw_interference({"workers": results, "links": results[1::2]})
+    workers, links = figure.panels
+    assert isinstance(workers, Boxes)
+    assert isinstance(links, Boxes)
+    fixed, clairvoyant = workers.boxes
+    assert fixed is not None
+    assert clairvoyant is not None
+    assert (workers.rows, fixed.low, fixed.high) == (("fixed", "clairvoyant"), 0.5, 0.75)
+    assert clairvoyant.low == clairvoyant.high == 1.0
+    assert len(figure.data.rows) == 6
+    assert write_png(figure, tmp_path).exists()
+
+
+def test_burst_has_one_box_per_placement(tmp_path: Path) -> None:
+    results = [
+        BurstResult(placement=placement, engine=engine, seed=0, rate=rate + engine)
+        for placement, rate in (("whole", 20.0), ("stages", 50.0))
+        for engine in range(2)
+    ]
+    figure = draw_burst(results)
+    (panel,) = figure.panels
+    assert isinstance(panel, Boxes)
+    assert [box.mean for box in panel.boxes if box] == [20.5, 50.5]
+    assert write_png(figure, tmp_path).exists()
+
+
+def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
+    results = [
+        StreamResult(
+            stream="small light",
+            slo=slo,
+            seed=0,
+            scheduler=scheduler,
+            queries=100,
+            violations=violations,
+            mean_s=0.2,
+            rate=5.0,
+            full=None,
+        )
+        for slo, violations in (("strict", 30), ("moderate", 20), ("relaxed", 10))
+        for scheduler in ("accordion", "malleable")
+    ]
+    figure = draw_streams(results)
+    violations = figure.panels[0]
+    assert isinstance(violations, Dots)
+    assert [(each.name, each.values) for each in violations.series] == [
+        ("strict", (30.0, 30.0)),
+        ("moderate", (20.0, 20.0)),
+        ("relaxed", (10.0, 10.0)),
+    ]
+    assert write_png(figure, tmp_path).exists()
