@@ -1,7 +1,7 @@
 """Planners of routes on drawn fleets: ``python -m benchmarks.routes [PART]...``.
 
 `exact` compares `optimal` with an enumeration of all routes, and `partition` with all divisions of
-the workers. `times` takes the time of both on larger fleets. `genetic` compares `genetic` with
+the workers. `times` takes the CPU time of both on larger fleets. `genetic` compares `genetic` with
 `optimal` there.
 """
 
@@ -116,12 +116,12 @@ def take_times() -> None:
         for planner, count in ((optimal_route, TIMED), (partition, TIMED // 4)):
             taken: list[float] = []
             for problem in drawn(cuts, workers, queries, count):
-                begin = time.perf_counter()
+                begin = time.thread_time()
                 planner(problem)
-                taken.append(1000 * (time.perf_counter() - begin))
+                taken.append(1000 * (time.thread_time() - begin))
             row += [f"{each:.1f}" for each in np.quantile(taken, [0.5, 0.99])]
         rows.append(row)
-    planners = [f"{name} {share} (ms)" for name in ("optimal", "partition") for share in SHARES]
+    planners = [f"{name} {share} (CPU ms)" for name in ("optimal", "partition") for share in SHARES]
     print(table(["cuts", "workers", "queries", *planners], rows))
 
 

@@ -74,12 +74,12 @@ def _shrink_donors(places: Places, query: BatchQuery) -> bool:
 
 
 def _least_width(places: Places, pipeline: Pipeline) -> int:
-    """Return the least width at which a pipeline still meets its deadline, else its own."""
-    at = places.boundary(pipeline)
+    """Return the least width at which a pipeline meets its deadline; 1 if it is late anyway."""
+    at, deadline = places.boundary(pipeline), pipeline.query.deadline
     for width in range(1, pipeline.width):
-        if pipeline.ends(at, width) <= pipeline.query.deadline:
+        if pipeline.ends(at, width) <= deadline:
             return width
-    return pipeline.width
+    return pipeline.width if pipeline.ends(places.now, pipeline.width) <= deadline else 1
 
 
 def _widen(places: Places) -> None:
