@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from profiler.background import DISTURBED_SHARE, BackgroundLoad
 from synergai.domain import Session
+from synergai.models.cutting.chain import planned_cuts
 from synergai.models.cutting.stages import split_engine
 from synergai.models.origins import EngineOrigins, agent_version
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
@@ -57,8 +58,8 @@ class StageSetting:
 
 
 def measured_cuts(cuts: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts to measure: every third seam, or every third cut without seams."""
-    seams = [cut for cut in cuts if cut.seam] or list(cuts)
+    """Return the cuts to measure: every third of those that plans consider."""
+    seams = planned_cuts(cuts)
     return seams[_SEAMS_PER_MEASURED // 2 :: _SEAMS_PER_MEASURED] or seams[:1]
 
 

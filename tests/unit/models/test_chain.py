@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profiler.stages import measured_cuts
 from synergai.models.cutting.chain import MAX_CUTS, planned_cuts
 from synergai.models.cutting.cuts import Cut
 
@@ -33,3 +34,11 @@ def test_each_share_of_the_work_keeps_its_smallest_tensor() -> None:
     planned = planned_cuts(cuts)
     assert [each.position for each in planned] == list(range(3, count, 10))
     assert len(planned) == MAX_CUTS
+
+
+def test_the_profiler_measures_every_third_cut_that_plans_have() -> None:
+    cuts = [cut(n, n / 5000) for n in range(1, 5000)]
+    measured = measured_cuts(cuts)
+    assert measured == planned_cuts(cuts)[1::3]
+    assert len(measured) == MAX_CUTS / 3
+    assert measured_cuts(cuts[:1]) == cuts[:1]

@@ -72,7 +72,7 @@ def test_planning_takes_segments_off_a_slow_worker_and_gives_them_back(
 ) -> None:
     balancer = Planning(problem)
     first = balancer.route(0.0)
-    slow = {first.legs[0].worker: 2.0}
+    slow: dict[Part, float] = {first.legs[0].worker: 2.0}
     changed = show(balancer, problem, 1.0, slow)
     assert changed == best_route(problem, slow) != first
     returned = show(balancer, problem, 2.0, {})
