@@ -10,6 +10,7 @@ Remove it together with `front`.
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
@@ -34,6 +35,8 @@ _RESPONSE_BYTES: Final = 64
 _HEADER: Final = 9
 _MAX_BLOCK: Final = 16384
 """Bytes of header fields that gRPC accepts at most."""
+_KNOWN_BYTES: Final = 128
+"""Largest block that is remembered as well-formed."""
 _DATA, _HEADERS, _CONTINUATION = 0x0, 0x1, 0x9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 
@@ -167,8 +170,18 @@ def _check_block(data: bytes, at: int, length: int) -> None:
             start += 1
         if flags & _PRIORITY:
             start += 5
-        block = data[start:end]
-        fields = at = 0
+    except IndexError:
+        raise InvalidInput("a malformed header block") from None
+    block = data[start:end]
+    if start > end:
+        raise InvalidInput("a malformed header block")
+    check = _check_known if len(block) <= _KNOWN_BYTES else _check_fields
+    check(block)
+
+
+def _check_fields(block: bytes) -> None:
+    fields = at = 0
+    try:
         while at < len(block):
             at = _skip_field(block, at)
             fields += 1
@@ -176,9 +189,12 @@ def _check_block(data: bytes, at: int, length: int) -> None:
                 raise InvalidInput(f"a call with more than {MAX_FIELDS} header fields")
     except IndexError:
         raise InvalidInput("a malformed header block") from None
-    # The last field must end here: it could hide the one that `NativeCalls` appends.
-    if start > end or at > len(block):
+    if at > len(block):  # the last field is incomplete
         raise InvalidInput("a malformed header block")
+
+
+# Clients repeat their blocks, most of which refer to the table of HPACK.
+_check_known: Final = lru_cache(maxsize=256)(_check_fields)
 
 
 def _skip_field(block: bytes, at: int) -> int:
