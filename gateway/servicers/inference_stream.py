@@ -68,7 +68,7 @@ class InferenceStream:
         self._peer = peer
         self._window = window
         self._end_on_error = end_on_error
-        self._running: set[PendingRequest] = set()
+        self._running: dict[object, PendingRequest] = {}
         self._by_id: dict[str, PendingRequest] = {}
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
@@ -131,15 +131,17 @@ class InferenceStream:
         except Exception:  # noqa: BLE001 - a bug hit by one message must not end the stream
             self._fail(request_id, rpc.log_internal_error("ModelStreamInfer"))
             return None
-        self._running.add(request)
+        # What the request keeps until it ends, here and below, must not keep the request: a cycle.
+        key = object()
+        self._running[key] = request
         self._by_id[request_id] = request
         engine = message.model_name
         expected = self._unread.expect(engine)
 
         def forget(response_bytes: int = 0) -> None:
             self._unread.received(engine, expected, response_bytes)
-            self._running.discard(request)
-            if self._by_id.get(request_id) is request:  # clients may repeat ids
+            ended = self._running.pop(key)
+            if self._by_id.get(request_id) is ended:  # clients may repeat ids
                 del self._by_id[request_id]
 
         def respond(answer: Buffer) -> None:
@@ -218,7 +220,7 @@ class InferenceStream:
         """Cancel all requests, because the client is gone."""
         self._unread.close()
         self.responses.close()
-        for request in list(self._running):
+        for request in list(self._running.values()):
             request.abandon()
 
     def _disconnect(self, error: SynergaiError) -> None:

@@ -1,13 +1,15 @@
 """A stream of inference requests, with responses in order of completion."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from gateway.requests.inference import Request
 from gateway.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
 from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
@@ -18,6 +20,7 @@ from synergai.protocol.peer import Peer
 from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.unread import UnreadResponses
+from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
 
@@ -215,3 +218,30 @@ async def test_response_is_written_at_once_while_the_handler_waits_for_one() -> 
         streaming.calls.requests[1].complete()
         await settle()
         assert await handler == written[1]
+
+
+class HarnessCalls(FakeCalls):
+    """Calls that start requests of a gateway."""
+
+    def __init__(self, harness: GatewayHarness) -> None:
+        self._harness = harness
+
+    def begin(self, *_: object) -> Any:
+        return self._harness.begin_request()
+
+
+async def test_answered_request_leaves_no_garbage(harness: GatewayHarness) -> None:
+    worker, streaming = harness.add_worker(), Streaming(window=4)
+    streaming.stream._calls = cast("InferenceCalls", HarnessCalls(harness))
+    gc.collect()
+    gc.disable()
+    try:
+        async with streaming.reading(requests("a")):
+            [assignment] = harness.assignments(worker)
+            response = oip.ModelInferResponse(id="a").SerializeToString()
+            harness.complete(worker, assignment, [response], done=1)
+            del assignment
+            assert len(await streaming.sent()) == 1
+            assert not any(isinstance(each, Request) for each in gc.get_objects())
+    finally:
+        gc.enable()
