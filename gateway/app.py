@@ -368,7 +368,7 @@ class App:
         self.calls = InferenceCalls(
             inference,
             self.held,
-            StagedRequests(inference, self.admission, self.catalogue.alternatives),
+            StagedRequests(inference, self.versions, self.admission),
             self.versions,
             self.admission,
             self.metrics,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.known_engines import KnownEngines
 from gateway.fleet.offers import EngineOffers
-from gateway.fleet.stages import EngineInStages, complete_chain
+from gateway.fleet.stages import EngineInStages, complete_chain, early_stages
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -83,6 +83,7 @@ class Catalogue:
         # By engine that was asked for, until one of its stages changes.
         self._chains: dict[EngineName, tuple[Engine, ...]] = {}
         self._alternatives: dict[EngineName, list[tuple[Engine, ...]]] = {}
+        self._early: dict[EngineName, tuple[Engine, ...]] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
@@ -108,6 +109,32 @@ class Catalogue:
     def chain(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
         return () if engine in self._usable else self._chain_of(engine)
+
+    @property
+    def has_any_stages(self) -> bool:
+        """Whether a worker has had a stage of any engine."""
+        return bool(self._stages)
+
+    def open_chains(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
+        """Return the chains of stages that queries of an engine may take; see `alternatives`.
+
+        There are none while it is unloaded, is being inspected or has a fault.
+        """
+        closed = engine not in self._usable and self._offers_of(engine)
+        return () if closed or engine in self._unloaded else self.alternatives(engine)
+
+    def early_stages(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the first stages of an engine as far as each of them has an early exit."""
+        if engine not in self._stages or engine in self._unloaded:
+            return ()
+        if engine not in self._early:
+            serving = map(self._in_service.get, sorted(self._stages[engine]))
+            self._early[engine] = early_stages(each for each in serving if each is not None)
+        return self._early[engine]
+
+    def whole(self, engine: EngineName) -> Engine | None:
+        """Return an engine if a connected worker can run it whole."""
+        return self._usable.get(engine)
 
     def alternatives(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
         """Return the chains of stages that make up an engine, those with the fewest stages first.
@@ -405,6 +432,7 @@ class Catalogue:
         engine = engine_of_stage(stage)
         self._chains.pop(engine, None)
         self._alternatives.pop(engine, None)
+        self._early.pop(engine, None)
 
     def _chain_of(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages in service that make up an engine; empty if some lack."""

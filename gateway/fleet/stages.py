@@ -28,7 +28,8 @@ class EngineInStages(EngineUnusable):
     def __init__(self, engine: str, stages: tuple[Engine, ...]) -> None:
         super().__init__(
             f"engine {engine!r} runs in {len(stages)} stages, in requests and in submitted jobs "
-            "without variant or min_accuracy; for others, a worker needs the whole engine"
+            "without variant or a min_accuracy that the stages do not reach; for others, a worker "
+            "needs the whole engine"
         )
         self.stages = stages
 
@@ -44,6 +45,22 @@ def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
         models[stage.stage_of, stage.stage_end].append(stage)
     chains = [_chain(parts, end) for (_, end), parts in sorted(models.items())]
     return min(filter(None, chains), key=len, default=())
+
+
+def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
+    """Return the most stages with early exits of one model that follow each other from its inputs.
+
+    Args:
+        stages: as of `complete_chain`.
+    """
+    found: dict[tuple[str, int], tuple[Engine, ...]] = {}
+    for stage in sorted(stages, key=lambda stage: stage_places(stage.name)):
+        model = stage.stage_of, stage.stage_end
+        chain = found.get(model, ())
+        end = stage_places(chain[-1].name)[1] if chain else 0
+        if stage.exit is not None and stage_places(stage.name)[0] == end:
+            found[model] = (*chain, stage)
+    return max(found.values(), key=len, default=())
 
 
 def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:

@@ -3,7 +3,8 @@
 Each stage is a job of its own in the scheduling core. A query is ready in a stage once the stage
 before has answered it, so that no worker waits for another one. Few queries are on their way at a
 time. Their tensors are in memory only: queries that are not recorded run again after a restart.
-Workers with a peer port hold their outputs, which the worker of the next stage pulls from them.
+Workers with a peer port hold their outputs, which the worker of the next stage pulls from them. A
+query that leaves its engine at an early exit is recorded in its turn, like one behind all stages.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 
 from gateway.dispatch.job_handler import JobHandler
 from gateway.fleet.stages import tensor_bytes
+from gateway.fleet.ways import Way
 from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES, read_inputs
 from gateway.jobs.suspects import Suspects
@@ -31,11 +33,11 @@ from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
 from synergai.errors import InternalError, InvalidInput
-from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol.job_inputs import input_of, sample_input, split_input
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
-from synergai.protocol.validation import CORRECT, LABEL
+from synergai.protocol.stages import as_inputs, has_left, of_stage, parse_stage_response
+from synergai.protocol.validation import CORRECT, EXIT, LABEL, STAY
 from synergai.runtime.tasks import TaskBag
 from synergai.scheduling.events import QueriesReady
 from synergai.scheduling.state.ranges import Ranges
@@ -46,10 +48,11 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.chains import Chains
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.ways import Ways
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
     from gateway.records.log import RecordLog
     from synergai.domain import Configuration, Engine, Job, JobSpec
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
@@ -76,6 +79,7 @@ class StagedRuns:
     def __init__(
         self,
         dispatcher: Dispatcher,
+        ways: Ways,
         chains: Chains,
         clock: Clock,
         epoch: int,
@@ -83,15 +87,30 @@ class StagedRuns:
     ) -> None:
         self.dispatcher = dispatcher
         self.clock = clock
+        self.ways = ways
         self.room = TensorRoom(memory_bytes)
         self._chains = chains
         self._ids = count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS))
 
-    def chain(self, spec: JobSpec) -> tuple[Engine, ...]:
-        """Return the stages that a job runs in now; empty if its engine runs whole."""
-        if spec.variant or spec.min_accuracy:  # which stages do not have
-            return ()
-        return self._chains.of_jobs(spec.engine_version)
+    def way(self, spec: JobSpec) -> Way | None:
+        """Return the way of a job's queries now; None if its engine runs whole, or not at all.
+
+        One with exits follows from the fleet alone, so that a job does not change it with each
+        query.
+        """
+        if spec.variant:  # which stages do not have
+            return None
+        engine, floor = spec.engine_version, spec.min_accuracy
+        if not self.ways.has_exits(engine):
+            chain = () if floor else self._chains.of_jobs(engine)
+            return Way(chain) if chain else None
+        try:
+            way = self.ways.find(engine, floor, _inspected_s, _calibrated)
+        except InvalidInput:
+            return None
+        # Nothing can be asked of the exit of the first stage by an input that its worker reads.
+        is_free = way is None or not spec.upload_id or way.asks(0) != STAY
+        return way if is_free else None
 
     def reason(self, spec: JobSpec) -> str:
         """Return why a job runs in its stages; empty if there was no choice."""
@@ -108,6 +127,7 @@ class _Query:
 
     Attributes:
         client: the request of the client, without its tensors.
+        inputs: serialised ``Input`` of the client, if the query may begin again with it.
         data: serialised ``Input`` of the stage that it waits for.
         pull: its tensors, if a worker holds them; `data` lacks them.
         room_bytes: room that it has.
@@ -118,6 +138,7 @@ class _Query:
     index: int
     name: str
     client: ModelInferRequest
+    inputs: bytes
     data: bytes
     room_bytes: int
     repeats: int = 0
@@ -143,7 +164,8 @@ class _Stage(JobHandler):
     ) -> None:
         self.line = line
         self.place = place
-        self.holds_outputs = place + 1 < len(run.chain)
+        self.way = run.way
+        self.holds_outputs = place + 1 < len(self.way.engines)
         self.engine = engine
         self.job = job
         self.workers: dict[WorkerId, None] = {}
@@ -244,7 +266,7 @@ class StagedRun:
     def __init__(
         self,
         runs: StagedRuns,
-        chain: tuple[Engine, ...],
+        way: Way,
         job: Job,
         done: Sequence[tuple[int, int]],
         log: RecordLog | None,
@@ -254,7 +276,7 @@ class StagedRun:
         on_dispatched: Callable[[Assignment, float], None],
         on_ended: Callable[[JobState, str, Fault, float], None],
     ) -> None:
-        self.chain = chain
+        self.way = way
         self.on_dispatched = on_dispatched
         self._record_results = record
         self._on_ended = on_ended
@@ -272,9 +294,12 @@ class StagedRun:
         self._under_way = 0
         self._room_bytes = 0
         self._sized = False  # until a query has been in all stages
-        self._largest_bytes = max(tensor_bytes(stage.outputs) for stage in chain)
+        self._largest_bytes = max(tensor_bytes(stage.outputs) for stage in way.engines)
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
+        name, version = split_version(way.whole.name)
+        # Fields that are appended to a message replace those before them.
+        self._name = ModelInferResponse(model_name=name, model_version=version).SerializeToString()
         self._recording: RecordedExecution | None = None
         self._recording_id = AssignmentId(0)
         self._recorded_at = 0.0
@@ -290,9 +315,9 @@ class StagedRun:
         self._submit()
         self._tasks.start(self._feed())
 
-    def use(self, chain: tuple[Engine, ...]) -> None:
-        """Let queries that have not begun run in another chain; the others go on in theirs."""
-        self.chain = chain
+    def use(self, way: Way) -> None:
+        """Let queries that have not begun take another way; the others go on in theirs."""
+        self.way = way
         self._former.append(self._stages)
         self._stages = self._new_line()
         self._submit()
@@ -324,14 +349,20 @@ class StagedRun:
             self._on_ended(state, reason, fault, self._clock.now())
 
     def expected_completion(self, now: float) -> float | None:
-        """Return when the last stage is expected to complete; None if that is unknown."""
-        expected = [
-            self.dispatcher.expected_completion(stage.job.id, now)
-            for stage in self._stages
-            if not stage.ended
-        ]
-        known = [each for each in expected if each is not None]
-        return max(known, default=None) if len(known) == len(expected) else None
+        """Return when the last stage is expected to complete; None if that is unknown.
+
+        Each one is expected to get the queries that have not left before.
+        """
+        last, share = now, 1.0
+        for place, stage in enumerate(self._stages):
+            if not stage.ended:
+                at = self.dispatcher.expected_completion(stage.job.id, now)
+                if at is None:
+                    return None
+                last = max(last, now + share * (at - now))
+            if self.way.may_leave(place):
+                share *= 1 - self._runs.ways.rates.rate(stage.engine)
+        return last
 
     def answered(
         self,
@@ -341,7 +372,7 @@ class StagedRun:
     ) -> None:
         """Pass queries on to the stage behind, with outputs as inputs, or record their results."""
         behind = stage.line[stage.place + 1 :]
-        passed = []
+        passed, left = [], False
         for query, response, error in answers:
             if error and self._log is None:
                 self.fail(f"stage {stage.engine.name!r} failed at a sample: {error}")
@@ -350,7 +381,13 @@ class StagedRun:
                 if error or not behind:
                     self._finish(stage, query, response, error)
                     continue
-                query.data = self._input_of(stage, query, response)
+                held = query.pull is not None
+                message, contents = parse_stage_response(stage.engine, response, held=held)
+                if self._leaves(stage, message):
+                    self._finish(stage, query, b"".join((response, self._name)), "")
+                    left = True
+                    continue
+                query.data = self._input_of(stage, query, message, contents)
             except InternalError as malformed:
                 self.fail(str(malformed))
                 return
@@ -359,7 +396,7 @@ class StagedRun:
             passed.append(query)
         if passed:
             behind[0].add(passed)
-        if len(behind) <= 1 and not self._sized:
+        if (left or len(behind) <= 1) and not self._sized:
             self._sized = True
             self._moved.set()
         self._record(stage.line, configuration)
@@ -386,10 +423,10 @@ class StagedRun:
             self._unreadable(error)
             return
         first = self._new_query(query.index, data, query.room_bytes)
-        query.data, query.client = first.data, first.client
+        query.data, query.client, query.inputs = first.data, first.client, first.inputs
         stage = self._stages[0]
         if stage.added + self._pending.total >= stage.job.queries:
-            self.use(self.chain)  # its jobs have room for each query once
+            self.use(self.way)  # its jobs have room for each query once
         self._stages[0].add([query])
 
     def recorded(self, queries: int, room_bytes: int) -> None:
@@ -408,7 +445,7 @@ class StagedRun:
         line: list[_Stage] = []
         line += (
             _Stage(self, line, place, engine, self._job_of(engine, next(self._numbers)))
-            for place, engine in enumerate(self.chain)
+            for place, engine in enumerate(self.way.engines)
         )
         return line
 
@@ -432,6 +469,7 @@ class StagedRun:
             id=JobId(f"{self._job.id}.{number}"),
             client_id=self._job.id,  # so that it is explained under the id of the job
             engine=stage.name,
+            min_accuracy=0.0 if stage.stage_of else self._job.min_accuracy,
             queries=self._left,
             with_tensors=True,
         )
@@ -490,20 +528,30 @@ class StagedRun:
         """Return a query; its worker reports what is wrong with it."""
         self._largest_bytes = max(self._largest_bytes, len(data))
         name, client = "", ModelInferRequest()
+        inputs = data if self.way.begins_again(len(self._stages) - 1) else b""
         try:
             found = split_input(data)
             name = found.name
             if found.request is not None:
                 header = self._decoder.decode(found.request)
                 client = header.message
-                if client.outputs:  # they are those of the last stage
-                    first = ModelInferRequest()
-                    first.CopyFrom(client)
-                    first.ClearField("outputs")
-                    data = input_of(first, header.raw)
+                data = self._first_input(data, header)
         except (DecodeError, InvalidInput):
             pass
-        return _Query(index, name, client, data, room_bytes)
+        return _Query(index, name, client, inputs, data, room_bytes)
+
+    def _first_input(self, data: bytes, header: RequestHeader) -> bytes:
+        """Return the input of the first stage for a request of the client."""
+        answers, asked = self.way.engines[0].exit is not None, self.way.asks(0)
+        if not asked and (answers or not header.message.outputs):
+            return data
+        message = ModelInferRequest()
+        message.CopyFrom(header.message)
+        if asked:
+            message.parameters[EXIT].string_param = asked
+        if not answers:
+            message.ClearField("outputs")  # they are those of the last stage
+        return input_of(message, header.raw)
 
     def _give(self, size: int) -> None:
         self._room_bytes -= size
@@ -511,16 +559,33 @@ class StagedRun:
 
     # --- between stages ---------------------------------------------------------------------
 
-    def _input_of(self, stage: _Stage, query: _Query, response: Buffer) -> bytes:
+    def _leaves(self, stage: _Stage, message: ModelInferResponse) -> bool:
+        """Return whether a query has left the engine behind a stage, and learn from it."""
+        left = has_left(message)
+        if stage.way.may_leave(stage.place):
+            self._runs.ways.rates.observe(stage.engine, left=left)
+        return left
+
+    def _input_of(
+        self,
+        stage: _Stage,
+        query: _Query,
+        message: ModelInferResponse,
+        contents: Sequence[Buffer],
+    ) -> bytes:
         """Return the input of the stage behind one that has answered."""
-        behind = stage.line[stage.place + 1]
+        place = stage.place + 1
+        behind = stage.line[place]
         is_last = behind is stage.line[-1]
-        held = query.pull is not None
-        message, contents = parse_stage_response(stage.engine, response, held=held)
         if LABEL in message.parameters:
             query.client = ModelInferRequest(parameters={LABEL: message.parameters[LABEL]})
+        if stage.way.begins_again(place):
+            self.drop(query)
+            return query.inputs
         outputs = as_inputs(message, contents)
-        request = of_stage(outputs, query.client, behind.engine, is_last=is_last)
+        request = of_stage(
+            outputs, query.client, behind.engine, is_last=is_last, asked=stage.way.asks(place)
+        )
         if is_last:  # the response is that of the whole engine
             request.message.model_name, _ = split_version(engine_of_stage(behind.engine.name))
         return input_of(request.message, request.raw)
@@ -553,7 +618,7 @@ class StagedRun:
         """Record adjacent queries, as one range with those before as long as the route is equal."""
         now = self._clock.now()
         new = RecordedExecution(
-            worker_id=WorkerId(" ".join(",".join(stage.workers) for stage in line)),
+            worker_id=WorkerId(" ".join(",".join(each.workers) for each in line if each.workers)),
             configuration=configuration,
             first=done[0].index,
             count=len(done),
@@ -572,3 +637,11 @@ class StagedRun:
         results = [query.result for query in done if query.result is not None]
         room_bytes = sum(query.room_bytes for query in done)
         self._record_results(queries, self._recording, results, room_bytes)
+
+
+def _inspected_s(engine: Engine) -> float:
+    return engine.query_s
+
+
+def _calibrated(stage: Engine) -> float:
+    return 0.0 if stage.exit is None else stage.exit.rate

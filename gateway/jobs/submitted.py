@@ -83,7 +83,9 @@ class SubmittedJobs:
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
-        self._staged_runs = StagedRuns(dispatcher, chains, clock, journal.epoch, STAGE_BYTES)
+        self._staged_runs = StagedRuns(
+            dispatcher, versions.ways, chains, clock, journal.epoch, STAGE_BYTES
+        )
         chains.queries_left = self._queries_left
         chains.on_changed = versions.on_chain_changed = self._chain_changed
         self._tasks = TaskBag()
@@ -296,15 +298,16 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         catalogue, engine = self._versions.catalogue, spec.engine_version
-        chain = self._staged_runs.chain(spec)
+        way = self._staged_runs.way(spec)
         try:
             catalogue.check_known(engine)
         except EngineInStages:
-            if not chain:
+            if way is None:
                 raise
-            engine = chain[0].name
-        for stage in chain:
-            catalogue.check_known(stage.name)
+        if way is not None:
+            for stage in way.engines:
+                catalogue.check_known(stage.name)
+            engine = way.engines[0].name
         if not spec.upload_id:
             catalogue.check_samples(engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:

@@ -185,11 +185,11 @@ class SubmittedJob(JobHandler):
         record = self.tracker.record
         job = scheduler_job(record, self.tracker.clock)
         done = tuple((each.first, each.stop) for each in record.executions)
-        if chain := self._staged_runs.chain(record.spec):
+        if (way := self._staged_runs.way(record.spec)) is not None:
             log = None if self.feed is None else self.feed.data.inputs.log
             self.staged = StagedRun(
                 self._staged_runs,
-                chain,
+                way,
                 job,
                 done,
                 log,
@@ -224,26 +224,24 @@ class SubmittedJob(JobHandler):
     @property
     def runs_as_due(self) -> bool:
         """Whether it runs whole, or in the stages that its engine runs in now, if it runs."""
-        chain = () if self.staged is None else self.staged.chain
-        return self.phase is not Phase.RUNNING or chain == self._staged_runs.chain(
-            self.tracker.spec
-        )
+        way = None if self.staged is None else self.staged.way
+        return self.phase is not Phase.RUNNING or way == self._staged_runs.way(self.tracker.spec)
 
     def change_stages(self, usable: Collection[Engine]) -> bool:
         """Go on in the stages that its engine runs in now, if it can; return whether it does.
 
         Queries on their way end in the stages in which they began, which have to be usable.
         """
-        chain = self._staged_runs.chain(self.tracker.spec)
+        way = self._staged_runs.way(self.tracker.spec)
         run = self.staged
-        if run is None or not chain or not all(each in usable for each in run.engines):
+        if run is None or way is None or not all(each in usable for each in run.engines):
             return False
-        run.use(chain)
+        run.use(way)
         self._show_stages(run)
         return True
 
     def _show_stages(self, run: StagedRun) -> None:
-        self.tracker.stages = tuple(stage.name for stage in run.chain)
+        self.tracker.stages = tuple(each.name for each in run.way.engines)
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""

@@ -2,18 +2,17 @@
 
 The outputs of a stage are the inputs of the next one. A stage may run on any worker that has it, so
 it is scheduled, retried and accounted for like any other engine. Workers with a peer port hold
-their outputs, which the worker of the next stage pulls from them.
+their outputs, which the worker of the next stage pulls from them. A query may leave its engine at
+an early exit, see `gateway.fleet.ways`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.roles import Role
-from gateway.fleet.stages import whole_engine
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
@@ -21,18 +20,20 @@ from synergai.errors import Overloaded, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
-from synergai.protocol.stages import as_inputs, of_stage, parse_stage_response
-from synergai.protocol.validation import check_header
+from synergai.protocol.stages import as_inputs, has_left, of_stage, parse_stage_response
+from synergai.protocol.validation import DROP, LEAVE, check_header
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.ways import Way
     from gateway.fleet.worker import HeldTensors
     from gateway.requests.inference import Inference, RequestId
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import Engine
     from synergai.oip.inference_pb2 import InferParameter
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
@@ -44,15 +45,11 @@ _TIMINGS: Final = "synergai_timings"
 class StagedRequests:
     """Runs requests stage by stage."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        admission: Admission,
-        alternatives: Callable[[EngineName], Sequence[tuple[Engine, ...]]],
-    ) -> None:
+    def __init__(self, inference: Inference, versions: Versions, admission: Admission) -> None:
         self._inference = inference
+        self._versions = versions
         self._admission = admission
-        self._alternatives = alternatives
+        self._rates = versions.ways.rates
 
     def begin(
         self,
@@ -61,54 +58,64 @@ class StagedRequests:
         budget_s: float | None,
         tenant: str,
         request_id: RequestId,
-        stages: tuple[Engine, ...],
-    ) -> HeldRequest:
-        """Accept a request for the engine that some stages make up; see `Inference.begin`."""
-        message, engine = raw.parsed.message, whole_engine(stages)
-        stages = self._fastest(engine.name) or stages
+    ) -> HeldRequest | None:
+        """Accept a request for an engine that runs in stages; see `Inference.begin`.
+
+        Return None if it is to run whole, or cannot run at all.
+        """
+        message, catalogue = raw.parsed.message, self._versions.catalogue
+        if not catalogue.has_any_stages or "." in message.model_version:
+            return None
+        try:
+            engine = self._versions.resolve(message.model_name, message.model_version, message.id)
+        except SynergaiError:
+            return None
+        if not catalogue.has_stages(engine):
+            return None
         options = parse_options(message.parameters)
         if options.timeout_s is not None:
             budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
-        tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=engine.name)
+        tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=message.model_name)
         try:
-            check_header(raw.parsed, engine)
-            self._check_feasible(engine, stages, budget_s)
+            way = self._versions.ways.find(
+                engine, options.min_accuracy, self._seconds, self._rates.rate
+            )
+            if way is None:
+                return None
+            check_header(raw.parsed, way.whole)
+            if options.min_accuracy and not way.engines[-1].stage_of:
+                self._versions.check_floor(engine, options.min_accuracy, "")
+            self._check_feasible(way, budget_s)
             # Until its end, so that a gateway which is stopping waits for all of its stages.
             self._admission.acquire(0)
         except SynergaiError as error:
-            self._inference.count_rejected(engine.name, tenant, error)
+            self._inference.count_rejected(engine, tenant, error)
             raise
-        request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, stages))
+        request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, way))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
-    def _fastest(self, engine: EngineName) -> tuple[Engine, ...]:
-        """Return the chain that is expected to answer first, with its queues and loads."""
-        chains = self._alternatives(engine)
-        if len(chains) < 2:
-            return ()
-        times = {
-            stage.name: self._inference.expected_answer_s(stage.name)
-            for stage in chain.from_iterable(chains)
-        }
-        known = {name: seconds for name, seconds in times.items() if seconds is not None}
-        return min(
-            chains, key=lambda stages: sum(known.get(stage.name, math.inf) for stage in stages)
-        )
-
-    def _check_feasible(
-        self, engine: Engine, stages: Sequence[Engine], budget_s: float | None
-    ) -> None:
-        expected_s = self._expected_s(stages)
-        if budget_s is not None and expected_s > budget_s:
+    def _check_feasible(self, way: Way, budget_s: float | None) -> None:
+        if budget_s is None:
+            return
+        expected_s = self._least_s(way)
+        if expected_s > budget_s:
             raise Overloaded(
-                f"a response of engine {engine.name!r} would take about {expected_s:.2g} s now, "
+                f"a response of engine {way.whole.name!r} would take about {expected_s:.2g} s now, "
                 f"but the deadline is in {budget_s:.2g} s: allow more time, or try later"
             )
 
-    def _expected_s(self, stages: Sequence[Engine]) -> float:
-        """Return the time that some stages would take now, as far as it is known."""
-        return sum(self._inference.expected_answer_s(stage.name) or 0.0 for stage in stages)
+    def _least_s(self, way: Way) -> float:
+        """Return the expected time of a request, which leaves at the first exit in need."""
+        exits = (place for place in range(len(way.engines)) if way.may_leave(place))
+        if not way.floor and (first := next(exits, None)) is not None:
+            return sum(map(self._seconds, way.engines[: first + 1]))
+        return way.seconds(self._seconds, self._rates.rate)
+
+    def _seconds(self, engine: Engine) -> float:
+        """Return the time that an engine would take now; as inspected, if no more is known."""
+        expected_s = self._inference.expected_answer_s(engine.name)
+        return engine.query_s if expected_s is None else expected_s
 
     async def _run(
         self,
@@ -117,58 +124,61 @@ class StagedRequests:
         budget_s: float | None,
         tenant: str,
         request_id: RequestId,
-        stages: tuple[Engine, ...],
+        way: Way,
     ) -> Buffer:
-        """Run all stages, and return the last response as that of the whole engine."""
+        """Run the engines of a way, and return the last response as that of the whole engine."""
         loop = asyncio.get_running_loop()
-        begun, engine = loop.time(), whole_engine(stages).name
+        begun, engine = loop.time(), way.whole.name
+        steps = [_Step(raw.parsed)]
         try:
-            response, timings = await self._run_stages(
-                caller, raw, budget_s, tenant, request_id, stages
-            )
+            response = await self._run_steps(caller, raw, budget_s, tenant, request_id, way, steps)
         except SynergaiError as error:
             error.request_id = request_id.job
-            self._inference.count_staged(engine, error, loop.time() - begun)
+            if way.engines[len(steps) - 1].stage_of:  # else, the whole engine has counted it
+                self._inference.count_staged(engine, error, loop.time() - begun)
             raise
-        self._inference.count_staged(engine, None, loop.time() - begun)
+        whole = ModelInferResponse()
+        if way.engines[len(steps) - 1].stage_of:
+            self._inference.count_staged(engine, None, loop.time() - begun)
+            whole.model_name, whole.model_version = split_version(engine)
         if _TIMINGS in raw.parsed.message.parameters:
+            timings = [step.timings for step in steps[:-1]]
             timings.append(ModelInferResponse.FromString(bytes(response)).parameters)
-        name, version = split_version(engine)
-        whole = ModelInferResponse(
-            model_name=name, model_version=version, parameters=join_timings(timings)
-        )
+            for name, parameter in join_timings(timings).items():
+                whole.parameters[name].CopyFrom(parameter)
         # Fields that are appended to a message replace those before them.
         return b"".join((response, whole.SerializeToString()))
 
-    async def _run_stages(
+    async def _run_steps(
         self,
         caller: Caller,
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
         request_id: RequestId,
-        stages: tuple[Engine, ...],
-    ) -> tuple[Buffer, list[Mapping[str, InferParameter]]]:
-        """Return the response of the last stage, and the timings of those before it."""
+        way: Way,
+        steps: list[_Step],
+    ) -> Buffer:
+        """Return the response of the engine that answers, to which the last step belongs."""
         loop = asyncio.get_running_loop()
         begun, client = loop.time(), raw.parsed.message
-        inputs: list[tuple[RequestHeader, HeldTensors | None]] = [(raw.parsed, None)]
-        timings: list[Mapping[str, InferParameter]] = []
         runs = losses = 0
         try:
             while True:
-                place = len(inputs) - 1
-                stage, behind, (header, pull) = stages[place], stages[place + 1 :], inputs[place]
-                header = of_stage(header, client, stage, is_last=not behind)
+                place, step = len(steps) - 1, steps[-1]
+                stage, is_last = way.engines[place], place + 1 == len(way.engines)
+                left_s = None if budget_s is None else budget_s - (loop.time() - begun)
+                asked, stage_s = self._share(way, place, left_s)
+                header = of_stage(step.header, client, stage, is_last=is_last, asked=asked)
                 request = self._inference.begin(
                     caller,
                     RawRequest(serialise_request(header.message, header.raw), header),
-                    self._budget_s(budget_s, loop.time() - begun, behind),
+                    stage_s,
                     tenant,
                     request_id._replace(job=self._inference.new_id()) if runs else request_id,
                     charged=runs > 0,
-                    pull=pull,
-                    holds_outputs=bool(behind),
+                    pull=step.pull,
+                    holds_outputs=not is_last and asked not in (LEAVE, DROP),
                 )
                 runs += 1
                 try:
@@ -180,26 +190,54 @@ class StagedRequests:
                     losses += 1
                     if losses > MOST_REPEATS:
                         raise
-                    inputs.pop()  # so that the stage before runs again
-                    timings.pop()
+                    steps.pop()  # so that the stage before runs again
                     continue
-                if not behind:
-                    return response, timings
+                if is_last:
+                    return response
                 held = request.held
                 message, contents = parse_stage_response(stage, response, held=held is not None)
-                inputs.append((as_inputs(message, contents), held))
-                timings.append(message.parameters)
+                if way.may_leave(place) and asked != LEAVE:
+                    self._rates.observe(stage, left=has_left(message))
+                if has_left(message):
+                    return response
+                step.timings = message.parameters
+                if way.begins_again(place + 1):
+                    steps.append(_Step(raw.parsed))
+                else:
+                    steps.append(_Step(as_inputs(message, contents), held))
         finally:
-            for _, held in inputs:
-                if held is not None:
-                    self._inference.drop(held)
+            for step in steps:
+                if step.pull is not None:
+                    self._inference.drop(step.pull)
 
-    def _budget_s(
-        self, budget_s: float | None, elapsed_s: float, behind: Sequence[Engine]
-    ) -> float | None:
-        """Return the time for a stage: what those behind it leave, if that is anything."""
-        if budget_s is None:
-            return None
-        remaining_s = budget_s - elapsed_s
-        later_s = self._expected_s(behind)
-        return remaining_s - later_s if later_s < remaining_s else remaining_s
+    def _share(self, way: Way, place: int, left_s: float | None) -> tuple[str, float | None]:
+        """Return what to ask of the exit of a stage, and the time for it.
+
+        That is what the engines behind it are expected to leave, if that is anything. A query that
+        cannot be in time there leaves here, unless it has a floor.
+        """
+        asked = way.asks(place)
+        if left_s is None:
+            return asked, None
+        stage_s = self._seconds(way.engines[place])
+        if way.may_leave(place) and not way.floor:
+            later_s = way.seconds(self._seconds, self._rates.rate, place + 1)
+            if stage_s + later_s > left_s:
+                return LEAVE, left_s
+        later_s = way.seconds(self._seconds, self._rates.rate, place) - stage_s
+        return asked, left_s - later_s if later_s < left_s else left_s
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """The run of one engine of a way.
+
+    Attributes:
+        header: its inputs.
+        pull: their tensors, if a worker holds them.
+        timings: parameters of its response.
+    """
+
+    header: RequestHeader
+    pull: HeldTensors | None = None
+    timings: Mapping[str, InferParameter] = field(default_factory=dict)

@@ -156,14 +156,11 @@ class InferenceCalls:
                 owner = Owner(caller.tenant, peer().user)
                 tensors = SharedTensors(self._regions, owner, raw)
                 raw = tensors.request
+            call = caller, raw, budget_s, tenant, request_id
             try:
-                request = self._inference.begin(caller, raw, budget_s, tenant, request_id)
+                request = self._staged.begin(*call) or self._inference.begin(*call)
             except EnginePending:
-                request = self._held.hold(caller, raw, budget_s, tenant, request_id)
-            except EngineInStages as staged:
-                request = self._staged.begin(
-                    caller, raw, budget_s, tenant, request_id, staged.stages
-                )
+                request = self._held.hold(*call)
         except SynergaiError as error:
             error.request_id = request_id.job
             if request_id.trace is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import request_parts, split_response
+from synergai.protocol.validation import EXIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ class HeldTensors:
         if size < LEAST_BYTES or self.used_bytes + size > self._limit_bytes:
             return None
         rest, contents = split_response(response)
-        if not contents:
+        if not contents or EXIT.encode() in rest:  # it is the answer of the engine
             return None
         token = secrets.token_hex(TOKEN_BYTES)
         parts = request_parts(ModelInferRequest(), contents)

@@ -67,8 +67,8 @@ class Dispatcher:
 class WholeEngines:
     """No engine runs in stages."""
 
-    def chain(self, _spec: object) -> tuple[()]:
-        return ()
+    def way(self, _spec: object) -> None:
+        return None
 
 
 class Phases:

@@ -7,18 +7,22 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.admission import Admission
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
 from gateway.fleet.worker import HeldTensors
 from gateway.requests.inference import Inference, RequestId
 from gateway.requests.staged import MOST_REPEATS, StagedRequests
-from synergai.domain import Engine, JobId, TensorSpec, WorkerId
-from synergai.errors import InternalError, Overloaded, TensorsLost, Unavailable
+from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
+from synergai.errors import InternalError, InvalidInput, Overloaded, TensorsLost, Unavailable
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.arrays import build_request
 from synergai.protocol.request_codec import RequestDecoder, serialise_response
 from synergai.protocol.rpc import RawRequest
+from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
 from synergai.runtime.clock import Clock
 from synergai.versions import stage_name
 from tests.waiting import turns
@@ -62,10 +66,12 @@ class Begun:
     def abandon(self) -> None:
         self.abandoned = True
 
-    def answer(self, tensor: str) -> None:
-        """Answer with a tensor, the content of the input."""
+    def answer(self, tensor: str, left_at: str = "") -> None:
+        """Answer with a tensor, the content of the input; maybe at an exit."""
         output = ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
         response = ModelInferResponse(model_name="stage", outputs=[output])
+        if left_at:
+            response.parameters[EXIT].string_param = left_at
         self.result.set_result(serialise_response(response, self.contents))
 
     def hold(self, tensor: str, token: str) -> None:
@@ -82,13 +88,14 @@ class FakeInference:
     def __init__(self) -> None:
         self.begun: list[Begun] = []
         self.counted: list[tuple[str, object]] = []
+        self.seconds: dict[str, float] = {}
         self.dropped: list[str] = []
 
     def new_id(self) -> JobId:
         return JobId(f"new-{len(self.begun)}")
 
-    def expected_answer_s(self, _engine: str) -> float:
-        return 1.0
+    def expected_answer_s(self, engine: str) -> float:
+        return self.seconds.get(engine, 1.0)
 
     def count_rejected(self, engine: str, _tenant: str, error: Exception) -> None:
         self.counted.append((engine, type(error)))
@@ -118,20 +125,26 @@ class FakeInference:
 
 
 class Harness:
-    def __init__(self) -> None:
+    def __init__(self, *engines: Engine) -> None:
         self.inference = FakeInference()
         self.admission = Admission(2, 1 << 20, Clock())
-        self.chains = [STAGES]
+        catalogue = Catalogue()
+        for number, engine in enumerate(engines or STAGES):
+            catalogue.update(WorkerId(f"worker-{number}"), engine)
+        self.versions = Versions(catalogue)
         self.staged = StagedRequests(
-            cast("Inference", self.inference), self.admission, lambda _: self.chains
+            cast("Inference", self.inference), self.versions, self.admission
         )
 
-    def begin(self, budget_s: float | None = None) -> asyncio.Future[Any]:
-        data = build_request("net", {"t0": DATA}, outputs=["t9"]).SerializeToString()
+    def begin(self, budget_s: float | None = None, **parameters: str) -> asyncio.Future[Any]:
+        request = build_request("net", {"t0": DATA}, outputs=["t9"], parameters=parameters)
+        data = request.SerializeToString()
         raw = RawRequest(data, RequestDecoder().decode(data))
         ids = RequestId(JobId("first"), "mine")
-        self.request = self.staged.begin(UNRESTRICTED, raw, budget_s, "", ids, STAGES)
-        return self.request.result
+        begun = self.staged.begin(UNRESTRICTED, raw, budget_s, "", ids)
+        assert begun is not None
+        self.request = begun
+        return begun.result
 
 
 @pytest.fixture
@@ -258,3 +271,95 @@ async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness
     with pytest.raises(InternalError, match=r"stage 'net.s0-4' is malformed"):
         await result
     assert harness.inference.counted == [("net", InternalError)]
+
+
+# --- early exits ----------------------------------------------------------------------------
+
+EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.75, accuracy=0.95, whole_accuracy=0.96)
+EARLY = replace(
+    STAGES[0], exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *STAGES[0].outputs)
+)
+WHOLE = replace(stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
+
+
+def asked(begun: Begun) -> str:
+    parameters = begun.message.parameters
+    return parameters[EXIT].string_param if EXIT in parameters else ""
+
+
+async def test_query_that_leaves_at_an_exit_is_answered_there() -> None:
+    harness = Harness(EARLY, STAGES[1])
+    result = harness.begin()
+    await turns()
+    [first] = harness.inference.begun
+    assert (asked(first), list(map(str, first.message.outputs))) == ("", ['name: "t9"\n'])
+    first.answer("t9", left_at="t4")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert (response.model_name, response.outputs[0].name) == ("net", "t9")
+    assert response.parameters[EXIT].string_param == "t4"
+    assert response.raw_output_contents[0] == DATA.tobytes()
+    assert harness.inference.counted == [("net", None)]
+    assert harness.versions.ways.rates.rate(EARLY) > 0.75
+
+
+async def test_query_that_stays_goes_on_with_the_tensor() -> None:
+    harness = Harness(EARLY, STAGES[1])
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].answer("t4")
+    await turns()
+    harness.inference.begun[1].answer("t9")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert EXIT not in response.parameters
+    assert harness.versions.ways.rates.rate(EARLY) < 0.75
+
+
+async def test_query_that_stays_begins_again_where_the_engine_is_whole() -> None:
+    harness = Harness(EARLY, WHOLE)
+    harness.inference.seconds["net"] = 3.0
+    result = harness.begin(10.0, synergai_min_accuracy="0.9")
+    await turns()
+    [first] = harness.inference.begun
+    assert (asked(first), first.holds_outputs) == (DROP, False)
+    assert "synergai_min_accuracy" not in first.message.parameters
+    assert first.budget_s == pytest.approx(10 - 0.25 * 3, abs=0.2)
+    first.result.set_result(serialise_response(ModelInferResponse(), []))
+    await turns()
+    _, second = harness.inference.begun
+    assert second.message.model_name == "net"
+    assert [each.name for each in second.message.inputs] == ["t0"]
+    assert second.message.parameters["synergai_min_accuracy"].string_param == "0.9"
+    second.answer("t9")
+    await result
+    assert not harness.inference.counted  # the whole engine has counted the request itself
+
+
+async def test_later_stages_count_for_the_share_that_gets_there() -> None:
+    """With a floor, so that a query does not just leave at its deadline."""
+    harness = Harness(EARLY, STAGES[1])
+    harness.begin(1.3, synergai_min_accuracy="0.9")
+    await turns()
+    assert harness.inference.begun[0].budget_s == pytest.approx(1.3 - 0.25, abs=0.2)
+    with pytest.raises(Overloaded, match=r"would take about 1.2 s now"):
+        harness.begin(1.2, synergai_min_accuracy="0.9")
+
+
+async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
+    harness = Harness(EARLY, STAGES[1])
+    harness.begin(1.1)
+    await turns()
+    assert asked(harness.inference.begun[0]) == LEAVE
+    harness.inference.begun[0].answer("t9", left_at="t4")
+    await harness.request.result
+    assert harness.versions.ways.rates.rate(EARLY) == 0.75
+    with pytest.raises(Overloaded, match=r"would take about 1 s now"):
+        harness.begin(0.9)
+
+
+async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> None:
+    harness = Harness(EARLY, STAGES[1])
+    harness.begin(synergai_min_accuracy="0.955")
+    await turns()
+    assert asked(harness.inference.begun[0]) == STAY
+    with pytest.raises(InvalidInput, match=r"does not reach an accuracy of 0\.97"):
+        harness.begin(synergai_min_accuracy="0.97")

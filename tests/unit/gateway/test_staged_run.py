@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.worker import (
@@ -22,13 +24,13 @@ from gateway.fleet.worker import (
 from gateway.jobs import staged_run
 from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES
 from gateway.journal.journal import Journal
-from synergai.domain import Engine, EngineName, JobSpec, JobState, TensorSpec
+from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable
 from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.job_inputs import split_input
 from synergai.protocol.request_codec import parse_header, serialise_response
-from synergai.protocol.validation import SAMPLE
+from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
 from synergai.versions import stage_name
@@ -63,9 +65,9 @@ def response(tensor: str) -> bytes:
 class Stages:
     """A gateway with a worker for each stage."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, head: Engine = HEAD, tail: Engine = TAIL) -> None:
         self.gateway = GatewayHarness(journal)
-        self.head, self.tail = self.add("head", HEAD), self.add("tail", TAIL)
+        self.head, self.tail = self.add("head", head), self.add("tail", tail)
         self.stopped: Counter[int] = Counter()
 
     def add(self, name: str, engine: Engine) -> ConnectedWorker:
@@ -103,14 +105,20 @@ class Stages:
         return await self.gateway.jobs.get(UNRESTRICTED, job.id)
 
 
-@pytest.fixture
-async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
-    journal = Journal(tmp_path)
-    stages = Stages(journal)
+@asynccontextmanager
+async def running(folder: Path, head: Engine = HEAD, tail: Engine = TAIL) -> AsyncIterator[Stages]:
+    journal = Journal(folder)
+    stages = Stages(journal, head, tail)
     yield stages
     stages.gateway.dispatcher.close()
     await stages.gateway.jobs.close()
     await journal.close()
+
+
+@pytest.fixture
+async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
+    async with running(tmp_path) as stages:
+        yield stages
 
 
 async def test_each_stage_gets_the_outputs_of_the_one_before(stages: Stages) -> None:
@@ -285,3 +293,68 @@ async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
         stages.answer(stages.tail, assignment, "t9")
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2 * FIRST_QUERIES)
+
+
+# --- early exits ----------------------------------------------------------------------------
+
+EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.5, accuracy=0.95, whole_accuracy=0.96)
+EARLY = replace(
+    HEAD, exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *HEAD.outputs), query_s=0.1
+)
+WHOLE = replace(
+    stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64, samples=5, query_s=1.0
+)
+
+
+def left(*, correct: bool = True) -> bytes:
+    """Return the response to a query that leaves the engine behind the first stage."""
+    output = oip.ModelInferResponse.InferOutputTensor(name="t9", datatype="FP32", shape=[1, 4])
+    message = oip.ModelInferResponse(outputs=[output])
+    message.parameters[EXIT].string_param = "t4"
+    message.parameters[LABEL].int64_param = 1
+    message.parameters[CORRECT].bool_param = correct
+    return serialise_response(message, [DATA])
+
+
+async def test_queries_that_leave_are_recorded_in_their_turn(tmp_path: Path) -> None:
+    async with running(tmp_path, EARLY, TAIL) as stages:
+        job = await stages.submit(4)
+        assignment, _ = await stages.next(stages.head)
+        answers = [left(), response("t4"), left(correct=False), left()]
+        stages.gateway.complete(stages.head, assignment, answers, done=4)
+        assert (await stages.status(job)).queries_done == 1
+        assignment, requests = await stages.next(stages.tail)
+        assert [each.inputs[0].name for each in requests] == ["t4"]
+        stages.answer(stages.tail, assignment, "t9")
+        status = await stages.status(job)
+        assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 4)
+        assert [(each.worker_id, each.first, each.count) for each in status.executions] == [
+            ("head", 0, 1),
+            ("head tail", 1, 3),
+        ]
+        assert (status.labelled, status.correct) == (3, 2)
+
+
+async def test_query_that_stays_begins_again_where_the_engine_is_whole(tmp_path: Path) -> None:
+    async with running(tmp_path, EARLY, WHOLE) as stages:
+        job = await stages.submit(2)
+        assignment, requests = await stages.next(stages.head)
+        assert [each.parameters[EXIT].string_param for each in requests] == [DROP, DROP]
+        nothing = oip.ModelInferResponse().SerializeToString()
+        stages.gateway.complete(stages.head, assignment, [left(), nothing], done=2)
+        assignment, [request] = await stages.next(stages.tail)
+        assert request.parameters[SAMPLE].int64_param == 1
+        assert EXIT not in request.parameters
+        stages.answer(stages.tail, assignment, "t9")
+        status = await stages.status(job)
+        assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2)
+
+
+async def test_job_with_a_floor_leaves_only_where_it_is_held(tmp_path: Path) -> None:
+    async with running(tmp_path, EARLY, WHOLE) as stages:
+        way = stages.gateway.jobs._staged_runs.way
+        found = way(JobSpec(engine=NET, queries=1, min_accuracy=0.95))
+        assert found is not None
+        assert [each.name for each in found.engines] == [HEAD.name, NET]
+        assert way(JobSpec(engine=NET, queries=1, min_accuracy=0.955)) is None
+        assert way(JobSpec(engine=NET, queries=1, variant="int8")) is None

@@ -1,0 +1,139 @@
+"""An engine whose first stage has an early exit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+import synergai
+from synergai.errors import InvalidInput
+from synergai.models.cutting.exits import MadeExit, make_exits
+from synergai.models.cutting.stages import cut_engine
+from synergai.models.directory import ModelDirectory
+from synergai.testing import LocalFleet
+from synergai.zoo import build as zoo
+from worker_agent.cli.check import run_samples
+
+ENGINE = "onnx_digits"
+HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"
+CUT = "conv1/pool"
+QUERIES = 60
+Answers = list[tuple[int, bool]]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    zoo.build(ENGINE, models)
+    return models
+
+
+@pytest.fixture(scope="module")
+def made(built: Path) -> MadeExit:
+    engine = cut_engine(built, ENGINE)
+    _, [made] = make_exits(engine, built, [CUT], run_samples, lambda *_: None, loss=0.02)
+    assert 0.1 < made.exit.rate < 0.9
+    return made
+
+
+@pytest.fixture(scope="module")
+def images(built: Path) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = np.load(built / ENGINE / "samples.npz")["image"]
+    return found[:QUERIES, np.newaxis]
+
+
+@pytest.fixture(scope="module")
+def expected(built: Path, made: MadeExit, images: NDArray[np.float32]) -> Answers:
+    """The class of each image, and whether its query leaves."""
+    directory = ModelDirectory(built)
+    head, whole = (
+        onnxruntime.InferenceSession(directory.get(each).file) for each in (HEAD, ENGINE)
+    )
+    found: Answers = []
+    for image in images:
+        [at_exit, _] = head.run(None, {"image": image})
+        leaves = bool(at_exit.max() >= made.exit.threshold)
+        answer = at_exit if leaves else whole.run(None, {"image": image})[0]
+        found.append((int(answer.argmax()), leaves))
+    return found
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    built: Path, made: MadeExit, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalFleet]:
+    """Two workers with a stage each."""
+    assert made.exit.output == "probabilities"
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway()
+        for name, stage in (("head", HEAD), ("tail", TAIL)):
+            models = tmp_path_factory.mktemp(name)
+            shutil.copytree(built / stage, models / stage)
+            fleet.start_agent(name, models=models)
+        fleet.wait_for_workers(2)
+        yield fleet
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
+    with synergai.SyncClient(fleet.address) as client:
+        yield client
+
+
+def test_answer_says_where_its_query_left(
+    client: synergai.SyncClient, images: NDArray[np.float32], expected: Answers
+) -> None:
+    found = [client.infer(ENGINE, {"image": image}) for image in images]
+    assert [
+        (int(each["probabilities"].argmax()), each.parameters.get("synergai_exit") == CUT)
+        for each in found
+    ] == expected
+    assert {each.version for each in found} == {"1"}
+
+
+def test_classes_are_asked_for_at_an_exit_as_behind_the_last_stage(
+    client: synergai.SyncClient, images: NDArray[np.float32], expected: Answers
+) -> None:
+    timed = {"synergai_timings": True}
+    for image, (_, leaves) in zip(images[:20], expected, strict=False):
+        found = client.infer(ENGINE, {"image": image}, outputs=["probabilities"], parameters=timed)
+        assert [*found.outputs] == ["probabilities"]
+        assert found.parameters["synergai_worker"] == ("head" if leaves else "head tail")
+
+
+def test_floor_above_the_accuracy_of_the_exit_keeps_queries_from_leaving(
+    client: synergai.SyncClient, made: MadeExit, images: NDArray[np.float32]
+) -> None:
+    whole, with_exit = made.exit.whole_accuracy, made.exit.accuracy
+    for image in images[:10]:
+        found = client.infer(ENGINE, {"image": image}, min_accuracy=whole)
+        assert ("synergai_exit" in found.parameters) <= (with_exit >= whole)
+    with pytest.raises(InvalidInput, match="does not reach an accuracy of 1"):
+        client.infer(ENGINE, {"image": images[0]}, min_accuracy=1.0)
+
+
+def test_results_of_a_job_are_in_order_and_each_there_once(
+    client: synergai.SyncClient, images: NDArray[np.float32], expected: Answers
+) -> None:
+    queries = [{"image": image} for image in images]
+    handle = client.submit(ENGINE, inputs=queries * 5, qos=60.0)
+    results = list(handle.results())
+    assert [index for index, _ in results] == list(range(5 * len(queries)))
+    assert [int(result.outputs["probabilities"].argmax()) for _, result in results] == [
+        each for each, _ in expected
+    ] * 5
+
+
+def test_samples_of_a_job_are_right_as_often_as_the_calibration_says(
+    client: synergai.SyncClient, made: MadeExit
+) -> None:
+    status = client.submit(ENGINE, queries=450, qos=60.0).wait()
+    status.raise_unless_succeeded()
+    assert status.accuracy == pytest.approx(made.exit.accuracy, abs=0.02)
+    assert {each.worker_id for each in status.executions} <= {"head", "head tail"}
