@@ -43,7 +43,6 @@ from gateway.passage.passage import Passage
 from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
-from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.requests.staged import StagedRequests
 from gateway.servicers.inference_calls import InferenceCalls
 from gateway.store.files import open_files
@@ -364,7 +363,6 @@ class App:
             self.journal.epoch,
         )
         self.held = HeldRequests(inference, self.versions, self.admission)
-        self.regions = SharedMemoryRegions(self._config.max_client_bytes)
         self.calls = InferenceCalls(
             inference,
             self.held,
@@ -373,7 +371,6 @@ class App:
             self.admission,
             self.metrics,
             self.model_control,
-            self.regions,
             self.clock,
             self._tracing(),
         )

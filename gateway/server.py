@@ -25,7 +25,6 @@ from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer, http_context
-from gateway.http.shared_memory import shared_memory_routes
 from gateway.jobs.explanations import explain
 from gateway.passage.interceptor import PassageInterceptor
 from gateway.passage.middleware import guard
@@ -33,7 +32,6 @@ from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference import InferenceServicer
 from gateway.servicers.jobs import JobsServicer
-from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol import rpc
@@ -162,7 +160,6 @@ class Gateway:
         inference = InferenceServicer(app.calls, app.unread)
         client_handlers = (
             inference.handler(),
-            SharedMemoryServicer(app.regions).handler(),
             *self._client_handlers(),
         )
         http = HttpServer(self._http_app(), app.unread, http_context(config))
@@ -238,7 +235,6 @@ class Gateway:
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
             *RestCalls(app.calls, bodies).routes(),
-            *shared_memory_routes(app.regions, bodies),
             *monitoring_routes(
                 app.metrics.render,
                 app.calls.is_ready,

@@ -70,7 +70,6 @@ METHODS: Final = {
     f"{_OIP}/ModelStatistics": _READ,
     f"{_OIP}/ModelInfer": _INFER,
     f"{_OIP}/ModelStreamInfer": _INFER,
-    **{f"{_OIP}/SystemSharedMemory{each}": _INFER for each in ("Status", "Register", "Unregister")},
     f"{_OIP}/RepositoryIndex": _READ,
     f"{_OIP}/RepositoryModelLoad": _OPERATE,
     f"{_OIP}/RepositoryModelUnload": _OPERATE,
@@ -95,7 +94,11 @@ METHODS: Final = {
     "/synergai.v1.Store/List": _INSPECT,
     "/synergai.v1.Fleet/GetVersionPolicy": _OBSERVE,
     "/synergai.v1.Fleet/SetVersionPolicy": _OPERATE,
-    **{f"{_OIP}/CudaSharedMemory{each}": KNOWN for each in ("Status", "Register", "Unregister")},
+    **{
+        f"{_OIP}/{kind}SharedMemory{call}": KNOWN
+        for kind in ("System", "Cuda")
+        for call in ("Status", "Register", "Unregister")
+    },
     f"{_OIP}/TraceSetting": KNOWN,
     f"{_OIP}/LogSettings": KNOWN,
 }
@@ -123,15 +126,8 @@ ROUTES: Final = {
     "/v2/repository/index": _READ,
     "/v2/repository/models/{name}/load": _OPERATE,
     "/v2/repository/models/{name}/unload": _OPERATE,
-    "/v2/systemsharedmemory/status": _INFER,
-    "/v2/systemsharedmemory/unregister": _INFER,
-    **{
-        f"/v2/systemsharedmemory/region/{{name}}/{call}": _INFER
-        for call in ("status", "register", "unregister")
-    },
-    "/v2/cudasharedmemory/unregister": KNOWN,
-    "/v2/cudasharedmemory/status": KNOWN,
-    "/v2/cudasharedmemory/region/{rest:path}": KNOWN,
+    "/v2/systemsharedmemory/{rest:path}": KNOWN,
+    "/v2/cudasharedmemory/{rest:path}": KNOWN,
     "/v2/trace/setting": KNOWN,
     "/v2/models/{name}/trace/setting": KNOWN,
     "/v2/models/{name}/generate": KNOWN,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,7 +13,6 @@ from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect, chosen_id
 from gateway.http.errors import json_response
-from gateway.passage.middleware import peer_of
 from gateway.requests.parameters import TENANT_METADATA, checked_tenant
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.oip_rest.messages import message_to_json
@@ -39,8 +37,8 @@ _TIMEOUT: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?", re.ASCII)
 _LENGTH: Final = re.compile("[0-9]{1,12}", re.ASCII)
 UNSUPPORTED: Final = {
     **dict.fromkeys(
-        ("/v2/cudasharedmemory/status", "/v2/cudasharedmemory/region/{rest:path}"),
-        "shared memory of GPUs is not supported: send tensors as binary data",
+        ("/v2/systemsharedmemory/{rest:path}", "/v2/cudasharedmemory/{rest:path}"),
+        "shared memory is not supported: send tensors as binary data",
     ),
     "/v2/trace/setting": "tracing is not supported: use the request parameter 'synergai_timings', "
     "or /metrics",
@@ -140,7 +138,6 @@ class RestCalls:
     async def infer(self, request: Request) -> Response:
         """Run one request."""
         begun_at = asyncio.get_running_loop().time()
-        peer = partial(peer_of, request.scope)
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))
         ids = CallIds(chosen_id(request.scope), request.headers.get(TRACEPARENT, ""))
@@ -150,7 +147,7 @@ class RestCalls:
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - begun_at
             async with cancelled_on_disconnect(request):
-                answer = await self._calls.infer(raw, timeout_s, tenant, peer, ids)
+                answer = await self._calls.infer(raw, timeout_s, tenant, ids)
         response = write_response(answer, form)
         if response.json_bytes is None:
             return Response(response.body, media_type="application/json")

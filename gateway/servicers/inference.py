@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
@@ -12,7 +11,6 @@ from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unaut
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.native.call import Call
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.request_ids import ids_from_metadata
@@ -22,18 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.servicers.inference_calls import InferenceCalls
-    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
 
-SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 """Metadata with which a client asks to end its stream at the first error."""
 
 
 class InferenceServicer:
-    """Serves ``inference.GRPCInferenceService``, shared memory aside."""
+    """Serves ``inference.GRPCInferenceService``."""
 
     def __init__(self, calls: InferenceCalls, unread: UnreadResponses) -> None:
         self._calls = calls
@@ -45,7 +41,7 @@ class InferenceServicer:
         """Return the handler to add to a server."""
         read = RequestDecoder().parse
         return rpc.Service(
-            SERVICE,
+            "inference.GRPCInferenceService",
             {
                 "ServerLive": rpc.unary(self.server_live, oip.ServerLiveRequest),
                 "ServerReady": rpc.unary(self.server_ready, oip.ServerReadyRequest),
@@ -147,8 +143,7 @@ class InferenceServicer:
         metadata = context.invocation_metadata() or ()
         tenant, ids = tenant_from_metadata(metadata), ids_from_metadata(metadata)
         budget_s = rpc.budget_s(context)
-        peer = partial(_peer, context)
-        response = bytes(await self._calls.infer(request, budget_s, tenant, peer, ids))
+        response = bytes(await self._calls.infer(request, budget_s, tenant, ids))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response
@@ -166,7 +161,6 @@ class InferenceServicer:
             self._calls,
             budget_s,
             tenant,
-            partial(_peer, context),
             window=window,
             end_on_error=STREAM_ERROR_METADATA in metadata,
             unread=self._unread,
@@ -195,7 +189,3 @@ class InferenceServicer:
         """End all streams, which clients keep open and would delay the server's shutdown."""
         for stream in self._streams:
             stream.stop()
-
-
-def _peer(context: Context) -> Peer:
-    return peer_of(context)

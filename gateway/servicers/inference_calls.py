@@ -14,12 +14,9 @@ from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
 from gateway.fleet.stages import EngineInStages, whole_engine
 from gateway.requests.inference import RequestId
-from gateway.requests.shared_memory import Owner
-from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.request_codec import names_regions
 from synergai.protocol.request_ids import NO_IDS, TRACEPARENT, valid_id
 from synergai.versions import (
     parse_version,
@@ -30,7 +27,7 @@ from synergai.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
@@ -39,10 +36,8 @@ if TYPE_CHECKING:
     from gateway.monitoring.tracing import Trace, Tracing
     from gateway.requests.held import HeldRequests
     from gateway.requests.inference import Inference, PendingRequest
-    from gateway.requests.shared_memory import SharedMemoryRegions
     from gateway.requests.staged import StagedRequests
     from synergai.domain import Engine, EngineName
-    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.request_ids import CallIds
     from synergai.protocol.rpc import RawRequest
@@ -62,7 +57,6 @@ _EXTENSIONS: Final = (
     "synergai_tenant",
     "synergai_timings",
     "synergai_window",
-    "system_shared_memory",
 )
 _READY: Final = "READY"
 _IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
@@ -92,7 +86,6 @@ class InferenceCalls:
         admission: Admission,
         metrics: Metrics,
         model_control: ModelControl,
-        regions: SharedMemoryRegions,
         clock: Clock,
         tracing: Tracing | None = None,
     ) -> None:
@@ -105,7 +98,6 @@ class InferenceCalls:
         self._admission = admission
         self._metrics = metrics
         self._model_control = model_control
-        self._regions = regions
         self._clock = clock
         self._tracing = tracing
 
@@ -120,11 +112,10 @@ class InferenceCalls:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], Peer],
         ids: CallIds = NO_IDS,
     ) -> Buffer:
         """Run one request and return the serialised response; cancelling cancels it."""
-        pending = self.begin(raw, budget_s, tenant, peer, ids)
+        pending = self.begin(raw, budget_s, tenant, ids)
         try:
             return await pending.result
         except asyncio.CancelledError:
@@ -136,31 +127,25 @@ class InferenceCalls:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], Peer],
         ids: CallIds = NO_IDS,
     ) -> PendingRequest:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
         The `ids` of the call precede the message's.
         """
-        caller, tensors = current_caller(), None
+        caller = current_caller()
         message = raw.parsed.message
         request_id = RequestId(
             self._inference.new_id(),
             ids.chosen or valid_id(message.id),
             None if self._tracing is None else self._trace(self._tracing, ids, message),
         )
-        request: PendingRequest
         try:
-            if names_regions(raw.parsed):
-                owner = Owner(caller.tenant, peer().user)
-                tensors = SharedTensors(self._regions, owner, raw)
-                raw = tensors.request
             call = caller, raw, budget_s, tenant, request_id
             try:
-                request = self._staged.begin(*call) or self._inference.begin(*call)
+                return self._staged.begin(*call) or self._inference.begin(*call)
             except EnginePending:
-                request = self._held.hold(*call)
+                return self._held.hold(*call)
         except SynergaiError as error:
             error.request_id = request_id.job
             if request_id.trace is not None:
@@ -169,7 +154,6 @@ class InferenceCalls:
             if isinstance(error, REFUSALS):
                 record_refusal(error, message.model_name)
             raise
-        return request if tensors is None else SharedMemoryRequest(request, tensors)
 
     def _trace(
         self, tracing: Tracing, ids: CallIds, message: inference_pb2.ModelInferRequest

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
-    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
@@ -53,7 +52,6 @@ class InferenceStream:
         calls: InferenceCalls,
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], Peer],
         *,
         window: int,
         end_on_error: bool,
@@ -65,7 +63,6 @@ class InferenceStream:
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
-        self._peer = peer
         self._window = window
         self._end_on_error = end_on_error
         self._running: dict[object, PendingRequest] = {}
@@ -124,7 +121,7 @@ class InferenceStream:
                 and FINAL_PARAMETER in message.parameters
                 and bool_parameter(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
-            request = self._calls.begin(raw, self._budget_left(), self._tenant, self._peer)
+            request = self._calls.begin(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
             self._fail(request_id, error)
             return error

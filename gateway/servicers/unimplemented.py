@@ -16,9 +16,10 @@ _INFERENCE: Final = "/inference.GRPCInferenceService/"
 
 UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
     **{
-        f"{_INFERENCE}CudaSharedMemory{call}": "shared memory of GPUs is not supported: send "
-        "tensors in raw_input_contents"
-        for call in ("Status", "Register")
+        f"{_INFERENCE}{kind}SharedMemory{call}": "shared memory is not supported: send tensors in "
+        "raw_input_contents"
+        for kind in ("System", "Cuda")
+        for call in ("Status", "Register", "Unregister")
     },
     f"{_INFERENCE}TraceSetting": "tracing is not supported: ask a gateway, with the request "
     "parameter 'synergai_timings' or at /metrics",

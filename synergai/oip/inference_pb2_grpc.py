@@ -6,7 +6,6 @@ import warnings
 from synergai.oip import inference_pb2 as synergai_dot_oip_dot_inference__pb2
 from synergai.oip import model_config_pb2 as synergai_dot_oip_dot_model__config__pb2
 from synergai.oip import repository_pb2 as synergai_dot_oip_dot_repository__pb2
-from synergai.oip import shared_memory_pb2 as synergai_dot_oip_dot_shared__memory__pb2
 from synergai.oip import statistics_pb2 as synergai_dot_oip_dot_statistics__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -98,21 +97,6 @@ class GRPCInferenceServiceStub:
                 request_serializer=synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadRequest.SerializeToString,
                 response_deserializer=synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadResponse.FromString,
                 _registered_method=True)
-        self.SystemSharedMemoryStatus = channel.unary_unary(
-                '/inference.GRPCInferenceService/SystemSharedMemoryStatus',
-                request_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusRequest.SerializeToString,
-                response_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusResponse.FromString,
-                _registered_method=True)
-        self.SystemSharedMemoryRegister = channel.unary_unary(
-                '/inference.GRPCInferenceService/SystemSharedMemoryRegister',
-                request_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterRequest.SerializeToString,
-                response_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterResponse.FromString,
-                _registered_method=True)
-        self.SystemSharedMemoryUnregister = channel.unary_unary(
-                '/inference.GRPCInferenceService/SystemSharedMemoryUnregister',
-                request_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterRequest.SerializeToString,
-                response_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterResponse.FromString,
-                _registered_method=True)
 
 
 class GRPCInferenceServiceServicer:
@@ -190,24 +174,6 @@ class GRPCInferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SystemSharedMemoryStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SystemSharedMemoryRegister(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SystemSharedMemoryUnregister(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_GRPCInferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -270,21 +236,6 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     servicer.RepositoryModelUnload,
                     request_deserializer=synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadRequest.FromString,
                     response_serializer=synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadResponse.SerializeToString,
-            ),
-            'SystemSharedMemoryStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.SystemSharedMemoryStatus,
-                    request_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusRequest.FromString,
-                    response_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusResponse.SerializeToString,
-            ),
-            'SystemSharedMemoryRegister': grpc.unary_unary_rpc_method_handler(
-                    servicer.SystemSharedMemoryRegister,
-                    request_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterRequest.FromString,
-                    response_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterResponse.SerializeToString,
-            ),
-            'SystemSharedMemoryUnregister': grpc.unary_unary_rpc_method_handler(
-                    servicer.SystemSharedMemoryUnregister,
-                    request_deserializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterRequest.FromString,
-                    response_serializer=synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -611,87 +562,6 @@ class GRPCInferenceService:
             '/inference.GRPCInferenceService/RepositoryModelUnload',
             synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadRequest.SerializeToString,
             synergai_dot_oip_dot_repository__pb2.RepositoryModelUnloadResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SystemSharedMemoryStatus(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/inference.GRPCInferenceService/SystemSharedMemoryStatus',
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusRequest.SerializeToString,
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryStatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SystemSharedMemoryRegister(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/inference.GRPCInferenceService/SystemSharedMemoryRegister',
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterRequest.SerializeToString,
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryRegisterResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SystemSharedMemoryUnregister(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/inference.GRPCInferenceService/SystemSharedMemoryUnregister',
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterRequest.SerializeToString,
-            synergai_dot_oip_dot_shared__memory__pb2.SystemSharedMemoryUnregisterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,6 @@ from grpc import aio as _aio
 from synergai.oip import inference_pb2 as _inference_pb2
 from synergai.oip import model_config_pb2 as _model_config_pb2
 from synergai.oip import repository_pb2 as _repository_pb2
-from synergai.oip import shared_memory_pb2 as _shared_memory_pb2
 from synergai.oip import statistics_pb2 as _statistics_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -50,9 +49,6 @@ class GRPCInferenceServiceStub:
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_repository_pb2.RepositoryIndexRequest, _repository_pb2.RepositoryIndexResponse]
     RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_repository_pb2.RepositoryModelLoadRequest, _repository_pb2.RepositoryModelLoadResponse]
     RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_repository_pb2.RepositoryModelUnloadRequest, _repository_pb2.RepositoryModelUnloadResponse]
-    SystemSharedMemoryStatus: _grpc.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryStatusRequest, _shared_memory_pb2.SystemSharedMemoryStatusResponse]
-    SystemSharedMemoryRegister: _grpc.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryRegisterRequest, _shared_memory_pb2.SystemSharedMemoryRegisterResponse]
-    SystemSharedMemoryUnregister: _grpc.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryUnregisterRequest, _shared_memory_pb2.SystemSharedMemoryUnregisterResponse]
 
 @_typing.type_check_only
 class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
@@ -69,9 +65,6 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_repository_pb2.RepositoryIndexRequest, _repository_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
     RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_repository_pb2.RepositoryModelLoadRequest, _repository_pb2.RepositoryModelLoadResponse]  # type: ignore[assignment]
     RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_repository_pb2.RepositoryModelUnloadRequest, _repository_pb2.RepositoryModelUnloadResponse]  # type: ignore[assignment]
-    SystemSharedMemoryStatus: _aio.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryStatusRequest, _shared_memory_pb2.SystemSharedMemoryStatusResponse]  # type: ignore[assignment]
-    SystemSharedMemoryRegister: _aio.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryRegisterRequest, _shared_memory_pb2.SystemSharedMemoryRegisterResponse]  # type: ignore[assignment]
-    SystemSharedMemoryUnregister: _aio.UnaryUnaryMultiCallable[_shared_memory_pb2.SystemSharedMemoryUnregisterRequest, _shared_memory_pb2.SystemSharedMemoryUnregisterResponse]  # type: ignore[assignment]
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -157,26 +150,5 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _repository_pb2.RepositoryModelUnloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_repository_pb2.RepositoryModelUnloadResponse, _abc.Awaitable[_repository_pb2.RepositoryModelUnloadResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def SystemSharedMemoryStatus(
-        self,
-        request: _shared_memory_pb2.SystemSharedMemoryStatusRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_shared_memory_pb2.SystemSharedMemoryStatusResponse, _abc.Awaitable[_shared_memory_pb2.SystemSharedMemoryStatusResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def SystemSharedMemoryRegister(
-        self,
-        request: _shared_memory_pb2.SystemSharedMemoryRegisterRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_shared_memory_pb2.SystemSharedMemoryRegisterResponse, _abc.Awaitable[_shared_memory_pb2.SystemSharedMemoryRegisterResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def SystemSharedMemoryUnregister(
-        self,
-        request: _shared_memory_pb2.SystemSharedMemoryUnregisterRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_shared_memory_pb2.SystemSharedMemoryUnregisterResponse, _abc.Awaitable[_shared_memory_pb2.SystemSharedMemoryUnregisterResponse]]: ...
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -40,8 +40,6 @@ MAX_FIELDS: Final = 8192
 for four million, and iterating over them would block the event loop for seconds."""
 _INVALID_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-REGION: Final = "shared_memory_region"
-"""Parameter of an input or requested output: the region of shared memory that has the tensor."""
 LENGTH_DELIMITED: Final = 2
 """Wire type of strings, bytes, messages and packed numbers."""
 _RAW_OUTPUT_CONTENTS: Final = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -77,11 +75,10 @@ class RequestTemplate:
     def create(cls, data: Buffer, header: RequestHeader) -> Self | None:
         """Create a template from the request in `data`; None if others are unlikely to match it.
 
-        Ids and parameters rarely repeat, and typed contents are part of the message itself. None
-        either if the request names regions of shared memory: all without a template are asked.
+        Ids and parameters rarely repeat, and typed contents are part of the message itself.
         """
         message = header.message
-        if not header.raw or message.id or message.parameters or names_regions(header):
+        if not header.raw or message.id or message.parameters:
             return None
         # Such a request is invalid, and its template would be as large as the client likes: a
         # tensor takes two bytes in the message but a hundred times as many here.
@@ -158,16 +155,6 @@ def parse_header(data: Buffer) -> RequestHeader:
         return RequestHeader(message, raw)
     rest, (contents,) = split_fields(data, _RAW_INPUT_CONTENTS, max_fields=MAX_FIELDS)
     return RequestHeader(ModelInferRequest.FromString(rest), contents)
-
-
-def names_regions(header: RequestHeader) -> bool:
-    """Return whether an input or output of a request is in a region of shared memory."""
-    if header.template is not None:
-        return False
-    message = header.message
-    return any(each.parameters and REGION in each.parameters for each in message.inputs) or any(
-        each.parameters and REGION in each.parameters for each in message.outputs
-    )
 
 
 def _is_message(data: bytes) -> bool:

@@ -20,7 +20,7 @@ from synergai.protocol.oip_rest.tensors import (
     raw_from_json,
 )
 from synergai.protocol.parameters import ParameterValue, set_parameter
-from synergai.protocol.request_codec import REGION, RequestHeader, serialise_request
+from synergai.protocol.request_codec import RequestHeader, serialise_request
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def read_request(
 ) -> tuple[RawRequest[RequestHeader], OutputForm]:
     """Convert the body of an inference request; `json_bytes` is the length of its JSON part.
 
-    Returns it as if it had been received by gRPC with raw contents, without those in shared memory,
-    and the form of the response. It is not checked against the engine.
+    Returns it as if it had been received by gRPC with raw contents, and the form of the response.
+    It is not checked against the engine.
     """
     view = memoryview(body)
     if json_bytes is None:
@@ -116,9 +116,8 @@ def read_request(
     contents, rest = [], view[json_bytes:]
     for each in request.inputs:
         parameters = _read_parameters(each)
-        if REGION not in parameters:
-            content, rest = _take_content(each, parameters, rest)
-            contents.append(content)
+        content, rest = _take_content(each, parameters, rest)
+        contents.append(content)
         tensor = message.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
         _set_parameters(tensor.parameters, parameters, _BINARY_SIZE)
     if rest:

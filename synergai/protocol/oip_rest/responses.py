@@ -9,7 +9,7 @@ import msgspec
 from synergai.errors import InvalidInput
 from synergai.protocol.oip_rest.tensors import MAX_JSON_ELEMENTS, json_from_raw
 from synergai.protocol.parameters import read_parameters
-from synergai.protocol.request_codec import REGION, parse_response
+from synergai.protocol.request_codec import parse_response
 
 if TYPE_CHECKING:
     from synergai.protocol.oip_rest.requests import OutputForm
@@ -36,9 +36,7 @@ def write_response(data: Buffer, form: OutputForm) -> RestResponse:
             "shape": list(tensor.shape),
         }
         parameters = read_parameters(tensor.parameters) if tensor.parameters else {}
-        if REGION in parameters:  # it holds the tensor
-            output["parameters"] = parameters
-        elif form.is_binary(tensor.name):
+        if form.is_binary(tensor.name):
             output["parameters"] = parameters | {"binary_data_size": len(content)}
             binary.append(content)
         else:

@@ -85,10 +85,6 @@ GRPC_CALLS = {
     f"{_OIP}/ModelStatistics": Call(READ, DENIED),
     f"{_OIP}/ModelInfer": Call(("infer",), DENIED, DENIED),
     f"{_OIP}/ModelStreamInfer": Call(("infer",), DENIED, DENIED),
-    f"{_OIP}/SystemSharedMemoryStatus": Call(("infer",)),
-    # The request is empty, but for its name.
-    f"{_OIP}/SystemSharedMemoryRegister": Call(("infer",), *["invalid"] * 3),
-    f"{_OIP}/SystemSharedMemoryUnregister": Call(("infer",)),
     f"{_OIP}/RepositoryIndex": Call(READ, HIDDEN),
     f"{_OIP}/RepositoryModelUnload": Call(("operate",), DENIED),
     f"{_OIP}/RepositoryModelLoad": Call(("operate",), DENIED),
@@ -116,12 +112,14 @@ GRPC_CALLS = {
     "synergai.v1.Store/List": Call(("observe", "operate"), HIDDEN, HIDDEN, HIDDEN),
     "synergai.v1.Fleet/GetVersionPolicy": Call(("observe",), DENIED),
     "synergai.v1.Fleet/SetVersionPolicy": Call(("operate",), DENIED),
-    f"{_OIP}/CudaSharedMemoryUnregister": Call(KNOWN),
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (
-            "CudaSharedMemoryStatus",
-            "CudaSharedMemoryRegister",
+            *(
+                f"{kind}SharedMemory{call}"
+                for kind in ("System", "Cuda")
+                for call in ("Status", "Register", "Unregister")
+            ),
             "TraceSetting",
             "LogSettings",
         )
@@ -191,7 +189,6 @@ def served_methods() -> set[str]:
     """Return the methods of all services on the clients' port, and those refused by name."""
     pool = descriptor_pool.Default()
     methods = {name.removeprefix("/") for name in UNSUPPORTED_METHODS}
-    methods.add(f"{_OIP}/CudaSharedMemoryUnregister")  # the only call of its kind, not in `proto`
     assert health_pb2.DESCRIPTOR
     for service in SERVICES:
         described = pool.FindServiceByName(service)
@@ -272,19 +269,12 @@ ROUTES = {
     "POST /v2/repository/index": Call(READ, HIDDEN),
     "POST /v2/repository/models/{name}/unload": Call(("operate",), DENIED),
     "POST /v2/repository/models/{name}/load": Call(("operate",), DENIED),
-    "GET /v2/systemsharedmemory/status": Call(("infer",)),
-    "POST /v2/systemsharedmemory/unregister": Call(("infer",)),
-    # There is no such region; the request to register it is empty, but for its name.
-    "GET /v2/systemsharedmemory/region/{name}/status": Call(("infer",), *[MISSING] * 3),
-    "POST /v2/systemsharedmemory/region/{name}/register": Call(("infer",), *["invalid"] * 3),
-    "POST /v2/systemsharedmemory/region/{name}/unregister": Call(("infer",)),
-    "POST /v2/cudasharedmemory/unregister": Call(KNOWN),
     **{
         f"{method} {path}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for method in ("GET", "POST")
         for path in (
-            "/v2/cudasharedmemory/status",
-            "/v2/cudasharedmemory/region/{rest:path}",
+            "/v2/systemsharedmemory/{rest:path}",
+            "/v2/cudasharedmemory/{rest:path}",
             "/v2/trace/setting",
             "/v2/models/{name}/trace/setting",
             "/v2/models/{name}/generate",

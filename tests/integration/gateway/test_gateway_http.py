@@ -146,7 +146,6 @@ INVALID: list[tuple[bytes, tuple[str, ...], int]] = [
     (tensor(), ("synergai-tenant: a b",), 400),
     (tensor(), ("Origin: http://elsewhere.example",), 403),
     (tensor(), ("Origin: null",), 403),
-    (tensor(parameters={"shared_memory_region": "r"}), (), 400),
 ]
 """Body, lines of the head, and the status of the answer."""
 

@@ -3,7 +3,6 @@
 It runs in a process of its own: gevent replaces parts of the standard library.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import tritonclient.http
 from tritonclient.http import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, shared_memory
+from tritonclient.utils import InferenceServerException
 
 VALUES = np.arange(5, dtype=np.float32)
 
@@ -91,39 +90,11 @@ def fail(client: InferenceServerClient) -> None:
         check_status(504, failure(lambda: client.infer("held", inputs(), **late)))  # noqa: B023 - called at once
         assert time.monotonic() - began < 2
     for call in (
-        client.get_cuda_shared_memory_status,
+        client.get_system_shared_memory_status,
         client.get_trace_settings,
         client.get_log_settings,
     ):
         check_status(501, failure(call))
-
-
-def memory(client: InferenceServerClient) -> None:
-    """Inputs and outputs in system shared memory."""
-    key = f"/synergai-test-{os.getpid()}"
-    region = shared_memory.create_shared_memory_region("tensors", key, 2 * VALUES.nbytes)
-    x = tritonclient.http.InferInput("x", [5], "FP32")
-    x.set_shared_memory("tensors", VALUES.nbytes)
-    y = tritonclient.http.InferRequestedOutput("y", binary_data=True)
-    y.set_shared_memory("tensors", VALUES.nbytes, VALUES.nbytes)
-    try:
-        shared_memory.set_shared_memory_region(region, [VALUES])
-        client.unregister_system_shared_memory()
-        client.unregister_cuda_shared_memory()
-        check_status(404, failure(lambda: client.infer("echo", [x], outputs=[y])))
-        client.register_system_shared_memory("tensors", key, 2 * VALUES.nbytes)
-        (status,) = client.get_system_shared_memory_status("tensors")
-        assert (status["key"], status["byte_size"]) == (key, 2 * VALUES.nbytes)
-        output = client.infer("echo", [x], outputs=[y]).get_output("y")
-        assert output["parameters"]["shared_memory_region"] == "tensors"
-        found = shared_memory.get_contents_as_numpy(
-            region, np.float32, output["shape"], VALUES.nbytes
-        )
-        np.testing.assert_array_equal(found, VALUES)
-        client.unregister_system_shared_memory("tensors")
-        assert client.get_system_shared_memory_status() == []
-    finally:
-        shared_memory.destroy_shared_memory_region(region)
 
 
 def control(client: InferenceServerClient) -> None:
@@ -150,5 +121,4 @@ if __name__ == "__main__":
         describe(triton)
         infer(triton)
         fail(triton)
-        memory(triton)
         control(triton)

@@ -6,7 +6,6 @@ It runs in a process of its own: its stubs and ours register the same protobuf p
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sys
 import time
@@ -17,8 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import tritonclient.grpc
 import tritonclient.grpc.aio
-from tritonclient.grpc import InferResult
-from tritonclient.utils import InferenceServerException, shared_memory
+from tritonclient.utils import InferenceServerException
 
 Answers: TypeAlias = queue.Queue[tuple[tritonclient.grpc.InferResult, InferenceServerException]]
 
@@ -71,56 +69,8 @@ def control(address: str) -> None:
         assert statistics.inference_stats.queue.count == statistics.inference_count
         names = {m.name for m in client.get_inference_statistics().model_stats}
         assert names == {"echo", "held"}
-        for call in (client.get_cuda_shared_memory_status, client.get_trace_settings):
+        for call in (client.get_system_shared_memory_status, client.get_trace_settings):
             check_status("UNIMPLEMENTED", failure(call))
-
-
-def memory(address: str) -> None:
-    """Inputs and outputs in system shared memory, in calls and in a stream."""
-    values = np.arange(5, dtype=np.float32)
-    key = f"/synergai-test-{os.getpid()}"
-    region = shared_memory.create_shared_memory_region("tensors", key, 2 * values.nbytes)
-    x = tritonclient.grpc.InferInput("x", [5], "FP32")
-    x.set_shared_memory("tensors", values.nbytes)
-    y = tritonclient.grpc.InferRequestedOutput("y")
-    y.set_shared_memory("tensors", values.nbytes, values.nbytes)
-
-    def check(result: InferResult) -> None:
-        output = result.get_output("y")
-        assert output.parameters["shared_memory_region"].string_param == "tensors"
-        assert not b"".join(result.get_response().raw_output_contents)
-        found = shared_memory.get_contents_as_numpy(
-            region, np.float32, list(output.shape), values.nbytes
-        )
-        np.testing.assert_array_equal(found, values)
-        shared_memory.set_shared_memory_region(region, [np.zeros_like(values)], values.nbytes)
-
-    try:
-        with tritonclient.grpc.InferenceServerClient(address) as client:
-            assert "system_shared_memory" in client.get_server_metadata().extensions
-            client.unregister_system_shared_memory()
-            client.unregister_cuda_shared_memory()
-            check_status("NOT_FOUND", failure(lambda: client.infer("echo", [x], outputs=[y])))
-            client.register_system_shared_memory("tensors", key, 2 * values.nbytes)
-            assert client.get_system_shared_memory_status().regions["tensors"].key == key
-            shared_memory.set_shared_memory_region(region, [values])
-            check(client.infer("echo", [x], outputs=[y]))
-            plain = client.infer("echo", [x])
-            np.testing.assert_array_equal(plain.as_numpy("y"), values)
-            sent = inputs(tritonclient.grpc, 5)
-            for _ in range(3):
-                check(client.infer("echo", sent, outputs=[y]))
-            answers: Answers = queue.Queue()
-            client.start_stream(lambda result, error: answers.put((result, error)))
-            client.async_stream_infer("echo", [x], outputs=[y])
-            result, error = answers.get(timeout=30)
-            assert error is None, error
-            check(result)
-            client.stop_stream()
-            client.unregister_system_shared_memory("tensors")
-            assert not client.get_system_shared_memory_status().regions
-    finally:
-        shared_memory.destroy_shared_memory_region(region)
 
 
 def stream_with_codes(address: str) -> None:
@@ -233,6 +183,5 @@ async def aio(address: str) -> None:
 if __name__ == "__main__":
     sync(sys.argv[1])
     control(sys.argv[1])
-    memory(sys.argv[1])
     stream_with_codes(sys.argv[1])
     asyncio.run(aio(sys.argv[1]))

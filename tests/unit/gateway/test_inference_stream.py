@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -16,7 +15,6 @@ from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
-from synergai.protocol.peer import Peer
 from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.unread import UnreadResponses
@@ -53,7 +51,6 @@ class FakeCalls:
         raw: RawRequest[RequestHeader],
         _budget_s: float | None,
         _tenant: str,
-        _peer: object,
     ) -> FakeRequest:
         if raw.parsed.message.model_name == "nothing":
             raise EngineNotFound("nothing")
@@ -81,7 +78,6 @@ class Streaming:
             cast("InferenceCalls", self.calls),
             None,
             "",
-            partial(Peer, asyncio.Transport()),
             window=window,
             end_on_error=False,
             unread=UnreadResponses(),

@@ -11,9 +11,7 @@ from gateway.http.fleet_page import fleet_page_routes
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import UNSUPPORTED, RestCalls
-from gateway.http.shared_memory import shared_memory_routes
 from gateway.monitoring.fleet_feed import FleetFeed
-from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.servicers.inference_calls import InferenceCalls
 
 DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
@@ -27,7 +25,6 @@ def routes() -> list[Route]:
     calls = cast("InferenceCalls", None)
     every = [
         *RestCalls(calls, Bodies(1, 1)).routes(),
-        *shared_memory_routes(SharedMemoryRegions(1), Bodies(1, 1)),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
         *page_routes(calls),
         *fleet_page_routes(cast("FleetFeed", None), cast("Any", None)),

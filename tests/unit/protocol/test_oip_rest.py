@@ -328,12 +328,6 @@ def test_strings_in_many_lists_are_to_be_sent_in_one() -> None:
     assert "send a flat list" in problem(text(20))
 
 
-def test_input_in_shared_memory_has_no_contents() -> None:
-    raw, _ = read_request("e", "", body(data=None, parameters={"shared_memory_region": "r"}))
-    assert not raw.parsed.raw
-    assert raw.parsed.message.inputs[0].parameters["shared_memory_region"].string_param == "r"
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_output_that_json_cannot_represent_is_to_be_requested_as_binary(value: float) -> None:
     response = build_response("e", {"y": np.array([1, value], np.float32)}).SerializeToString()
