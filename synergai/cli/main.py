@@ -142,12 +142,6 @@ APPLICATIONS: Final = {
         _PREPARE,
         "report",
     ),
-    "experiment": Application(
-        "synergai.cli.experiment:app",
-        "Run one of the thesis's experiments, live and simulated.",
-        _PREPARE,
-        "all",
-    ),
 }
 
 

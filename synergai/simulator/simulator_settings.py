@@ -106,8 +106,8 @@ def _checked_samples(text: str) -> str:
     return text
 
 
-class WorkloadSettings(Settings, frozen=True, kw_only=True):
-    """What `synergai simulate` and `synergai experiment` have in common."""
+class DemandSettings(Settings, frozen=True, kw_only=True):
+    """What `synergai simulate` and `synergai capacity` have in common."""
 
     profile: Annotated[
         Path,
@@ -124,11 +124,6 @@ class WorkloadSettings(Settings, frozen=True, kw_only=True):
     as_json: Annotated[
         bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
     ] = False
-
-
-class DemandSettings(WorkloadSettings, frozen=True, kw_only=True):
-    """What `synergai simulate` and `synergai capacity` have in common."""
-
     arrivals: Annotated[
         Path | None,
         "Jobs from the event log of a gateway (--event-log), or from a CSV file with "

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.live_experiment.emulation import number_configurations
+from benchmarks.live_experiment.live import run_live
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import WorkerJoined
-from synergai.simulator.emulation import number_configurations
-from synergai.simulator.live import run_live
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from benchmarks.live_experiment.emulation import (
+    Emulation,
+    number_configurations,
+    predefined_configurations,
+)
+from benchmarks.live_experiment.live import run_live
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.emulation import Emulation, number_configurations, predefined_configurations
-from synergai.simulator.live import run_live
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 from worker_agent.backends.emulated import EmulatedBackend

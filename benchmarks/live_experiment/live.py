@@ -10,11 +10,11 @@ import asyncio
 from inspect import signature
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.live_experiment.emulation import Emulation
 from synergai.client.client import Client
 from synergai.errors import InvalidInput, Unavailable
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.simulator.emulation import Emulation
 from synergai.simulator.recording import read_recording
 from synergai.simulator.workload import QUERY_COUNTS
 from synergai.testing import LocalFleet

@@ -1,0 +1,1 @@
+"""The thesis's experiments in a real gateway with emulated engines."""
