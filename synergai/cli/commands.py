@@ -52,7 +52,8 @@ def settings_command(
     ``invoke_without_command=True`` if it has subcommands, for which `run` is not called.
     """
     shown = [option for option in options_of(settings).values() if option.description]
-    flags = [option for option in shown if option.bare_type is bool]
+    switches = [option for option in shown if option.bare_type is bool]
+    flags = [each for each in switches if settings.has_file or each.default]
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:

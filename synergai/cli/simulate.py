@@ -8,9 +8,11 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.pipelines.accordion_settings import AccordionSettings
-from synergai.simulator.pipelines.burst_settings import BurstSettings
-from synergai.simulator.pipelines.interference_settings import InterferenceSettings
+from synergai.simulator.pipelines.pipeline_settings import (
+    AccordionSettings,
+    BurstSettings,
+    InterferenceSettings,
+)
 from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:

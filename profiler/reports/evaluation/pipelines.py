@@ -8,10 +8,12 @@ from profiler.reports.charts import Axis, Boxes, Dots, Series
 from profiler.reports.document import Figure, Section, Table
 from profiler.reports.statistics import Distribution, mean
 from synergai.simulator.pipelines import burst, comparison, interference
-from synergai.simulator.pipelines.accordion_settings import AccordionSettings
-from synergai.simulator.pipelines.burst_settings import BurstSettings
 from synergai.simulator.pipelines.comparison_table import FIGURES, schedulers_of
-from synergai.simulator.pipelines.interference_settings import InterferenceSettings
+from synergai.simulator.pipelines.pipeline_settings import (
+    AccordionSettings,
+    BurstSettings,
+    InterferenceSettings,
+)
 from synergai.simulator.pipelines.streams import SLOS
 from synergai.simulator.simulator_settings import parse_seeds
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from synergai.simulator.pipelines.burst import BurstResult
     from synergai.simulator.pipelines.comparison import StreamResult
     from synergai.simulator.pipelines.interference import InterferenceResult
-    from synergai.simulator.pipelines.interference_settings import Slow
+    from synergai.simulator.pipelines.pipeline_settings import Slow
 
 _SLOWED: Final[dict[Slow, str]] = {"workers": "Slow workers", "links": "Slow links"}
 
