@@ -12,9 +12,9 @@ from rich.table import Table
 
 from demo.steps import console, run_steps, step
 from examples.accuracy_scaling import fleet, loads
+from examples.accuracy_scaling.plot import plot_run
 from examples.training import families
 from synergai.client.client import Client
-from synergai.loadgen.traces.plot import plot_run
 from synergai.testing import LocalFleet
 from synergai.zoo.build import is_built
 

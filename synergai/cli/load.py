@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.commands import check_plot, require, settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.cli.output import (
     format_rate,
     format_seconds,
@@ -46,8 +46,6 @@ def load(settings: LoadSettings) -> None:
     stops when the gateway becomes unreachable.
     """
     require("hdrh")
-    if settings.plot is not None:
-        check_plot(settings.plot)
     if settings.find_goodput:
         _search(settings)
     else:
@@ -63,10 +61,6 @@ app.command(
 
 def _run(settings: LoadSettings) -> None:
     result = _run_trace(settings)
-    if settings.plot is not None:
-        from synergai.loadgen.traces.plot import plot_run
-
-        plot_run(result.log, settings.engine, settings.plot)
     if settings.as_json:
         print_json(_to_record(settings, result))
     else:
@@ -96,16 +90,6 @@ def _search(settings: LoadSettings) -> None:
             show(f"{format_rate(trial.rate)} requests/s: {trial.attainment:.2%} in time")
 
         found = uvloop.run(search_goodput(settings, report))
-    if settings.plot is not None and settings.deadline_ms is not None:
-        from synergai.loadgen.traces.plot import plot_search
-
-        plot_search(
-            found,
-            settings.engine,
-            settings.plot,
-            deadline_s=settings.deadline_ms / 1e3,
-            attainment=settings.attainment,
-        )
     if settings.as_json:
         print_json({"engine": settings.engine, "target": settings.target, **to_jsonable(found)})
     else:

@@ -22,7 +22,6 @@ _NEEDS: Final = {
     "enforce": "qos_ms",
     "dataset": "data",
     "data": "dataset",
-    "mlperf_model": "user_conf",
 }
 """The setting that each setting requires."""
 
@@ -69,13 +68,6 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
     query_timeout: Annotated[
         Duration, "Abort if no query completes for this long, in seconds.", Meta(gt=0)
     ] = 60.0
-    user_conf: Annotated[
-        Path | None,
-        "LoadGen's user.conf, read after MLPerf's mlperf.conf; explicit options override both.",
-    ] = None
-    mlperf_model: Annotated[
-        str, "The engine's name in these files, such as resnet50; default: the engine's own name."
-    ] = ""
     dataset: Annotated[
         Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
     ] = None
@@ -91,5 +83,5 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
                 raise InvalidInput(f"--{options[name].flag} requires --{options[needed].flag}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset exclude each other; give one of them")
-        if self.scenario == "Server" and not (self.rate or self.user_conf):
+        if self.scenario == "Server" and not self.rate:
             raise InvalidInput("--scenario Server requires --rate, its queries per second")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, SymmetricalLogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,18 +68,3 @@ def is_dwarfed(series: Iterable[float]) -> bool:
     """Return whether the largest of the series dwarfs the smallest that is not zero."""
     sizes = [abs(each) for each in series if each and math.isfinite(each)]
     return bool(sizes) and max(sizes) > DWARFED * min(sizes)
-
-
-def fit_scale(axes: Axes, series: Iterable[float]) -> None:
-    """Make the y axis logarithmic if one series dwarfs another; it starts at 0 in any case.
-
-    Below the smallest series that is not zero, the logarithmic axis is linear down to 0.
-    """
-    sizes = [each for each in series if each > 0 and math.isfinite(each)]
-    if is_dwarfed(sizes):
-        linear_to = 10.0 ** math.floor(math.log10(min(sizes)))
-        axes.set_yscale("symlog", linthresh=linear_to)
-        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=linear_to))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(bottom=0.0)
-    plain_ticks(axes, "y")

@@ -87,11 +87,6 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
     attainment: Annotated[
         float, "Share of requests that must meet the deadline.", Meta(gt=0, le=1)
     ] = 0.99
-    plot: Annotated[
-        Path | None,
-        "PNG file to plot rate, goodput and latency over time to; with --find-goodput, "
-        "latency against rate.",
-    ] = None
     as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
 
     def __post_init__(self) -> None:

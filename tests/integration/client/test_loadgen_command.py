@@ -86,22 +86,6 @@ async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
     }
 
 
-async def test_options_override_user_conf(
-    tmp_path: Path, gateway: FakeGateway, run: RunCommand
-) -> None:
-    conf = tmp_path / "user.conf"
-    conf.write_text("identity.Server.target_qps = 250\n*.Server.min_duration = 400\n")
-    options = ("--target", gateway.address, "--models", str(tmp_path), "--output", str(tmp_path))
-    server = ("--scenario", "Server", "--user-conf", str(conf), "--queries", "50")
-    result = await run("loadgen", "identity", *options, *server)
-    assert result.code == 0, result.err
-    used = (tmp_path / "mlperf_log_summary.txt").read_text()
-    assert "target_qps : 250" in used
-    assert "min_duration (ms): 400" in used
-    assert "min_query_count : 50" in used
-    assert "schedule_rng_seed : 16159082839903944936" in used, "of MLPerf's own mlperf.conf"
-
-
 async def test_rejected_queries_are_counted_and_do_not_hang_the_run(
     options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
@@ -148,7 +132,6 @@ async def test_enforced_qos_is_sent_to_the_gateway(
         ("stuck", ["--query-timeout", "0.3"], "no response for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
         ("identity", ["--output", "/proc/nowhere"], "cannot create /proc/nowhere"),
-        ("identity", ["--user-conf", "/nowhere.conf"], "cannot read /nowhere.conf"),
     ],
 )
 async def test_invalid_run_prints_one_line_and_exits_1(

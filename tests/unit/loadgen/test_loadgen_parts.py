@@ -65,7 +65,6 @@ def test_qos_is_loadgens_latency_bound_in_server() -> None:
         ({"enforce": True}, "--enforce requires --qos-ms"),
         ({"dataset": "coco"}, "--dataset requires --data"),
         ({"data": "here"}, "--data requires --dataset"),
-        ({"mlperf_model": "resnet50"}, "--mlperf-model requires --user-conf"),
         ({"dataset": "coco", "data": "here", "samples": "x.npz"}, "--samples and --dataset"),
     ],
 )
@@ -87,19 +86,6 @@ def test_options_that_do_not_apply_to_a_trace_are_rejected(
 ) -> None:
     with pytest.raises(InvalidSettings, match=complaint):
         LoadSettings.load({"engine": "identity", **given})
-
-
-def test_server_rate_may_come_from_the_user_conf() -> None:
-    assert settings(scenario="Server", user_conf="user.conf").rate is None
-
-
-def test_malformed_user_conf_is_rejected(tmp_path: Path) -> None:
-    conf = tmp_path / "user.conf"
-    conf.write_text("this is not one\n")
-    with pytest.raises(InvalidInput, match=r"is not a user\.conf of LoadGen"):
-        scenario_settings(settings(user_conf=conf), FASTEST_S)
-    with pytest.raises(InvalidInput, match="cannot read"):
-        scenario_settings(settings(user_conf=tmp_path / "nowhere"), FASTEST_S)
 
 
 @pytest.mark.parametrize("model", [LoadgenSettings, LoadSettings])

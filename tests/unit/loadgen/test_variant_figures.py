@@ -1,10 +1,8 @@
 """Figures of a run on an engine with variants."""
 
 import pytest
-from matplotlib.patches import StepPatch
 
 from synergai.errors import Overloaded, SynergaiError
-from synergai.loadgen.traces.plot import draw_run
 from synergai.loadgen.traces.request_log import RequestLog, by_second
 from synergai.loadgen.traces.variants import variant_figures
 
@@ -50,13 +48,3 @@ def test_engine_without_variants_has_no_such_figures() -> None:
 
 def test_each_second_has_its_share_of_variants() -> None:
     assert [second.variants for second in by_second(LOG)] == [{"full": 1, "p25": 1}, {"full": 1}]
-
-
-def test_variants_have_a_panel_of_their_own() -> None:
-    _, panel, _ = draw_run(LOG, "echo").axes
-    drawn = [patch for patch in panel.patches if isinstance(patch, StepPatch)]
-    assert [patch.get_label() for patch in drawn] == ["full", "p25"]
-    # Whole seconds, on top of each other.
-    assert [list(patch.get_data()[1]) for patch in drawn] == [[0, 1, 2]] * 2
-    assert [list(patch.get_data()[0]) for patch in drawn] == [[1, 1], [2, 1]]
-    assert len(draw_run(log_of((0.05, "1", None)), "echo").axes) == 2
