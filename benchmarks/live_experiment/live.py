@@ -11,11 +11,11 @@ from inspect import signature
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.live_experiment.emulation import Emulation
+from benchmarks.live_experiment.recording import read_recording
 from synergai.client.client import Client
 from synergai.errors import InvalidInput, Unavailable
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.simulator.recording import read_recording
 from synergai.simulator.workload import QUERY_COUNTS
 from synergai.testing import LocalFleet
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from benchmarks.live_experiment.recording import Recording
     from synergai.domain import Job
-    from synergai.simulator.recording import Recording
     from synergai.simulator.workload import Workload
 
 _MEMORY_MB: Final = 16_384

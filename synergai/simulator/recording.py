@@ -1,13 +1,11 @@
-"""Reading a gateway's event log as if it were a simulated run."""
+"""Reading a gateway's event log."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from synergai.scheduling.event_log import recorded_settings, replay
 from synergai.scheduling.events import (
@@ -26,74 +24,14 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.simulator.simulation import Run
 from synergai.simulator.virtual_worker import BusySpan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from synergai.domain import Job, JobId, WorkerClass, WorkerId
     from synergai.scheduling.event_log import ReplayStep
     from synergai.scheduling.events import Assignment
-    from synergai.simulator.workload import Workload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """A live run.
-
-    Attributes:
-        run: in profiled time, aligned with the workload at the first arrival.
-        mismatches: number of events after which the replayed commands differ.
-    """
-
-    run: Run
-    events: int
-    mismatches: int
-
-
-def read_recording(
-    path: Path, workload: Workload, policy: str, scale: float, jobs: Mapping[str, Job]
-) -> Recording:
-    """Read and replay the event log of a workload."""
-    log = read_log(path)
-    origin = log.jobs[0].arrival if log.jobs else 0.0
-
-    def profile_time(at: float) -> float:
-        """Convert gateway time to profiled time; the first arrival is the common origin."""
-        return workload.jobs[0].arrival + (at - origin) * scale
-
-    return Recording(
-        run=Run(
-            workload=replace(
-                workload,
-                jobs=tuple(
-                    structs.replace(
-                        jobs[live.id],
-                        arrival=profile_time(live.arrival),
-                        deadline=profile_time(live.deadline),
-                    )
-                    for live in log.jobs
-                ),
-            ),
-            policy=policy,
-            spans=tuple(
-                replace(
-                    span,
-                    job_id=jobs[span.job_id].id,
-                    started=profile_time(span.started),
-                    ready=profile_time(span.ready),
-                    ended=profile_time(span.ended),
-                )
-                for span in log.spans
-            ),
-            finished={jobs[job_id].id: profile_time(at) for job_id, at in log.finished.items()},
-            decisions_s=log.decisions_s,
-        ),
-        events=log.events,
-        mismatches=log.mismatches,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

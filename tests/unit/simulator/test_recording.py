@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.live_experiment.emulation import number_configurations
+from benchmarks.live_experiment.recording import read_recording
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import Command, Event
-from synergai.simulator.recording import read_recording
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import Run, scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
