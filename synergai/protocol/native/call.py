@@ -87,6 +87,7 @@ class Call:
         except asyncio.CancelledError:
             self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
         finally:
+            self._take = None  # whose owner may have this call: a cycle
             if self._timer is not None:
                 self._timer.cancel()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")

@@ -101,7 +101,7 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left"
+            return request != b"left" and context.peer() == "peer"
 
         context.take_at_once(take)
         async for request in requests:
@@ -257,7 +257,7 @@ async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     assert "grpc-status" not in server._read(number)[1]
 
 
-@pytest.mark.parametrize("method", ["Hang", "Write", "Echo", "Refuse"])
+@pytest.mark.parametrize("method", ["Hang", "Write", "Take", "Echo", "Refuse"])
 @pytest.mark.parametrize("after", [0, 1, 10])
 async def test_call_that_is_reset_leaves_no_garbage(
     server: Server, method: str, after: int
