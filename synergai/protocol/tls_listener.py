@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from contextlib import suppress
 from functools import partial
@@ -41,24 +40,13 @@ class TlsListener:
         self._listeners: list[socket.socket] = []
         self._tasks = TaskBag()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on `port`, or on a free one if it is 0; return the port."""
-        loop = asyncio.get_running_loop()
-        # Resolves and binds the addresses of the host; it never listens.
-        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
-        self._listeners = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
-        bound.close()
-        try:
-            for listener in self._listeners:
-                listener.setblocking(False)
-                listener.listen(_BACKLOG)
-        except OSError:
-            self._close_listeners()
-            raise
-        for listener in self._listeners:
+    def start(self, sockets: list[socket.socket]) -> None:
+        """Listen on bound sockets, which are closed with the listener."""
+        self._listeners = sockets
+        for listener in sockets:
+            listener.setblocking(False)
+            listener.listen(_BACKLOG)
             self._tasks.start(self._accept(listener))
-        chosen: int = self._listeners[0].getsockname()[1]
-        return chosen
 
     async def close(self) -> None:
         """Stop listening, and end the handshakes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.tls_listener import TlsListener
 from synergai.protocol.work_socket import WorkSocket
+from synergai.runtime.ports import bind
 
 if TYPE_CHECKING:
     import ssl
@@ -43,7 +44,7 @@ class WorkSocketServer:
     ) -> None:
         self._setting = setting
         self._on_authenticated = on_authenticated
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._listener = (
             None if tls is None else TlsListener(self._accept, tls, _AUTHENTICATE_WITHIN_S)
         )
@@ -53,28 +54,28 @@ class WorkSocketServer:
     async def start(self, host: str, port: int) -> int:
         """Listen on `port`, or on a free one if it is 0; return the port."""
         try:
-            if self._listener is not None:
-                return await self._listener.start(host.strip("[]"), port)
+            sockets = bind(f"{host}:{port}")
+        except Unavailable as error:
+            raise Unavailable(f"{error} with {self._setting}") from None
+        if self._listener is not None:
+            self._listener.start(sockets)
+        else:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(self._accept, host.strip("[]"), port)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {host}:{port}: {error.strerror}; "
-                f"choose another port with {self._setting}"
-            ) from error
-        bound: int = self._server.sockets[0].getsockname()[1]
+            for each in sockets:
+                self._servers.append(await loop.create_server(self._accept, sock=each))
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
         """Close the listener and all sockets."""
         if self._listener is not None:
             await self._listener.close()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for socket in list(self._sockets):
             socket.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     def _accept(self) -> WorkSocket:
         """Return the protocol of a new socket, which must present a connection id in time."""

@@ -39,7 +39,7 @@ def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list
     dual = both_families and host in _WILDCARDS and socket.has_dualstack_ipv6()
     try:
         found = socket.getaddrinfo(
-            "::" if dual else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            "::" if dual else host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError:
         raise cannot_listen(address) from None

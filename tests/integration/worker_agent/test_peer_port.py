@@ -88,6 +88,15 @@ async def test_tensors_are_pulled_from_their_holder(holder: Holder) -> None:
     assert holder.peers.links["holder"].bytes_per_s > 0
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_port_is_the_same_over_ipv4_and_ipv6(holder: Holder, host: str) -> None:
+    pull = holder.hold()
+    contents = await holder.peers.pull(pull, f"{host}{pull.address}")
+    assert contents
+    assert has_tensor(bytes(contents))
+
+
 async def test_worker_that_holds_the_tensors_itself_needs_no_connection() -> None:
     held = HeldTensors(0)
     holding = held.hold(None, RESPONSE)
