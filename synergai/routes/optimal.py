@@ -69,8 +69,8 @@ def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | Non
         below = []
         for bound, (_, low_s) in enumerate(parts):
             # Unless even the least latency and interval are too long.
-            payable_s = best_s - following * low_s
-            if (route := solution.best(bound, legs, payable_s)) is not None:
+            limit_s = best_s - following * low_s
+            if (route := solution.best(bound, legs, limit_s)) is not None:
                 times = problem.times(route)
                 below.append(_Gap(low_s, times.interval_s, times.latency_s))
                 if times.seconds(problem.queries) < best_s:
