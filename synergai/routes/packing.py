@@ -22,10 +22,11 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
             activity takes something.
     """
     resources, activities = costs.shape
+    unit = costs.max()
     # Rows are equations, the last one is the objective. The last column is the right-hand side.
     table = np.block(
         [
-            [costs, np.eye(resources), np.ones((resources, 1))],
+            [costs / unit, np.eye(resources), np.ones((resources, 1))],
             [-np.ones(activities), np.zeros(resources + 1)],
         ]
     )
@@ -42,4 +43,4 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
         basis[row] = column
     found = np.zeros(activities + resources)
     found[basis] = table[:-1, -1]
-    return found[:activities]
+    return found[:activities] / unit

@@ -138,6 +138,7 @@ def test_packing_is_the_optimum_of_the_linear_programme(seed: int) -> None:
         solver.addConstr(sum(float(c) * x for c, x in zip(row, amounts, strict=True)) <= 1)
     solver.maximize(sum(amounts))
     assert found.sum() == pytest.approx(solver.getObjectiveValue())
+    assert pack(1e-9 * costs).sum() == pytest.approx(1e9 * found.sum())
 
 
 def test_alike_workers_with_all_stages_share_a_range() -> None:
