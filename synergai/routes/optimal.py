@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from synergai.routes.planner import Search
     from synergai.routes.problem import Route, RouteProblem
 
-_BOUNDS: Final = 2
+_BOUNDS: Final = 3
 """Bounds that are computed at once, which is faster than one by one."""
 _ROUNDING: Final = 1e-12
 
