@@ -31,7 +31,7 @@ def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_sce
     assert (workers.rows, fixed.low, fixed.high) == (("fixed", "clairvoyant"), 0.5, 0.75)
     assert clairvoyant.low == clairvoyant.high == 1.0
     assert len(figure.data.rows) == 6
-    assert write_png(figure, tmp_path).exists()
+    assert write_png(figure, tmp_path / "figure.png").stat().st_size
 
 
 def test_burst_has_one_box_per_placement(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_burst_has_one_box_per_placement(tmp_path: Path) -> None:
     (panel,) = figure.panels
     assert isinstance(panel, Boxes)
     assert [box.mean for box in panel.boxes if box] == [20.5, 50.5]
-    assert write_png(figure, tmp_path).exists()
+    assert write_png(figure, tmp_path / "figure.png").stat().st_size
 
 
 def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
         ("moderate", (20.0, 20.0)),
         ("relaxed", (10.0, 10.0)),
     ]
-    assert write_png(figure, tmp_path).exists()
+    assert write_png(figure, tmp_path / "figure.png").stat().st_size
