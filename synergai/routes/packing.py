@@ -22,7 +22,7 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
             activity takes something.
     """
     resources, activities = costs.shape
-    unit = costs.max()
+    unit = float(costs.max())
     # Rows are equations, the last one is the objective. The last column is the right-hand side.
     table = np.block(
         [
@@ -43,4 +43,5 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
         basis[row] = column
     found = np.zeros(activities + resources)
     found[basis] = table[:-1, -1]
-    return found[:activities] / unit
+    amounts: NDArray[np.float64] = found[:activities] / unit
+    return amounts
