@@ -27,7 +27,7 @@ from synergai.runtime.setting_types import (
     named,
 )
 from synergai.runtime.settings import Settings
-from worker_agent.cpu_affinity import check_thread_counts
+from worker_agent.cpu_affinity import check_places, check_thread_counts
 from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers.provider_settings import Providers
 
@@ -100,6 +100,12 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         "CPU cores that engines are restricted to, such as 2-5; all if empty. The "
         "others are left to the agent, and to a gateway on the same machine.",
     ] = ()
+    places: Annotated[
+        str,
+        Checked(check_places),
+        "Places, such as 2 or 4x2: equal parts of the cores, or of two cores each. Each runs "
+        "engines of its own, as a worker NAME.1, NAME.2, …; one for all cores if empty.",
+    ] = ""
     memory_mb: Annotated[
         int,
         "Limit of the memory of engines in MB: idle ones are unloaded, and else the "

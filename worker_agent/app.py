@@ -19,6 +19,7 @@ from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
+from worker_agent.cpu_affinity import split_places
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.hub_client.identity import WorkerIdentity
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from synergai.v1 import common_pb2
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.hub_client.link import HubLink
-    from worker_agent.providers.choice import Offers, ProviderChoice
+    from worker_agent.providers.choice import Offers
 
 _log = logging.getLogger(__name__)
 
@@ -172,10 +173,15 @@ class Agent:
 
     # --- workers --------------------------------------------------------------------------------
 
-    def _create_worker(self, worker_id: str, memory_bytes: int, suffix: str = "") -> Worker:
-        """Create the machine's worker, or with a suffix that of a device."""
+    def _create_worker(
+        self, worker_id: str, memory_bytes: int, suffix: str = "", cores: tuple[int, ...] = ()
+    ) -> Worker:
+        """Create the machine's worker, or with a suffix that of a place or device."""
+        config = self._config
+        if cores:
+            config = replace(config, worker=replace(config.worker, cores=cores))
         return Worker(
-            self._config,
+            config,
             worker_id,
             self._instance,
             self._memory,
@@ -203,37 +209,46 @@ class Agent:
         return hub
 
     def _configure_workers(self, offers: Offers) -> None:
-        """Give the machine's worker its configurations, and each concurrent device a worker."""
-        modes = self._main.modes.modes
+        """Give the machine's worker its configurations; each place and device is a worker, too."""
+        config, modes = self._config.worker, self._main.modes.modes
         beside = [choice for choice in offers.choices if choice.parallel]
         here = [choice for choice in offers.choices if not choice.parallel]
-        if beside and modes:
+        if modes and (beside or config.places):
+            what, setting = (beside[0], "parallel") if beside else ("a place", "places")
             raise InvalidInput(
-                f"{beside[0]} cannot run beside others on a machine with power modes, since a "
-                'switch would disturb them: remove parallel = true, or set power = "none"'
+                f"{what} cannot run beside others on a machine with power modes, since a "
+                f'switch would disturb them: remove {setting}, or set power = "none"'
             )
-        configurations = self._config.worker.configurations(modes, offers)
-        memory_bytes = self._config.worker.memory_bytes // (bool(configurations) + len(beside) or 1)
-        workers = [self._device_worker(choice, memory_bytes) for choice in beside]
-        if configurations:
+        places: list[tuple[int, ...]] = []
+        if config.places:
+            cores = config.cores or tuple(sorted(os.sched_getaffinity(0)))
+            places = split_places(config.places, cores)
+        configurations = config.configurations(modes, offers)
+        on_cores = len(places) or bool(configurations)
+        memory_bytes = config.memory_bytes // (on_cores + len(beside) or 1)
+        workers = [self._own_worker(str(n), memory_bytes, own) for n, own in enumerate(places, 1)]
+        for worker, own in zip(workers, places, strict=True):
+            worker.configure(replace(config, cores=own).configurations(offers=offers), here)
+        if configurations and not places:
             self._main.hosts.memory_bytes = memory_bytes
             self._main.configure(configurations, here)
-            self._workers = [self._main, *workers]
-        elif workers:
-            self._workers = workers
-        else:
+            workers = [self._main]
+        for choice in beside:
+            device = self._own_worker(choice.suffix, memory_bytes)
+            device.configure(choice.configurations(config.configurations()), [choice])
+            workers.append(device)
+        if not workers:
             raise InvalidInput(
                 "none of the execution providers can be used: "
                 + "; ".join(f"{each.choice}: {each.reason}" for each in offers.refusals)
             )
+        self._workers = workers
 
-    def _device_worker(self, choice: ProviderChoice, memory_bytes: int) -> Worker:
-        name = validate_name(f"{self._config.worker.worker_id}.{choice.suffix}", "worker id")
-        state = self._config.state / "workers" / choice.suffix
-        state.mkdir(parents=True, exist_ok=True)
-        worker = self._create_worker(name, memory_bytes, choice.suffix)
-        worker.configure(choice.configurations(self._config.worker.configurations()), [choice])
-        return worker
+    def _own_worker(self, suffix: str, memory_bytes: int, cores: tuple[int, ...] = ()) -> Worker:
+        """Create the worker of a place or device, which has an id and a secret of its own."""
+        name = validate_name(f"{self._config.worker.worker_id}.{suffix}", "worker id")
+        (self._config.state / "workers" / suffix).mkdir(parents=True, exist_ok=True)
+        return self._create_worker(name, memory_bytes, suffix, cores)
 
     def _workers_for(self, provider: str) -> list[Worker]:
         """Return the workers with configurations of a provider; the first one if there is none."""

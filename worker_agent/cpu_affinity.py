@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from synergai.domain import MAX_THREADS
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,6 +49,34 @@ def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> Non
     most = max(threads, default=0)
     if cores and most > len(cores):
         raise InvalidInput(f"an engine with {most} threads needs {most} cores, not {len(cores)}")
+
+
+def split_places(places: str, cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the cores of each place: ``4`` equal parts of `cores`, or ``4x2``, two cores each."""
+    count, each = _parse_places(places)
+    each = each or len(cores) // count
+    if not each or count * each > len(cores):
+        raise InvalidInput(
+            f"{places} places need {count * max(1, each)} cores, but engines have {len(cores)}"
+        )
+    return [tuple(cores[place * each : (place + 1) * each]) for place in range(count)]
+
+
+def check_places(places: str) -> str:
+    """Return `places` if it is empty or in the format of `split_places`."""
+    if places:
+        _parse_places(places)
+    return places
+
+
+def _parse_places(places: str) -> tuple[int, int]:
+    count, separator, each = places.partition("x")
+    numbers = [count, each] if separator else [count]
+    if not all(text.isdecimal() and 1 <= int(text) <= MAX_THREADS for text in numbers):
+        raise InvalidInput(
+            f"{places!r} are no places: write their number, such as 4, or 4x2 for two cores each"
+        )
+    return int(count), int(each or 0)
 
 
 def thread_cores(threads: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from synergai.scheduling.queue.job_queue import JobQueue
+from synergai.scheduling.state.contention import Contention, company_of
 from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
@@ -83,6 +84,7 @@ class View:
         self.fleet = Fleet(settings)
         self.loads = Loads()
         self.estimator = Estimator(dictionary, self.loads, settings)
+        self.contention = Contention()
         self.variants = Variants(self.estimator, self.fleet, self.queue, settings)
         self.extended_at = -math.inf
         self.minimizes_energy = settings.objective == "energy"
@@ -180,6 +182,13 @@ class View:
         return variants.choose_for_job(job, worker, fastest, self.now)[0]
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
+        """Return seconds per query, beside what runs on the worker's machine now."""
+        alone_s = self.alone_query_s(job, worker, estimate)
+        if not worker.mates:
+            return alone_s
+        return alone_s * self.contention.slowdown(worker, job.job.engine, company_of(worker))
+
+    def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
         gain = estimate.batch_gain(job.job.queries)
         if job.paces and (shown := job.paces.get(worker.id)) is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
+from synergai.scheduling.state.contention import company_of
 from synergai.scheduling.state.estimate import Observation
 from synergai.scheduling.state.records import Lease, Phase
 
@@ -187,6 +188,7 @@ class Leases:
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
+        lease.company = company_of(worker)
         if mode := configuration.power_mode:
             lease.switches_mode = worker.power_mode not in (None, mode)
         self._by_id[assignment.id] = lease
@@ -231,7 +233,8 @@ class Leases:
         lease.job.done += new
         if new and lease.estimate is not None:
             worker = self._state.fleet.workers[lease.assignment.worker_id]
-            self._learn(lease, worker, _observe(lease, new, compute_s, now))
+            if not self._learn_in_company(lease, worker, new, compute_s):
+                self._learn(lease, worker, _observe(lease, new, compute_s, now))
             if lease.job.is_request and lease.estimate.configuration.variant:
                 self._state.variants.margins.answered(lease, worker, now)
             lease.compute_s = max(lease.compute_s, compute_s)
@@ -258,6 +261,31 @@ class Leases:
             lease.job.paces[worker.id] = pace
             if not (lease.job.removed or lease.job.is_request):
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
+
+    def _learn_in_company(
+        self, lease: Lease, worker: WorkerRecord, new: int, compute_s: float
+    ) -> bool:
+        """Learn from queries beside other engines of the machine; return whether there were any.
+
+        They do not count if what ran there has changed since the last report.
+        """
+        if not worker.mates:
+            return False
+        before, lease.company = lease.company, company_of(worker)
+        lease.had_company |= bool(before or lease.company)
+        estimate = lease.estimate
+        if not lease.had_company or estimate is None:
+            return False
+        seconds = _alone_s(lease, compute_s) - _alone_s(lease, lease.compute_s)
+        if not lease.job.job.with_tensors:
+            since = lease.reported_at if lease.reported_at is not None else _began_at(lease)
+            seconds = 0.0 if since is None else self._state.now - since
+        if before and before == lease.company and seconds > 0:
+            gain = estimate.batch_gain(lease.job.job.queries)
+            alone_s = new * gain * estimate.per_query_s
+            engine = lease.assignment.engine
+            self._state.contention.observe(worker, engine, before, seconds, alone_s)
+        return True
 
     def stop(self, lease: Lease, *, for_request: bool = False, abort: bool = False) -> None:
         """Command the worker to stop the lease at its next query; idempotent."""

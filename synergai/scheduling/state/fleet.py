@@ -74,6 +74,10 @@ class Fleet:
             idle_since=now,
         )
         self._next_index += 1
+        if worker.machine:
+            for other in self.workers.values():
+                if other.worker.machine == worker.machine:
+                    record.mates[other.index], other.mates[record.index] = other, record
         self.workers[worker.id] = record
         self.set_engines(record, worker.engines)
         self.update_availability(record, now)
@@ -82,6 +86,8 @@ class Fleet:
     def remove(self, worker: WorkerRecord) -> None:
         """Remove a worker; if it returns soon, its paces are still known."""
         del self.workers[worker.id]
+        for mate in worker.mates.values():
+            del mate.mates[worker.index]
         self._absent[worker.id] = worker.observed
         if len(self._absent) > _MAX_ABSENT:
             del self._absent[next(iter(self._absent))]

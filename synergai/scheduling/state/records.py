@@ -103,6 +103,8 @@ class Lease:
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
         group: None if it runs concurrently.
         switches_mode: its worker switches the power mode for it.
+        company: engines beside it on its machine, when it was assigned or last made progress.
+        had_company: there were any; what it took says nothing about the pace of its worker.
     """
 
     assignment: Assignment
@@ -126,6 +128,8 @@ class Lease:
     is_long_probe: bool = False
     group: Group | None = None
     switches_mode: bool = False
+    company: tuple[EngineName, ...] = ()
+    had_company: bool = False
 
     def __post_init__(self) -> None:
         if self.estimate is not None:
@@ -300,6 +304,7 @@ class WorkerRecord:
         spreads: margin that is kept for deviations from estimates, by engine with variants.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         on_trial: it was ejected, and has not completed a query since.
+        mates: the other workers of its machine, by index.
     """
 
     worker: Worker
@@ -330,6 +335,7 @@ class WorkerRecord:
     spreads: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
     on_trial: bool = False
+    mates: dict[int, WorkerRecord] = field(default_factory=dict)
 
     @property
     def withdrawn(self) -> bool:
@@ -474,6 +480,14 @@ class WorkerRecord:
         head = self.head
         unanswered_s = 0.0 if head is None or head.aborted_at is None else now - head.aborted_at
         return max(self.head_ends_at, now) + unanswered_s + self.behind_head_s
+
+    def longest(self, now: float) -> Lease | None:
+        """Return which of its `leases` is expected to take longest from now on."""
+        left_s = {
+            lease: self.head_ends_at - now if lease.is_head else lease.expected_s
+            for lease in self.leases.values()
+        }
+        return max(left_s, key=left_s.__getitem__, default=None)
 
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from synergai.scheduling.policies.malleable.contended import Contended, Running, choose_plan
 from synergai.scheduling.policies.malleable.planner import Allocation, Planner, Weights, plan_cost
-from synergai.scheduling.policies.malleable.snapshot import setup_left_s
+from synergai.scheduling.policies.malleable.snapshot import importance, setup_left_s
 from synergai.scheduling.policy import Assign, Expect, Preempt, View
+from synergai.scheduling.state.contention import company_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,7 +64,12 @@ class Replanner:
         ready = [self._ready_s(worker) for worker in snapshot.workers]
         problem = snapshot.problem(rows, queries, ready, not_before)
         planner = Planner(problem, weights, _SEARCH_BUDGET)
-        plan = planner.search(self._initial_orders(places))
+        starts = self._initial_orders(places)
+        plan = planner.search(starts)
+        contended = self._contended(fixed)
+        if contended is not None and contended.is_noticed:
+            plan = choose_plan(problem, contended, weights, plan, starts)
+            self.cost = 0.0  # that of the plan is of all jobs
         self.cost += plan.cost
         self._decide = plan
         self._shares = planner.allocations(plan)
@@ -95,6 +102,35 @@ class Replanner:
             head = worker.head
             return head.query_left_s(self._view.now) if head and head.runs_long_query() else 0.0
         return self._busy_s(worker)
+
+    def _contended(self, fixed: Sequence[tuple[int, float]]) -> Contended | None:
+        """Return how workers slow each other down; None if none of them share a machine."""
+        snapshot, view = self._snapshot, self._view
+        mates = snapshot.mates()
+        if not any(mates):
+            return None
+        jobs = [snapshot.jobs[row] for row in (*self._rows, *(row for row, _ in fixed))]
+        busy = [*self._busy, *(busy_s for _, busy_s in fixed)]
+        running: dict[int, Running] = {}
+        for worker, record in enumerate(snapshot.workers):
+            lease, alone_s = record.longest(view.now), self._busy_s(record)
+            if lease is None or lease in self._preemptible or alone_s == _UNKNOWN_BUSY_S:
+                continue
+            if lease.job not in jobs:
+                jobs.append(lease.job)
+                busy.append(0.0)
+            engine = lease.assignment.engine
+            alone_s /= view.contention.slowdown(record, engine, company_of(record))
+            running[worker] = Running(jobs.index(lease.job), alone_s)
+            busy[jobs.index(lease.job)] = 0.0  # it is played
+        return Contended(
+            slowdowns=snapshot.slowdowns([job.job.engine for job in jobs]),
+            mates=mates,
+            running=running,
+            deadlines=np.array([job.job.deadline - view.now for job in jobs]),
+            importance=np.array([importance(job) for job in jobs]),
+            not_before=np.array(busy),
+        )
 
     def _fixed_cost(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
         if not fixed:

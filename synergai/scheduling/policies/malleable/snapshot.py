@@ -13,6 +13,8 @@ from synergai.scheduling.state.records import Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from synergai.domain import EngineName
+    from synergai.scheduling.policies.malleable.planner import Floats
     from synergai.scheduling.policy import View
     from synergai.scheduling.state.estimate import Estimate
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
@@ -36,6 +38,7 @@ class Snapshot:
         self, view: View, jobs: Sequence[JobRecord], workers: Sequence[WorkerRecord]
     ) -> None:
         self.now = view.now
+        self._contention = view.contention
         self.workers = workers
         self.jobs: list[JobRecord] = []
         self.estimates: list[list[Estimate | None]] = []
@@ -59,7 +62,7 @@ class Snapshot:
                     rates_row.append(0.0)
                     continue
                 setup_s, saved_s = _setup(job, worker, estimate, view)
-                per_query_s = view.per_query_s(job, worker, estimate)
+                per_query_s = view.alone_query_s(job, worker, estimate)
                 setup_row.append(setup_s)
                 saved_row.append(saved_s)
                 rates_row.append(1.0 / per_query_s)
@@ -76,7 +79,7 @@ class Snapshot:
         self._rates = np.array(rates)
         self._prices = np.array(prices) if view.minimizes_energy else None
         self.deadlines = np.array([job.job.deadline - view.now for job in self.jobs])
-        self.importance = np.array([_importance(job) for job in self.jobs])
+        self.importance = np.array([importance(job) for job in self.jobs])
 
     def problem(
         self,
@@ -109,6 +112,23 @@ class Snapshot:
             prices=prices,
         )
 
+    def mates(self) -> list[list[int]]:
+        """Return the other workers of each worker's machine, by number."""
+        numbers = {worker.index: number for number, worker in enumerate(self.workers)}
+        return [
+            [numbers[index] for index in worker.mates if index in numbers]
+            for worker in self.workers
+        ]
+
+    def slowdowns(self, engines: Sequence[EngineName]) -> Floats:
+        """Return by which each engine takes longer beside another one, shape (jobs, jobs)."""
+        shared = next(worker for worker in self.workers if worker.mates)
+        found = [
+            [self._contention.slowdown(shared, engine, (other,)) for other in engines]
+            for engine in engines
+        ]
+        return np.array(found)
+
 
 def _setup(
     job: JobRecord, worker: WorkerRecord, estimate: Estimate, view: View
@@ -128,5 +148,6 @@ def setup_left_s(lease: Lease, now: float) -> float:
     return max(0.0, lease.assignment.setup_s - (now - lease.head_at))
 
 
-def _importance(job: JobRecord) -> float:
+def importance(job: JobRecord) -> float:
+    """Return the weight of a job."""
     return _IMPORTANCE ** (job.job.priority - job.over_share)
