@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gateway.gateway_settings import GatewaySettings
     from gateway.hub.work_streams import WorkStreams
     from gateway.passage.passage import Passage
-    from synergai.errors import InternalError
+    from synergai.errors import SynergaiError
     from synergai.protocol.native.server import NativeServer
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
-        self._failure: InternalError | None = None
+        self._failure: SynergaiError | None = None
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
@@ -211,7 +211,7 @@ class Gateway:
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
         return ResilientServer(make, self._fail, connections)
 
-    def _fail(self, error: InternalError) -> None:
+    def _fail(self, error: SynergaiError) -> None:
         """Stop because of an error, so that the service manager restarts the gateway."""
         self._failure = error
         _log.critical("%s; stopping", error)

@@ -7,13 +7,16 @@ from typing import Final
 import apsw
 
 from gateway.records.log import NO_SPACE, is_out_of_space
-from synergai.errors import InternalError, Overloaded
+from synergai.errors import Overloaded, Unavailable
 
 _FAILED_SYNCS: Final = frozenset((apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC))
 
 
-class JournalBroken(InternalError):
-    """The journal cannot be written; the gateway must not acknowledge anything."""
+class JournalBroken(Unavailable):
+    """The journal cannot be written: the gateway must not acknowledge anything, and stops.
+
+    Clients try again, at the next leader or once the gateway is back.
+    """
 
 
 class JournalDamaged(JournalBroken):

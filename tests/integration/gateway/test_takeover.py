@@ -13,7 +13,7 @@ from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.domain import JobState
-from synergai.errors import SynergaiError
+from synergai.errors import Unavailable
 from synergai.jobs import JobStatus
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
@@ -97,7 +97,7 @@ async def test_deposed_leader_leaves_policies_alone(
     with contextlib.suppress(JournalBroken):
         async with (
             Gateway(config) as gateway,
-            Client(gateway.address) as client,
+            Client(gateway.address, attempts=1) as client,
             FakeAgent(gateway.hub_address),
         ):
             await registered(client)
@@ -105,7 +105,7 @@ async def test_deposed_leader_leaves_policies_alone(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = 'synergai gateway'"
             )
-            with pytest.raises(SynergaiError, match="the session with PostgreSQL"):
+            with pytest.raises(Unavailable, match="the session with PostgreSQL"):
                 await client.pin(ECHO, "1")
     assert PolicyFile(config.state).read() == {}
 
