@@ -13,8 +13,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -52,22 +51,12 @@ async def measure(journal: Journal, writers: int, new_id: Callable[[], str]) -> 
     return len(waited) / (time.perf_counter() - begun), statistics.median(waited)
 
 
-async def run(url: str, directory: Path, standby: AbstractContextManager[None]) -> None:
-    numbers = itertools.count()
+async def run(url: str, directory: Path, numbers: "itertools.count[int]") -> None:
     candidate = await asyncio.to_thread(Candidate, url, directory / "shared", Clock(), "")
     journals = {
         "SQLite": Journal(directory / "own"),
         "PostgreSQL": Journal(directory / "shared", store=await asyncio.to_thread(candidate.lead)),
     }
-    await compare(journals, numbers)
-    with standby:
-        print("with a synchronous standby")
-        await compare(journals, numbers)
-        for journal in journals.values():
-            await journal.close()
-
-
-async def compare(journals: Mapping[str, Journal], numbers: "itertools.count[int]") -> None:
     print(f"{'writers':>8}{'store':>12}{'jobs/s':>10}{'p50 ms':>10}{'ratio':>8}")
     for writers in WRITERS:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in journals}
@@ -79,14 +68,20 @@ async def compare(journals: Mapping[str, Journal], numbers: "itertools.count[int
             wait_ms = 1e3 * statistics.median(wait for _, wait in each)
             ratio = rates[name] / rates["SQLite"]
             print(f"{writers:>8}{name:>12}{rates[name]:>10,.0f}{wait_ms:>10.2f}{ratio:>8.2f}")
+    for journal in journals.values():
+        await journal.close()
 
 
 def main() -> None:
     programs = find_programs()
     if programs is None:
         raise SystemExit("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
+    numbers = itertools.count()
     with running_server(programs) as server, tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(server.url, Path(directory), synchronous_standby(programs, server)))
+        asyncio.run(run(server.url, Path(directory) / "alone", numbers))
+        with synchronous_standby(programs, server):
+            print("with a synchronous standby")
+            asyncio.run(run(server.url, Path(directory) / "standby", numbers))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ def synchronous_standby(programs: Path, server: PostgresqlServer) -> Iterator[No
     """Let the commits of a server wait for a standby until the context ends."""
     with _new_server(programs) as standby:
         source = f"host=127.0.0.1 port={server.port} user={_USER} application_name=standby"
-        standby.run("pg_basebackup", "--dbname", source, "--write-recovery-conf")
+        options = ("--write-recovery-conf", "--checkpoint", "fast")
+        standby.run("pg_basebackup", "--dbname", source, *options)
         standby.start()
         try:
             server.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
