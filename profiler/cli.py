@@ -54,7 +54,7 @@ def profile(settings: ProfilerSettings) -> None:
     from profiler.commands import ListedCommand, SearchCommand, StagesCommand
     from profiler.conditions import top_mhz
     from profiler.exclusive import check_not_serving, only_profiler
-    from profiler.generators.generator import Machine
+    from profiler.generators import Machine
     from profiler.measurer import Measurer
     from profiler.modes import ProfiledModes
     from profiler.sessions import find_engines

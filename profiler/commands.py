@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.conditions import THROTTLED_SHARE
-from profiler.generators.generator import GENERATORS, generate
+from profiler.generators import GENERATORS, generate
 from profiler.measurement_output import disturbance_text
 from profiler.repetition import measure_with_repeats
 from profiler.search_run import SearchRun, make_plan
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from profiler.generators.generator import Draft, Generator, Machine, Pruned
+    from profiler.generators import Draft, Generator, Machine, Pruned
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
     from profiler.profiler_settings import ProfilerSettings

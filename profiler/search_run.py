@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from profiler.generators.generator import Draft
+from profiler.generators import Draft
 from profiler.search.costs import SearchPlan
 from profiler.search.search import Search
 from profiler.search.strategy import STRATEGIES

@@ -13,7 +13,7 @@ from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from profiler.generators.generator import Draft, Machine
+    from profiler.generators import Draft, Machine
     from profiler.search.space import Row
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry

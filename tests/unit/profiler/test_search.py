@@ -17,10 +17,10 @@ from benchmarks.simulated_fleets import (
 )
 from benchmarks.surfaces import FAMILIES
 from benchmarks.surfaces import draw as draw_surface
-from profiler.search.improvement import expected_improvement, improvement
 from profiler.search.process import QPS, SharedProcess, expected_log_qps
 from profiler.search.search import DEFAULT_BUDGET, Search
 from profiler.search.space import Knobs, Point, SearchSpace
+from profiler.search.strategies.shared_process import expected_improvement, improvement
 from profiler.search.strategy import Strategy
 from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from profiler.commands import put_predictions, summarise
-from profiler.generators.generator import Draft, Machine
+from profiler.generators import Draft, Machine
 from profiler.measurement import Measurement
 from profiler.measurer import Measurer
 from profiler.search.process import expected_log_qps
