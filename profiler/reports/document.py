@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -74,6 +74,16 @@ class Section:
     key: str
     title: str
     blocks: tuple[Block, ...]
+
+    def reconstructed(self) -> Section:
+        """Return the section with "Reconstructed." before every caption."""
+        blocks = (
+            block
+            if isinstance(block, Note)
+            else replace(block, caption=f"Reconstructed. {block.caption}".rstrip())
+            for block in self.blocks
+        )
+        return replace(self, blocks=tuple(blocks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.characterisation import cards, figures
@@ -12,7 +11,7 @@ from profiler.reports.characterisation.operating_modes import compare_modes
 from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
-from profiler.reports.document import Answer, Figure, Note, Report, Section, Table
+from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.printed import CHARACTERISATION
 from profiler.reports.wording import UNKNOWN, count, listing, number, percent
 
@@ -27,7 +26,6 @@ BANNER: Final = (
 )
 _THROTTLED: Final = 0.05
 """Share of a measurement from which limited clocks matter."""
-_MARK: Final = "Reconstructed."
 _QUESTIONS: Final = (
     "How does performance vary between workers?",
     "How do threads affect performance?",
@@ -79,7 +77,7 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
         blocks = (figures.draw_set_aside(space),)
         sections.append(Section(key="set-aside", title="Entries set aside", blocks=blocks))
     if space.is_reconstructed:
-        sections = [_marked(section) for section in sections]
+        sections = [section.reconstructed() for section in sections]
     return Report(
         title="Characterisation of engines and workers",
         summary=(
@@ -100,18 +98,6 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
         sections=tuple(sections),
         colophon=made,
     )
-
-
-def _marked(section: Section) -> Section:
-    """Say in every caption that the profile is reconstructed."""
-    blocks: list[Block] = []
-    for block in section.blocks:
-        if isinstance(block, Figure | Table):
-            caption = f"{_MARK} {block.caption}".rstrip()
-            blocks.append(replace(block, caption=caption))
-        else:
-            blocks.append(block)
-    return replace(section, blocks=tuple(blocks))
 
 
 def _overview(space: FleetProfile) -> Section:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.document import Answer, Figure, Note, Report, Section, Table
+from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.evaluation import cards, figures, thesis
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.printed import P99_OVER_SYNERGAI
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from profiler.reports.evaluation.study import Study
     from synergai.simulator.workload import Profile
 
-_MARK: Final = "Reconstructed."
 _BANNER: Final = (
     "Reconstructed: the simulated workers have a profile that was fitted to the numbers that the "
     "thesis prints. It was not measured. Only comparisons between policies are meaningful."
@@ -87,8 +86,8 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
         _energy(study),
     ]
     if origin.is_reconstructed:
-        sections = [_marked(section) for section in sections]
         sections += _reproduction(study, cells)
+        sections = [section.reconstructed() for section in sections]
     jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
     return Report(
         title="Evaluation of scheduling policies",
@@ -117,17 +116,6 @@ def _title(experiment: str, *, is_simulated: bool) -> str:
     demand = {"DL": "low demand", "DH": "high demand"}.get(experiment[:2], "")
     frequency = {"FL": "low frequency", "FH": "high frequency"}.get(experiment[-2:], "")
     return f"{experiment}: {demand}, {frequency}" if demand and frequency else experiment
-
-
-def _marked(section: Section) -> Section:
-    """Say in every caption that the profile is reconstructed."""
-    blocks: list[Block] = [
-        replace(block, caption=f"{_MARK} {block.caption}".rstrip())
-        if isinstance(block, Figure | Table)
-        else block
-        for block in section.blocks
-    ]
-    return replace(section, blocks=tuple(blocks))
 
 
 def _bounds(study: Study) -> list[tuple[str, Spread]]:
@@ -268,7 +256,7 @@ def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Sect
             columns=tuple(columns),
             rows=tuple((*key, *row) for key, row in table.items()),
             caption=(
-                f"{_MARK} Printed values are of one run each, here with the mean and the range "
+                "Printed values are of one run each, here with the mean and the range "
                 "over the seeds. “Within”: the printed value lies in that range. SLO-MAEL's times "
                 "in three experiments were derived from printed ratios."
             ),
@@ -295,7 +283,7 @@ def _p99(study: Study) -> list[Table]:
         Table(
             columns=("policy", "experiment", "printed", "here", "its p99 here"),
             rows=tuple(rows),
-            caption=f"{_MARK} 99th percentile of the end-to-end time over that of SynergAI; here "
+            caption="99th percentile of the end-to-end time over that of SynergAI; here "
             "the mean over seeds.",
             file="printed-p99",
         )
