@@ -1,4 +1,4 @@
-"""LoadGen settings of the Single Stream scenario, and test runs of any scenario.
+"""LoadGen settings and test runs.
 
 Imports LoadGen; import it only in processes that run LoadGen.
 """
@@ -13,16 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from synergai.loadgen.loadgen_settings import LoadgenSettings
+
 # The seeds of MLPerf's mlperf.conf, for comparable runs.
 QSL_SEED: Final = 2085463073848966840
 SAMPLE_INDEX_SEED: Final = 2747215439041700203
 SCHEDULE_SEED: Final = 16159082839903944936
+_MODES: Final = {
+    "performance": mlperf_loadgen.TestMode.PerformanceOnly,
+    "accuracy": mlperf_loadgen.TestMode.AccuracyOnly,
+}
 
 
 def run_settings(
     queries: int, min_duration_s: float, fastest_s: float
 ) -> mlperf_loadgen.TestSettings:
-    """Return LoadGen's settings of a run.
+    """Return LoadGen's settings of a run in the Single Stream scenario.
 
     Args:
         fastest_s: latency of the fastest query seen so far, in seconds.
@@ -39,6 +45,27 @@ def run_settings(
     settings.sample_index_rng_seed = SAMPLE_INDEX_SEED
     settings.schedule_rng_seed = SCHEDULE_SEED
     return settings
+
+
+def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loadgen.TestSettings:
+    """Return LoadGen's settings of a run in any scenario.
+
+    Args:
+        fastest_s: latency in seconds of the fastest query seen so far, sent one at a time.
+    """
+    result = run_settings(settings.queries, settings.min_duration, fastest_s)
+    result.scenario = getattr(mlperf_loadgen.TestScenario, settings.scenario)
+    result.mode = _MODES[settings.mode]
+    result.multi_stream_samples_per_query = settings.samples_per_query
+    # LoadGen generates its queries in advance by these figures: if they run out before the minimum
+    # duration, the run is invalid.
+    result.multi_stream_expected_latency_ns = max(1, round(fastest_s * 1e9 / 2))
+    result.offline_expected_qps = settings.rate or 2 / fastest_s
+    if settings.rate is not None:
+        result.server_target_qps = settings.rate
+    if settings.qos_ms is not None:
+        result.server_target_latency_ns = round(settings.qos_ms * 1e6)
+    return result
 
 
 def log_settings(output: Path) -> mlperf_loadgen.LogSettings:

@@ -24,10 +24,9 @@ from synergai.loadgen.completion import SampleCompleter
 from synergai.loadgen.dataset_library import dataset_library
 from synergai.loadgen.loadgen_settings import LoadgenSettings
 from synergai.loadgen.messages import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
-from synergai.loadgen.mlperf import log_settings, run_test
+from synergai.loadgen.mlperf import log_settings, run_test, scenario_settings
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
-from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.loadgen.sync_system import SyncSystem
 from synergai.models.postprocess import CLASSES

@@ -15,9 +15,9 @@ from synergai.errors import (
 )
 from synergai.loadgen.accuracy_log import read_accuracy_log
 from synergai.loadgen.loadgen_settings import LoadgenSettings
+from synergai.loadgen.mlperf import scenario_settings
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet
-from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.traces.load_settings import LoadSettings
 from synergai.models.samples import Samples
 from synergai.runtime.reexec import decode_config, encode_config
