@@ -239,12 +239,11 @@ class View:
     def takes(self, worker: WorkerRecord, job: JobRecord, estimate: Estimate) -> bool:
         """Return whether an available worker takes the job's queries, in view of its batches.
 
-        A long query gains nothing from being sent ahead of time, and what arrives by then would
-        wait behind it.
+        It takes none that would wait for a long query that runs concurrently in their session.
         """
         in_batches = job.shares_batches and bool(estimate.entry.batch_qps)
-        waits = estimate.session in worker.concurrent or bool(job.is_request and worker.leases)
-        if waits and not in_batches and estimate.per_query_s >= LONG_S:
+        runs = estimate.session in worker.concurrent
+        if runs and not in_batches and estimate.per_query_s >= LONG_S:
             return False
         return worker.accepts(job.job.engine, in_batches=in_batches, now=self.now)
 

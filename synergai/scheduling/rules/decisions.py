@@ -88,14 +88,14 @@ class Decisions:
         self._stop_for_probes()
 
     def abort_for(self, job: Job) -> None:
-        """Abort the long query that alone makes a job late that has just arrived."""
+        """Abort the long requests and the query that alone make a job late that just arrived."""
         record = self._jobs.by_id.get(job.id)
         if record is None or record.is_request or self._state.settings.strict:
             return
         completes_at = self._jobs.expected_completion(job.id)
         if completes_at is None or completes_at <= job.deadline:
             return
-        if (lease := self._interleaver.query_in_the_way(record)) is not None:
+        for lease in self._interleaver.in_the_way(record):
             self._leases.stop(lease, abort=True)
 
     def _stop_for_probes(self) -> None:
@@ -105,11 +105,11 @@ class Decisions:
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         for interruption in interruptions:
-            request, worker, estimate, yielding, aborted = interruption
+            request, worker, estimate, yielding, recalled, aborted = interruption
             self._interleaver.interrupted(interruption)
             if aborted is not None:
                 self._leases.stop(aborted, for_request=True, abort=True)
-            for lease in yielding:
+            for lease in (*yielding, *recalled):
                 self._leases.stop(lease, for_request=True)
             if estimate is None:
                 self._assign_probes([(request, worker)])

@@ -25,7 +25,7 @@ from synergai.scheduling.state.records import ABORT_S, Phase
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, Job
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.estimate import Estimate
@@ -54,13 +54,26 @@ PROBE_S: Final = 10.0
 class Interruption(NamedTuple):
     """A request, the worker that runs it next, and the job assignments that yield to it.
 
-    The estimate is None if its engine is unprofiled there. The query of `aborted` is aborted.
+    The estimate is None if its engine is unprofiled there.
+
+    Attributes:
+        recalled: long requests that were sent ahead and wait there; they cost nothing.
+        aborted: whose query is aborted.
     """
 
     request: JobRecord
     worker: WorkerRecord
     estimate: Estimate | None
     yielding: tuple[Lease, ...]
+    recalled: tuple[Lease, ...] = ()
+    aborted: Lease | None = None
+
+
+class _Way(NamedTuple):
+    """When a worker turns to a request, if it recalls and aborts what is in the way."""
+
+    wait_s: float
+    recalled: tuple[Lease, ...] = ()
     aborted: Lease | None = None
 
 
@@ -77,7 +90,8 @@ class _History:
 
     Attributes:
         requests_s: expected duration of these requests.
-        lost_s: work on aborted queries that later ones have not made up for.
+        lost_s: work on aborted queries that later ones have not made up for, and what delayed them
+            without need.
         unabortable: engines whose queries went on although they were told to abort.
     """
 
@@ -102,14 +116,16 @@ class Interleaver:
 
     def interrupted(self, interruption: Interruption) -> None:
         """Record an interruption that is executed now."""
-        _, worker, estimate, yielding, aborted = interruption
+        request, worker, estimate, yielding, _, aborted = interruption
         history, now = self._histories[worker.index], self._state.now
+        request_s = 0.0 if estimate is None else estimate.seconds(1, with_tensors=True)
         if aborted is not None:
             history.lost_s += aborted.query_spent_s(now)
+            if request.job.deadline == math.inf:  # or such requests would keep it from beginning
+                history.lost_s += ABORT_S + request_s
         if yielding:
             history.requests += 1
-            if estimate is not None:
-                history.requests_s += estimate.seconds(1, with_tensors=True)
+            history.requests_s += request_s
             history.interrupted_at = now
 
     def progressed(self, lease: Lease, new: int) -> None:
@@ -126,8 +142,8 @@ class Interleaver:
             if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
                 history.unabortable.add(lease.assignment.engine)
 
-    def query_in_the_way(self, job: JobRecord) -> Lease | None:
-        """Return the long query to abort now so that a job meets its deadline, and note the loss.
+    def in_the_way(self, job: JobRecord) -> list[Lease]:
+        """Return what to abort now so that a job meets its deadline, and note the loss.
 
         The job is next on that worker: the policy has stopped what runs there, or it is the last
         query of its assignment.
@@ -139,8 +155,9 @@ class Interleaver:
                 continue
             if not head.stopping and head.remaining > head.rows:
                 continue
-            behind = [lease for lease in worker.leases.values() if lease is not head]
-            cost_s = sum(lease.expected_s for lease in behind)
+            recalled = _sent_ahead(worker, job.job)
+            stays = [each for each in worker.leases.values() if each not in (head, *recalled)]
+            cost_s = sum([lease.expected_s for lease in stays])
             if job.pending.total:
                 estimate = self._state.best_estimate(job, worker)
                 if estimate is None:
@@ -150,8 +167,8 @@ class Interleaver:
             aborted = self._aborted(job, worker, head.query_left_s(now), cost_s)
             if aborted is not None:
                 self._histories[worker.index].lost_s += head.query_spent_s(now)
-                return head
-        return None
+                return [head, *recalled]
+        return []
 
     def before_policy(self) -> Iterator[Interruption]:
         """Yield interruptions for the requests that no available worker serves.
@@ -229,18 +246,13 @@ class Interleaver:
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
-                wait_s = self._delay_s(worker)
-                aborted = self._aborted(request, worker, wait_s, cost_s)
-                if aborted is not None:
-                    wait_s -= aborted.saved_s
-                lease = None if aborted is None else aborted.lease
-                yield wait_s, Interruption(request, worker, estimate, yielding, lease)
+                way = self._way(request, worker, self._delay_s(worker), cost_s)
+                yield way.wait_s, Interruption(request, worker, estimate, yielding, *way[1:])
             elif worker.requests and worker.requests == len(worker.leases):
                 wait_s = worker.free_at(self._state.now) - self._state.now
-                aborted = self._aborted(request, worker, wait_s, cost_s)
-                if aborted is not None:
-                    option = Interruption(request, worker, estimate, (), aborted.lease)
-                    yield wait_s - aborted.saved_s, option
+                way = self._way(request, worker, wait_s, cost_s)
+                if way.recalled or way.aborted is not None:
+                    yield way.wait_s, Interruption(request, worker, estimate, (), *way[1:])
 
     def expected_answer_s(self, request: JobRecord, *, interruptible: bool) -> float | None:
         """Return the seconds after which some worker would answer a new request.
@@ -279,8 +291,8 @@ class Interleaver:
                 waits = True
             if not math.isfinite(wait_s):
                 return None
-            if yields and (aborted := self._aborted(request, worker, wait_s, cost_s)):
-                wait_s -= aborted.saved_s
+            if yields and (way := self._way(request, worker, wait_s, cost_s)).wait_s < wait_s:
+                wait_s = way.wait_s
                 waits = False
             if wait_s + cost_s < soonest_s:
                 soonest_s, overtakes = wait_s + cost_s, not waits
@@ -310,6 +322,16 @@ class Interleaver:
             if query_s < LONG_S or engine == request.job.engine:  # others may be aborted
                 busy_s += count * query_s
         return busy_s / len(workers)
+
+    def _way(self, request: JobRecord, worker: WorkerRecord, wait_s: float, cost_s: float) -> _Way:
+        """Return how a worker turns to a request soon enough that would wait for `wait_s`."""
+        left_s = request.job.deadline - self._state.now - cost_s
+        recalled = _sent_ahead(worker, request.job) if wait_s > left_s else ()
+        sooner_s = wait_s - sum([lease.expected_s for lease in recalled])
+        aborted = self._aborted(request, worker, sooner_s, cost_s)
+        if aborted is not None:
+            return _Way(sooner_s - aborted.saved_s, recalled, aborted.lease)
+        return _Way(wait_s) if sooner_s > left_s else _Way(sooner_s, recalled)
 
     def _aborted(
         self, request: JobRecord, worker: WorkerRecord, wait_s: float, cost_s: float
@@ -353,8 +375,9 @@ class Interleaver:
     ) -> bool:
         if worker.index not in self._state.fleet.interruptible:
             return False
-        if estimate is not None and cost_s >= LONG_S and worker.requests:
-            return False  # other requests would wait behind it; see `View.takes`
+        is_long = estimate is not None and cost_s >= LONG_S
+        if is_long and worker.requests and any(map(_is_long_request, worker.leases.values())):
+            return False  # so that few others wait behind long requests
         if estimate is None and self._probes.is_in_flight(
             request.job.engine, worker.worker.worker_class
         ):
@@ -412,3 +435,19 @@ class Interleaver:
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
+
+
+def _sent_ahead(worker: WorkerRecord, urgent: Job) -> tuple[Lease, ...]:
+    """Return the long requests that wait behind other work of a worker, and are less urgent."""
+    return tuple(
+        lease
+        for lease in worker.leases.values()
+        if not lease.is_head
+        and _is_long_request(lease)
+        and lease.job.job.deadline > urgent.deadline  # so that no two recall each other
+        and lease.job.job.priority <= urgent.priority
+    )
+
+
+def _is_long_request(lease: Lease) -> bool:
+    return lease.job.is_request and lease.step_s >= LONG_S

@@ -42,8 +42,7 @@ class Box:
     """A core, a worker that runs assignments one after the other, and a clock.
 
     Attributes:
-        answers: seconds from arrival to the end of short requests and jobs; infinite if they
-            expired.
+        answers: seconds from arrival to the end of requests and jobs; infinite if they expired.
         refused: how many requests the gateway refused.
         lost_s: time spent on queries that were aborted.
     """
@@ -75,13 +74,9 @@ class Box:
         """Keep long queries running: an endless job, or many requests."""
         if as_requests:
             for _ in range(LONG_REQUESTS):
-                self._submit(LONG, math.inf)
+                self.ask(math.inf, LONG)
         else:
             self._handle(new_job("job", LONG, 10**6, self.now))
-
-    def ask(self, deadline_s: float) -> JobId | None:
-        """Send a short request; return None if it is refused."""
-        return self._submit(SHORT, deadline_s)
 
     def submit(self, queries: int, deadline: float) -> JobId:
         """Submit a job of short queries."""
@@ -90,7 +85,8 @@ class Box:
         self._handle(arrived)
         return arrived.job.id
 
-    def _submit(self, engine: EngineName, deadline_s: float) -> JobId | None:
+    def ask(self, deadline_s: float, engine: EngineName = SHORT) -> JobId | None:
+        """Send a request; return None if it is refused."""
         name = f"{engine}-{next(self._numbers)}"
         arrived = new_request(name, engine, self.now, deadline=self.now + deadline_s)
         job = arrived.job
@@ -99,8 +95,7 @@ class Box:
             if expected_s is not None and expected_s > deadline_s:
                 self.refused += 1
                 return None
-        if engine == SHORT:
-            self._arrived[job.id] = self.now
+        self._arrived[job.id] = self.now
         self._handle(arrived)
         return job.id
 
@@ -339,3 +334,15 @@ def test_one_long_request_at_a_time_interrupts_a_job() -> None:
     first = core.handle(new_request("first", LONG, 0.5), 0.5)
     assert [type(command) for command in first] == [Stop, Dispatch]
     assert not core.handle(new_request("second", LONG, 0.5), 0.5)
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_requests_without_deadlines_delay_a_long_one_by_its_own_time_at_most(policy: str) -> None:
+    box = Box(policy, 3.0)
+    box.ask(math.inf)
+    long = box.ask(math.inf, LONG)
+    assert long is not None
+    for _ in range(1000):
+        box.wait_until(box.now + 0.8 * SHORT_S)
+        box.ask(math.inf)
+    assert box.wait(long) <= 2 * 3.0 + 1.0
