@@ -3,7 +3,7 @@
 Both agents have a network namespace of their own, whose links send at a limited rate (tbf). The
 time of a hop is what a request takes more with a large tensor between its two stages than with a
 small one. It is compared with what the bytes take at that rate: between the agents, and relayed by
-the gateway, whose processor time per megabyte is printed as well.
+the gateway, whose processor time per megabyte is printed as well, without that of an idle one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SMALL, LARGE = 1 << 8, 3 << 20
 GATEWAY = "10.77.0.1"
 HOSTS = {"one": "10.77.0.2", "two": "10.77.0.3"}
 REQUESTS = 30
+IDLE_S = 4.0
 
 
 def main() -> None:
@@ -71,11 +72,20 @@ def measure(*, with_port: bool) -> tuple[float, float]:
         times, cpu = {}, {}
         for engine in ("small", "large"):
             run(client, engine, 5)
-            before = process.cpu_times()
+            idle_s = cpu_s(process)
+            time.sleep(IDLE_S)
+            idle_share = (cpu_s(process) - idle_s) / IDLE_S
+            begin, before_s = time.perf_counter(), cpu_s(process)
             times[engine] = run(client, engine, REQUESTS)
-            after = process.cpu_times()
-            cpu[engine] = (after.user + after.system - before.user - before.system) / REQUESTS
+            idle_s = idle_share * (time.perf_counter() - begin)
+            cpu[engine] = (cpu_s(process) - before_s - idle_s) / REQUESTS
         return times["large"] - times["small"], cpu["large"] - cpu["small"]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the processor seconds of a process so far."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def run(client: SyncClient, engine: str, requests: int) -> float:

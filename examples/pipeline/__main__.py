@@ -19,13 +19,15 @@ from synergai.testing import LocalFleet, reserved_port
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from synergai.client.fleet import WorkerStatus
     from synergai.domain import EngineName
 
 BLOCKS: Final = 16
 CUTS: Final = (7, 9)
 """Blocks before each cut: the middle stage is on both workers."""
-MEMORY_MB: Final = 400
+MEMORY_SHARE: Final = 0.85
+"""Part of the whole network's memory that each worker gets."""
+HEARTBEATS_S: Final = 3.0
+"""Time in which each worker reports its memory."""
 QUERIES: Final = 400
 WARM: Final = 40
 CORES: Final = {"left": 0, "right": 1}
@@ -38,8 +40,10 @@ def run(directory: Path) -> None:
         network.build(models, BLOCKS)
         stages = network.split(models, CUTS)
         installed = {"left": stages[:2], "right": stages[1:]}
-    with step(f"2. The whole network on a worker with {MEMORY_MB} MB"):
-        _show_refusal(models, directory)
+    with step("2. The whole network on one worker"):
+        whole_bytes = _memory_bytes(models, directory)
+        memory_mb = int(MEMORY_SHARE * whole_bytes) >> 20
+        console.print(f"  it takes {whole_bytes >> 20} MB; other workers get {memory_mb} MB each")
     with ExitStack() as stack, LocalFleet(directory / "fleet") as fleet:
         with step("3. Two such workers, with the middle stage on both"):
             fleet.start_gateway()
@@ -48,35 +52,40 @@ def run(directory: Path) -> None:
                 for each in engines:
                     shutil.copytree(models / each, folder / each)
                 port = stack.enter_context(reserved_port())
-                _start(fleet, name, folder, [*("--peer-port", str(port))])
+                options = ["--peer-port", str(port), "--memory-mb", str(memory_mb)]
+                _start(fleet, name, folder, options)
             fleet.wait_for_workers(len(installed))
         with SyncClient(fleet.address) as client, step("4. Jobs"):
             _job(client, WARM)
             alone = _measure(client, stages, "without interference")
             with busy(CORES["right"]):
                 _measure(client, stages, "with other work on the core of right", alone)
+            time.sleep(HEARTBEATS_S)
+            for name, used in _engines_bytes(client).items():
+                console.print(f"  {name} uses {used >> 20} MB of {memory_mb} MB")
 
 
 def _start(fleet: LocalFleet, name: str, models: Path, options: list[str]) -> None:
-    core = ["--threads", "1", "--cores", str(CORES[name]), "--memory-mb", str(MEMORY_MB)]
+    core = ["--threads", "1", "--cores", str(CORES[name])]
     fleet.start_agent(name, models=models, options=[*core, *options])
 
 
-def _show_refusal(models: Path, directory: Path) -> None:
-    """Start a worker with the whole network, and print why it does not serve it."""
+def _memory_bytes(models: Path, directory: Path) -> int:
+    """Return the memory of an engine host with the whole network."""
     whole = directory / "whole"
     shutil.copytree(models / network.ENGINE, whole / network.ENGINE)
     with LocalFleet(directory / "alone") as fleet:
         fleet.start_gateway()
         _start(fleet, "left", whole, [])
+        fleet.wait_for_workers(1)
         with SyncClient(fleet.address) as client:
-            while not (faults := _faults(client.workers())):
-                time.sleep(0.1)
-    console.print(f"  {faults[0]}")
+            client.infer(network.ENGINE, network.image(0))
+            time.sleep(HEARTBEATS_S)
+            return _engines_bytes(client)["left"]
 
 
-def _faults(workers: list[WorkerStatus]) -> list[str]:
-    return [each.fault for worker in workers for each in worker.engines if each.fault]
+def _engines_bytes(client: SyncClient) -> dict[str, int]:
+    return {worker.id: worker.engines_rss_bytes for worker in client.workers()}
 
 
 def _job(client: SyncClient, queries: int) -> float:

@@ -450,7 +450,8 @@ class StagedRun:
         return line
 
     def _submit(self) -> None:
-        for stage in self._stages:
+        # The last stage first: of equally urgent jobs, a worker runs the one that came first.
+        for stage in reversed(self._stages):
             self.dispatcher.submit(stage.job, stage, ready=0)
 
     def _withdraw(self, line: Iterable[_Stage]) -> None:

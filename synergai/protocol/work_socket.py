@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 64 << 10
 """A larger message is copied from the buffer up to this size, and then received in its place."""
+_WAKE_BYTES: Final = 64 << 10
+"""Bytes of a large message that are received together: a slow link delivers each packet alone."""
 _FIRST_BYTES: Final = 1 << 20
 """Memory for a large message before more of it has arrived; then it doubles."""
 _JOIN_BYTES: Final = 64 << 10
@@ -69,6 +72,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._large: memoryview | None = None
         self._large_bytes = 0
         self._large_received = 0
+        self._wake_bytes = 1
 
     def listen(
         self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
@@ -175,6 +179,9 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._parse_frames()
             return
         self._large_received += count
+        # Not the last ones, as TLS may hold some of them back already.
+        if self._wake_bytes > 1 and self._large_bytes - self._large_received <= 2 * _WAKE_BYTES:
+            self._wake_after(1)
         if self._large_received == self._large_bytes:
             message, self._large = self._large, None
             self._deliver(message)
@@ -220,6 +227,15 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Receive the rest of a message that is larger than the buffer."""
         self._large_bytes, self._large_received = size, len(received)
         self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
+        if size - len(received) > 2 * _WAKE_BYTES:
+            self._wake_after(_WAKE_BYTES)
+
+    def _wake_after(self, size: int) -> None:
+        """Let the kernel wake this process once so many bytes have arrived."""
+        self._wake_bytes = size
+        if self._transport is not None:
+            connection = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _resize_large(self, size: int, received: memoryview) -> None:
         """Allocate memory for the large message, at most `size`, and copy what has arrived.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -28,7 +29,16 @@ class Transport:
         self.writes = 0
         self.ended = ""
         self.closed = False
+        self.wake_bytes = 1
         self._half_closes = half_closes
+
+    def get_extra_info(self, name: str) -> Transport:
+        assert name == "socket"
+        return self
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        self.wake_bytes = value
 
     def can_write_eof(self) -> bool:
         return self._half_closes
@@ -230,6 +240,23 @@ async def test_most_of_a_large_message_is_received_in_its_place() -> None:
     assert isinstance(end.received[0], memoryview)
     assert end.received[0].obj is rest.obj
     assert end.received == [message]
+
+
+async def test_kernel_wakes_the_reader_seldom_until_the_last_bytes_of_a_large_message() -> None:
+    end = End(max_bytes=1 << 20)
+    data = framed(bytes(1 << 20))
+    left, wakes = data, []
+    while left:
+        arrived = max(1000, end.transport.wake_bytes)
+        end.receive(left[:arrived], arrived)
+        left = left[arrived:]
+        wakes.append(end.transport.wake_bytes)
+    assert end.received == [data[4:]]
+    assert wakes[-1] == 1
+    assert len(wakes) < 250
+    assert max(wakes) == 64 << 10
+    end.receive(framed(b"small"), BUFFER)
+    assert end.received[1:] == [b"small"]
 
 
 async def test_lost_connection_frees_the_message_that_it_was_receiving() -> None:
