@@ -1,6 +1,7 @@
 """Accordion, its baselines, and the execution places that they run on."""
 
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from synergai.domain import EngineName
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.pipelines.accordion import SCHEDULERS, Accordion
+from synergai.simulator.pipelines.comparison import MALLEABLE, compare
 from synergai.simulator.pipelines.places import Places, WidthScheduler
 from synergai.simulator.pipelines.streams import SLOS, STREAMS, BatchQuery, draw_stream
 from synergai.simulator.pipelines.whole_engines import as_workload, run_whole_engines
@@ -135,3 +137,9 @@ def test_no_scheduler_has_fewer_violations_than_the_bound() -> None:
         runs[name] = places.ended
     late = {n: sum(e[q.number] > q.deadline + 1e-9 for q in queries) for n, e in runs.items()}
     assert min(late.values()) >= least
+
+
+def test_all_schedulers_run_the_same_stream() -> None:
+    results = list(islice(compare([0], bounds=False), len(SCHEDULERS) + 1))
+    assert {each.scheduler for each in results} == {*SCHEDULERS, MALLEABLE}
+    assert {each.queries for each in results} == {120}

@@ -12,7 +12,7 @@ from profiler.reports.characterisation.report import characterise
 from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
-from profiler.reports.document import Report
+from profiler.reports.document import Figure, Report, Table
 from profiler.reports.printed import CHARACTERISATION
 from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
@@ -182,6 +182,15 @@ def test_reconstructed_profile_agrees_with_most_printed_numbers(
     )
 
 
+def test_every_caption_says_that_a_profile_is_reconstructed(reconstructed: FleetProfile) -> None:
+    report = characterise(reconstructed, source="thesis", made="now")
+    blocks = [block for section in report.sections for block in section.blocks]
+    captions = [block.caption for block in blocks if isinstance(block, Figure | Table)]
+    assert captions
+    assert all(caption.startswith("Reconstructed.") for caption in captions)
+    assert report.banner.startswith("Reconstructed")
+
+
 SMALL = {
     "one entry": [an_entry(10.0)],
     "one thread count": [an_entry(10.0, threads=2), an_entry(9.0, engine="b", threads=2)],
@@ -205,6 +214,17 @@ def test_small_spaces_have_whole_cards(entries: list[ProfileEntry]) -> None:
         assert "nan" not in finding.text
         assert "None" not in finding.text
     assert not report.banner
+
+
+def test_what_is_missing_is_said() -> None:
+    report = report_on(an_entry(10.0))
+    cards = " ".join(finding.text for finding in report.findings)
+    assert "Only one worker class" in cards
+    assert "profile with --threads" in cards
+    assert "several power modes" in cards
+    assert any("T_pre was not measured" in figure.caption for figure in report.figures())
+    notes = [getattr(block, "text", "") for section in report.sections for block in section.blocks]
+    assert any("no front" in note for note in notes)
 
 
 def test_nothing_is_computed_from_predicted_entries() -> None:
@@ -266,6 +286,15 @@ def test_clock_and_cores_are_told_apart_by_partial_correlation() -> None:
     assert cores.pearson < -0.9
     assert clock.partial == pytest.approx(1.0)
     assert cores.partial is None
+
+
+def test_correlation_with_the_budget_says_that_maxn_is_left_out(
+    reconstructed: FleetProfile,
+) -> None:
+    report = characterise(reconstructed, source="thesis", made="now")
+    captions = {figure.key: figure.caption for figure in report.figures()}
+    assert "MAXN" in captions["figure-5-4-agx"]
+    assert "MAXN" not in captions["figure-5-4-nx"]
 
 
 def test_modes_without_a_common_engine_are_not_compared() -> None:
