@@ -30,8 +30,11 @@ SMALL_CREDIT: Final = 50_000
 flow control to data for calls that have ended."""
 SMALL_PER_S: Final = 20_000
 _EARNED_BY_RESPONSE: Final = 2
-_RESPONSE_BYTES: Final = 64
-"""Bytes sent to a client that earn one more frame; it acknowledges what it reads."""
+_RESPONSE_BYTES: Final = 16
+"""Bytes sent to a client that earn one more frame.
+
+It acknowledges each message with two frames, and many messages may be sent together.
+"""
 _HEADER: Final = 9
 _MAX_BLOCK: Final = 16384
 """Bytes of header fields that gRPC accepts at most."""

@@ -102,6 +102,14 @@ def test_responses_earn_the_frames_that_acknowledge_them(limits: Http2Limits) ->
         receive(limits, 2 * frame(http2.WINDOW_UPDATE, 0, 1, bytes(4)) + PING)
 
 
+def test_small_responses_that_are_sent_together_earn_what_acknowledges_each(
+    limits: Http2Limits,
+) -> None:
+    for _ in range(2000):
+        limits.respond(16 * 40)
+        receive(limits, 16 * 2 * frame(http2.WINDOW_UPDATE, 0, 1, bytes(4)))
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
 def test_frames_are_counted_however_they_are_cut(clock: FakeClock, size: int) -> None:
     limits = Http2Limits(clock)
