@@ -41,24 +41,27 @@ class Solution:
         self._tables, self._join = tables, join
         self._stages = stages[..., np.newaxis]
         self._hops = hops[..., :-1, np.newaxis]
-        # Of routes that end at a place: by place, bound, group of the last leg, and set. The last
-        # group is the source of the queries, the last set stands for none.
-        self._ended = np.full((places, bounds, groups + 1, len(tables.counts) + 1), np.inf)
-        self._ended[0, :, -1, 0] = 0.0
-        # Of those whose tensor has arrived at a group: by place, bound, group, and set without it.
-        self._arrived = np.empty((places, bounds, *tables.without.shape))
+        # Of routes that end at a place: by place, bound, and position in the tables. The last two
+        # positions stand for no leg and for the source of the queries.
+        self._ended = np.full((places, bounds, tables.joined.size + 2), np.inf)
+        self._ended[0, :, -1] = 0.0
+        # Of those whose tensor has arrived: by place, bound, next group, and set with it.
+        self._arrived = np.empty((places, bounds, *tables.joined.shape))
         joined = np.empty_like(self._arrived)
+        by_group = self._ended[..., :-2].reshape(self._arrived.shape)
         begins = (stages < np.inf).any(axis=(2, 3)).argmax(axis=1).tolist()
-        group = np.arange(groups)[:, np.newaxis]
         for place, begin in enumerate(begins):
             if place:
                 ways = joined[begin:place]
                 join(self._arrived[begin:place], self._stages[place, begin:place], out=ways)
-                self._ended[place][:, group, tables.joined] = np.minimum.reduce(ways)
-            arriving = self._ended[place].take(tables.without, axis=2)
+                np.minimum.reduce(ways, out=by_group[place])
+            arriving = self._ended[place].take(tables.senders, axis=1)
             join(arriving, self._hops[place], out=arriving)
             np.minimum.reduce(arriving, axis=1, out=self._arrived[place])
-        self.least = join(self._ended[-1, :, :-1, :-1], hops[-1, :, :-1, -1:])
+        least = np.full((bounds, groups, len(tables.counts) + 1), np.inf)
+        group = np.arange(groups)[:, np.newaxis]
+        least[:, group, tables.joined] = join(by_group[-1], hops[-1, :, :-1, -1:])
+        self.least = least[..., :-1]
 
     @classmethod
     def of_latency(cls, tables: Tables, bounds_s: Sequence[float] = (np.inf,)) -> Solution:
@@ -101,15 +104,16 @@ class Solution:
         """Return the best route over a set of workers that has one."""
         tables = self._tables
         group, place = int(self.least[bound, :, chosen].argmin()), len(self._ended) - 1
+        column = int((tables.joined[group] == chosen).argmax())
         backwards = []
         while place:
-            chosen -= int(tables.units[group])
-            column = int(np.flatnonzero(tables.without[group] == chosen)[0])
             arrived = self._arrived[:place, bound, group, column]
             first = int(self._join(arrived, self._stages[place, :place, bound, group, 0]).argmin())
             backwards.append((group, first, place))
-            ended = self._ended[first, bound, :, chosen]
-            group = int(self._join(ended, self._hops[first, bound, :, group, 0]).argmin())
+            senders = tables.senders[:, group, column]
+            ended = self._ended[first, bound, senders]
+            sender = self._join(ended, self._hops[first, bound, :, group, 0]).argmin()
+            group, column = divmod(int(senders[sender]), tables.joined.shape[1])
             place = first
         members = [iter(workers) for workers in tables.groups]
         return Route(

@@ -37,9 +37,10 @@ class Tables:
         units: what a member of each group adds to the number of a set of workers.
         counts: members by set of workers and group.
         members: all of them by set.
-        without: numbers of the sets that lack a member of a group, by group. Rows are filled up
-            with the number of sets.
-        joined: numbers of the same sets after a member of the group has joined.
+        joined: numbers of the sets that have a member of a group, by group; rows are filled up with
+            the number of sets. A leg of a group that completes a set has a position in it.
+        senders: positions of the legs before those in `joined`, by the group of such a leg. Two
+            positions are behind the others: that of no leg, and that of the source.
     """
 
     def __init__(self, problem: RouteProblem) -> None:
@@ -52,15 +53,7 @@ class Tables:
         self.units = np.cumprod(bases) // bases
         self.counts = np.arange(bases.prod())[:, np.newaxis] // self.units % bases
         self.members = self.counts.sum(axis=1)
-        lacking = [
-            np.flatnonzero(each < len(group))
-            for each, group in zip(self.counts.T, members, strict=True)
-        ]
-        shape = (len(members), max(map(len, lacking)))
-        self.without, self.joined = np.full((2, *shape), len(self.counts))
-        for number, sets in enumerate(lacking):
-            self.without[number, : len(sets)] = sets
-            self.joined[number, : len(sets)] = sets + self.units[number]
+        self.joined, self.senders = _positions(self.counts, self.units)
         self.stages = _stages(problem, [workers[group[0]] for group in members])
         ends = [*(group[0] for group in members), len(workers)]
         between = ways[np.ix_(ends, ends)]
@@ -126,6 +119,25 @@ def _kept(groups: Sequence[list[int]]) -> list[list[int]]:
         kept.append(group[:most])
         sets *= len(kept[-1]) + 1
     return kept
+
+
+def _positions(
+    counts: NDArray[np.int64], units: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sets that members of each group complete, and positions of the legs before."""
+    none, groups = counts.shape
+    sets = [np.flatnonzero(of_group) for of_group in counts.T]
+    joined = np.full((groups, max(map(len, sets))), none)
+    for group, of_group in enumerate(sets):
+        joined[group, : len(of_group)] = of_group
+    positions = np.full((groups + 1, none + 1), joined.size)
+    positions[np.arange(groups)[:, np.newaxis], joined] = np.arange(joined.size).reshape(
+        joined.shape
+    )
+    positions[:, none] = joined.size
+    positions[groups, 0] = joined.size + 1
+    before = np.where(joined < none, joined - units[:, np.newaxis], none)
+    return joined, positions[:, before]
 
 
 def _stages(problem: RouteProblem, workers: Sequence[RouteWorker]) -> NDArray[np.float64]:
