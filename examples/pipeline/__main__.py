@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from demo.steps import console, run_steps, step
-from examples.pipeline import network
+from examples.pipeline import exits, network
 from examples.pipeline.interference import busy
 from synergai import SyncClient
 from synergai.cli.output import format_rate
@@ -30,6 +30,7 @@ HEARTBEATS_S: Final = 3.0
 """Time in which each worker reports its memory."""
 QUERIES: Final = 400
 WARM: Final = 40
+IMAGES: Final = 300
 CORES: Final = {"left": 0, "right": 1}
 
 
@@ -63,6 +64,15 @@ def run(directory: Path) -> None:
             time.sleep(HEARTBEATS_S)
             for name, used in _engines_bytes(client).items():
                 console.print(f"  {name} uses {used >> 20} MB of {memory_mb} MB")
+    with step("5. Exits in the stages of a network that reads digits"):
+        ways, made = exits.make(models)
+        for one in made:
+            leave = f"{one.exit.rate:.0%} of those that get there leave"
+            console.print(f"  {one.cut.tensor}, behind {one.cut.work:.0%} of the work: {leave}")
+        ways = {way: ways[way] for way in (exits.WHOLE, exits.STAGES)}
+        for way, found in exits.compare(models, directory, ways, IMAGES).items():
+            mean = f"{1e3 * found.mean_s():.1f} ms per request on average"
+            console.print(f"  {way}: {mean}, {found.accuracy():.1%} right")
 
 
 def _start(fleet: LocalFleet, name: str, models: Path, options: list[str]) -> None:
