@@ -74,6 +74,7 @@ def fixed_rates(
         others = [stage for other in chains if other is not chain for stage in other]
         for stage in others:
             client.unload(stage)
+        time.sleep(PAUSE_S)
         for where in INTERFERENCE:
             with interference(where):
                 time.sleep(1.0)
