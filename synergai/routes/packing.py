@@ -40,6 +40,8 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
         table[row] /= table[row, column]
         others = np.arange(resources + 1) != row
         table[others] -= np.outer(table[others, column], table[row])
+        # Rounding must not leave less than nothing of a resource that is used up.
+        np.maximum(table[:-1, -1], 0.0, out=table[:-1, -1])
         basis[row] = column
     found = np.zeros(activities + resources)
     found[basis] = table[:-1, -1]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import highspy
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
@@ -121,11 +121,15 @@ def test_chains_are_complete_and_in_order(stages: list[tuple[int, int]]) -> None
         assert all(before[1] == behind[0] for before, behind in pairwise(chain))
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_packing_is_the_optimum_of_the_linear_programme(seed: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.booleans())
+@example(0, True)
+def test_packing_is_the_optimum_of_the_linear_programme(seed: int, alike: bool) -> None:
     generator = np.random.default_rng(seed)
-    shape = generator.integers(1, 8), generator.integers(1, 12)
-    costs = generator.uniform(0.001, 1, shape) * (generator.random(shape) < 0.6)
+    shape = generator.integers(2, 12), generator.integers(2, 40)
+    costs = (
+        generator.choice([0.1, 0.3, 0.7], shape) if alike else generator.uniform(0.001, 1, shape)
+    )
+    costs *= generator.random(shape) < 0.6
     costs[0] += 0.01
     found = pack(costs)
     assert (found >= 0).all()
