@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Final
@@ -81,6 +82,13 @@ def rank_chains(
             raise InvalidInput(f"stage {leg.first}-{leg.last} on {leg.worker} has no pace or size")
         legs[leg.first, leg.last].append(leg)
 
+    @cache
+    def hop(sender: str, receiver: str, place: int) -> tuple[float, Mapping[object, float]]:
+        """Return the time of a tensor on its way, and what it takes of each link."""
+        way, size = links.way(sender, receiver), sizes[place]
+        seconds = links.hop(sender, receiver, size).seconds
+        return seconds, {pair: link.hop(size).interval_s for pair, link in way.items()}
+
     def used_s(route: Sequence[Leg]) -> tuple[float, Mapping[object, float]]:
         """Return the latency of a route, and what a query takes of its workers and links."""
         used: dict[object, float] = defaultdict(float)
@@ -91,9 +99,10 @@ def rank_chains(
         hosts = [source, *(leg.worker for leg in route), source]
         places = [0, *(leg.last for leg in route)]
         for (sender, receiver), place in zip(pairwise(hosts), places, strict=True):
-            latency_s += links.hop(sender, receiver, sizes[place]).seconds
-            for pair, link in links.way(sender, receiver).items():
-                used[pair] += link.hop(sizes[place]).interval_s
+            seconds, interval_s = hop(sender, receiver, place)
+            latency_s += seconds
+            for pair in interval_s:
+                used[pair] += interval_s[pair]
         return latency_s, used
 
     ranked = []
