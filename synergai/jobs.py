@@ -65,6 +65,7 @@ class JobStatus:
             None if unknown, ended or without QoS.
         failures: number of completed queries whose input failed; see `JobSpec.upload_id`.
         stages: the stages of its engine that it runs in now; empty if it runs whole, or has ended.
+        choice: why it runs in these stages; empty if there was no choice.
     """
 
     id: JobId
@@ -88,6 +89,7 @@ class JobStatus:
     expected_excess_s: float | None = None
     failures: int = 0
     stages: tuple[EngineName, ...] = ()
+    choice: str = ""
 
     @property
     def accuracy(self) -> float | None:

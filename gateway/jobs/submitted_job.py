@@ -242,6 +242,7 @@ class SubmittedJob(JobHandler):
 
     def _show_stages(self, run: StagedRun) -> None:
         self.tracker.stages = tuple(each.name for each in run.way.engines)
+        self.tracker.choice = self._staged_runs.reason(self.tracker.spec)
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""

@@ -62,6 +62,7 @@ class JobTracker:
         self._errors = errors
         self.queries_s: float | None = None
         self.stages: tuple[EngineName, ...] = ()
+        self.choice = ""
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -86,7 +87,9 @@ class JobTracker:
             self.clock.to_unix(now),
             completes_at=None if completes_at is None else self.clock.to_unix(completes_at),
         )
-        return replace(status, stages=self.stages) if self.stages else status
+        if not self.stages:
+            return status
+        return replace(status, stages=self.stages, choice=self.choice)
 
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
         """Record an assignment; return whether it set the first dispatch or the estimate.

@@ -330,6 +330,7 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         ("job", job.id),
         ("engine", job.spec.engine_version),
         ("stages", " → ".join(job.stages)),
+        ("chosen", job.choice),
         ("variant", job.spec.variant or variants_text(job)),
         ("floor", f"accuracy of {floor:.4g}" if (floor := job.spec.min_accuracy) else ""),
         ("state", _state_text(job)),

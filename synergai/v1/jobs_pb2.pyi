@@ -273,6 +273,7 @@ class Job(_message.Message):
     ESTIMATED_LOW_S_FIELD_NUMBER: _builtins.int
     ESTIMATED_HIGH_S_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: Global___JobState.ValueType
     queries_done: _builtins.int
@@ -301,6 +302,8 @@ class Job(_message.Message):
     estimated_low_s: _builtins.float
     """with estimated_high_s: holds 90 % of actual times"""
     estimated_high_s: _builtins.float
+    choice: _builtins.str
+    """why it runs in these stages; empty if there was no choice"""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -337,10 +340,11 @@ class Job(_message.Message):
         estimated_low_s: _builtins.float | None = ...,
         estimated_high_s: _builtins.float | None = ...,
         stages: _abc.Iterable[_builtins.str] | None = ...,
+        choice: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "remaining_s", b"remaining_s", "spec", b"spec", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "correct", b"correct", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "stages", b"stages", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "choice", b"choice", "correct", b"correct", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "stages", b"stages", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__actual_s: _TypeAlias = _typing.Literal["actual_s"]  # noqa: Y015
     _WhichOneofArgType__actual_s: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s"]  # noqa: Y015

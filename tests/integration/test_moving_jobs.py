@@ -35,6 +35,7 @@ def test_job_moves_to_a_better_chain_when_a_worker_joins(tmp_path: Path) -> None
             fleet.start_agent("middle", models=models["middle"], options=["--threads", "1"])
             chain = [f"{ENGINE}.s{place}-{place + 1}" for place in range(3)]
             wait_until(lambda: list(job.status().stages) == chain)
+            assert "in the next best of 2 chains" in job.status().choice
             results = dict(job.results())
             assert sorted(results) == list(range(QUERIES))
             for index, result in results.items():
