@@ -424,10 +424,7 @@ class StagedRun:
             return
         first = self._new_query(query.index, data, query.room_bytes)
         query.data, query.client, query.inputs = first.data, first.client, first.inputs
-        stage = self._stages[0]
-        if stage.added + self._pending.total >= stage.job.queries:
-            self.use(self.way)  # its jobs have room for each query once
-        self._stages[0].add([query])
+        self._begin([query])
 
     def recorded(self, queries: int, room_bytes: int) -> None:
         """Make room for other queries, as so many are recorded; end with the last one."""
@@ -512,6 +509,13 @@ class StagedRun:
         queries = [self._new_query(first + place, data, size) for place, data in enumerate(found)]
         self._order.extend(queries)
         self._under_way += len(queries)
+        self._begin(queries)
+
+    def _begin(self, queries: Sequence[_Query]) -> None:
+        """Let queries run in the first stage, some of them perhaps once more."""
+        stage = self._stages[0]
+        if stage.added + len(queries) > stage.job.queries:
+            self.use(self.way)  # its jobs have room for each query once
         self._stages[0].add(queries)
 
     def _most_queries(self) -> int:

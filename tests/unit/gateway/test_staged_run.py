@@ -22,7 +22,7 @@ from gateway.fleet.worker import (
     StopAssignment,
 )
 from gateway.jobs import staged_run
-from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES
+from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES, StagedRun
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable
@@ -266,6 +266,34 @@ async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None
         stages.answer(worker, assignment, tensor)
     status = await stages.status(job)
     assert (status.state, status.queries_done, status.failures) == (JobState.SUCCEEDED, 1, 0)
+
+
+async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_theirs(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, readable = StagedRun._read, asyncio.Event()
+
+    async def read_late(run: StagedRun, first: int, queries: int) -> list[bytes]:
+        if first >= FIRST_QUERIES:
+            await readable.wait()
+        return await read(run, first, queries)
+
+    monkeypatch.setattr(StagedRun, "_read", read_late)
+    job = await stages.submit(2 * FIRST_QUERIES)
+    assignment, _ = await stages.next(stages.head)
+    stages.answer(stages.head, assignment, "t4")
+    assignment, _ = await stages.next(stages.tail)
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=assignment.count)
+    for query in range(assignment.count):
+        progress.failures.add(query=query, detail="gone", lost=True)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    stages.gateway.intake.apply_ended(stages.tail, ended, [b""] * assignment.count)
+    await turns()
+    readable.set()
+    for _ in range(3):
+        await run_all(stages, stages.head, "t4")
+        await run_all(stages, stages.tail, "t9")
+    assert (await stages.status(job)).state is JobState.SUCCEEDED
 
 
 async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
