@@ -25,6 +25,8 @@ AVOIDED_S: Final = 30.0
 """Time for which an address is not tried again after it could not be reached, or a stall."""
 MOST_PULLS: Final = 16
 """Pulls that wait for their answers on one connection."""
+MOST_LINKS: Final = 256
+"""Links that are remembered, those that were used last; the gateway refuses more than 1024."""
 _LEAST_BYTES: Final = 64 << 10
 """Of smaller transfers, the time is that of their round trip."""
 _WEIGHT: Final = 0.25
@@ -42,7 +44,7 @@ class Peers:
     """Pulls tensors from other agents.
 
     Attributes:
-        links: from the workers that tensors were pulled from, by worker.
+        links: from the workers that tensors were pulled from, by worker, the latest last.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -69,10 +71,12 @@ class Peers:
             self._avoided_until[address] = time.monotonic() + AVOIDED_S
             return None
         if len(contents) >= _LEAST_BYTES:
-            before = self.links.get(pull.worker_id)
+            before = self.links.pop(pull.worker_id, None)
             if before is not None:
                 bytes_per_s = before.bytes_per_s + _WEIGHT * (bytes_per_s - before.bytes_per_s)
             self.links[pull.worker_id] = Link(bytes_per_s, connection.round_trip_s)
+            if len(self.links) > MOST_LINKS:
+                del self.links[next(iter(self.links))]
         return contents
 
     async def _connect(self, address: str, certificate: bytes) -> _Connection:
@@ -147,14 +151,17 @@ class _Connection:
             self._waiting.append((token, time.monotonic(), answer))
             self.socket.send((token.encode(),))
             received = self.socket.received_bytes
-            while not answer.done():
-                await asyncio.wait([answer], timeout=STALLED_S)
-                if not answer.done() and self.socket.received_bytes == received:
-                    self.close()
-                    raise TimeoutError("a pull has stalled")
-                received = self.socket.received_bytes
-            found: tuple[Buffer, float] = answer.result()
-            return found
+            try:
+                while not answer.done():
+                    await asyncio.wait([answer], timeout=STALLED_S)
+                    if not answer.done() and self.socket.received_bytes == received:
+                        self.close()
+                        raise TimeoutError("a pull has stalled")
+                    received = self.socket.received_bytes
+                found: tuple[Buffer, float] = answer.result()
+                return found
+            finally:
+                answer.cancel()
 
     def _on_answer(self, data: Buffer) -> None:
         if not self._waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -15,7 +16,7 @@ from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.protocol.work_socket_server import MAX_UNAUTHENTICATED
 from synergai.v1.hub_pb2 import Pull
 from tests.authorities import Authority
-from tests.waiting import until
+from tests.waiting import turns, until
 from worker_agent.peers import client
 from worker_agent.peers.client import Peers
 from worker_agent.peers.exchange import Exchange
@@ -159,7 +160,20 @@ async def test_idle_strangers_do_not_lock_agents_out(holder: Holder) -> None:
         writer.close()
 
 
-async def test_stalled_pull_is_relayed(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_links_that_were_used_last_are_remembered(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_LINKS", 2)
+    for name in ("one", "two", "one", "three"):
+        pull = holder.hold()
+        pull.worker_id = name
+        assert has_tensor(await holder.pull(pull))
+    assert list(holder.peers.links) == ["one", "three"]
+
+
+async def test_stalled_pull_is_relayed(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(client, "STALLED_S", 0.05)
     pull = holder.hold()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -167,6 +181,9 @@ async def test_stalled_pull_is_relayed(holder: Holder, monkeypatch: pytest.Monke
         pulling = asyncio.create_task(holder.pulls.pull(pull, b""))
         await holder.wait_wanted(pull)
     pulling.cancel()
+    await turns()
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_certificate_is_the_one_that_the_gateway_named(
