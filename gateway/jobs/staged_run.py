@@ -548,10 +548,12 @@ class StagedRun:
     def _first_input(self, data: bytes, header: RequestHeader) -> bytes:
         """Return the input of the first stage for a request of the client."""
         answers, asked = self.way.engines[0].exit is not None, self.way.asks(0)
-        if not asked and (answers or not header.message.outputs):
+        is_asked = EXIT in header.message.parameters  # which is not for clients
+        if not (asked or is_asked) and (answers or not header.message.outputs):
             return data
         message = ModelInferRequest()
         message.CopyFrom(header.message)
+        message.parameters.pop(EXIT, None)
         if asked:
             message.parameters[EXIT].string_param = asked
         if not answers:

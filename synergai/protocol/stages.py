@@ -51,6 +51,7 @@ def of_stage(
     message.parameters.pop(_TIMEOUT, None)  # the budget of the stage has it
     if stage.stage_of:
         message.parameters.pop(_FLOOR, None)  # its exit has been chosen by it
+    message.parameters.pop(EXIT, None)  # which is not for clients
     if asked:
         message.parameters[EXIT].string_param = asked
     return RequestHeader(message, header.raw)

@@ -314,6 +314,13 @@ async def test_query_that_stays_goes_on_with_the_tensor() -> None:
     assert harness.versions.ways.rates.rate(EARLY) < 0.75
 
 
+async def test_clients_do_not_say_what_is_asked_of_an_exit() -> None:
+    harness = Harness(EARLY, STAGES[1])
+    harness.begin(synergai_exit=DROP)
+    await turns()
+    assert asked(harness.inference.begun[0]) == ""
+
+
 async def test_query_that_stays_begins_again_where_the_engine_is_whole() -> None:
     harness = Harness(EARLY, WHOLE)
     harness.inference.seconds["net"] = 3.0
