@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -154,6 +155,20 @@ def test_jobs_at_once_and_one_after_the_other_are_played_through() -> None:
     # The second one ends after 10 s; then both places run the first one, at half the pace each.
     assert completes.tolist() == pytest.approx([10 + (10 - 10 / 1.25), 10.0])
     assert used == [[True, False], [False, True]]  # a second place would not make the first faster
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_jobs_of_days_are_played_through_to_their_ends(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    problem = make_problem(
+        generator.integers(10**7, 10**9, 2).astype(float).tolist(), [math.inf] * 2
+    )
+    problem = replace(problem, rates=generator.uniform(200, 5000, (2, 2)))
+    beside = contended(problem, generator.uniform(1, 2, (2, 2)).tolist())
+    completes, _, _ = play(problem, beside, (0, 1), [[True, True], [True, True]])
+    fastest_s = problem.queries / problem.rates.sum(axis=1)
+    assert (completes >= fastest_s * (1 - 1e-9)).all()
+    assert (completes < math.inf).all()
 
 
 def test_what_goes_on_running_slows_down_and_is_slowed_down() -> None:

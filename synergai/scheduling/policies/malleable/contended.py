@@ -174,17 +174,19 @@ def play(
             job = running[worker]
             if job is not None and begins[worker] <= now:
                 speeds[job] += rates[job][worker] * paces[worker]
-        instants = [now + left[job] / speed for job, speed in enumerate(speeds) if speed]
-        instants += [now + alone_s / paces[worker] for worker, alone_s in goes_on.items()]
+        ends = {job: now + left[job] / speed for job, speed in enumerate(speeds) if speed}
+        stops = {worker: now + alone_s / paces[worker] for worker, alone_s in goes_on.items()}
+        instants = [*ends.values(), *stops.values()]
         instants += [begins[worker] for worker in workers if begins[worker] > now]
         instants += [ready[worker] for worker in workers if ready[worker] > now]
         if not instants:
             return completes, effort_s, used
         until = min(instants)
         effort_s += sum(engine is not None for engine in engines) * (until - now)
+        # Compared below are instants: what rounding leaves of long work would not advance the time.
         for worker in list(goes_on):
             goes_on[worker] -= paces[worker] * (until - now)
-            if goes_on[worker] <= 1e-9:
+            if stops[worker] <= until:
                 del goes_on[worker]
                 ready[worker] = until
                 job = contended.running[worker].job
@@ -192,7 +194,7 @@ def play(
                     completes[job] = max(completes[job], until)
         for job, speed in enumerate(speeds):
             left[job] -= speed * (until - now)
-            if speed and left[job] <= 1e-9:
+            if speed and ends[job] <= until:
                 left[job] = 0.0
                 completes[job] = until
                 for worker in workers:
