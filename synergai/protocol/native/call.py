@@ -11,7 +11,7 @@ import grpc
 
 from synergai.errors import SynergaiError
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
-from synergai.protocol.native.messages import MessageReader, prefixed
+from synergai.protocol.native.messages import Compressed, MessageReader, prefixed
 from synergai.protocol.native.session import CANCEL
 from synergai.protocol.status import error_details, status_code
 
@@ -99,7 +99,7 @@ class Call:
         if handler.request_streaming:
             request = self._read_requests()
         else:
-            data = self._requests.popleft() if self._requests else await self._next_request()
+            data = await self._next_request()
             if data is None:
                 self._end(grpc.StatusCode.INTERNAL, "the call has no request")
                 return
@@ -128,7 +128,9 @@ class Call:
             self._cancel()
             return
         if self._take is not None and _is_pending(self._arrived):
-            while self._requests and self._take(self._requests[0]):
+            while self._requests and not isinstance(self._requests[0], Compressed):
+                if not self._take(self._requests[0]):
+                    break
                 self._requests.popleft()
         if self._requests:
             _complete(self._arrived)
@@ -178,6 +180,12 @@ class Call:
         request = self._requests.popleft()
         if not self._requests:
             self._stream.take()
+        if isinstance(request, Compressed):
+            # Not before the handler asks for it, so that a call holds one of them at a time.
+            try:
+                return await asyncio.to_thread(self._reader.decompress, request)
+            except SynergaiError as error:
+                await self.abort(status_code(error), error_details(error))
         return request
 
     async def _read_requests(self) -> AsyncIterator[Any]:
@@ -188,7 +196,7 @@ class Call:
         """Take the requests that the handler of a stream waits for as they arrive.
 
         This spares them a turn of the event loop. The handler gets those for which `take` returns
-        False.
+        False, and those that are compressed.
         """
         run, read = copy_context().run, self._deserialise
         self._take = lambda data: run(take, read(data))

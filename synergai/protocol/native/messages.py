@@ -20,6 +20,10 @@ def prefixed(message: bytes) -> bytes:
     return b"".join((b"\0", len(message).to_bytes(4), message))
 
 
+class Compressed(bytes):
+    """A message that is still compressed: one of a few kilobytes may decompress to the limit."""
+
+
 class MessageReader:
     """Cuts the messages out of the data of a call.
 
@@ -40,9 +44,9 @@ class MessageReader:
         """Return the messages that the data completes.
 
         Raises:
-            SynergaiError: a message is too large, or cannot be decompressed.
+            Overloaded: a message is too large.
         """
-        messages = []
+        messages: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
             if len(self._prefix) < _PREFIX:
@@ -60,12 +64,17 @@ class MessageReader:
             at += taken
             if not self._to_come:
                 message = b"".join(self._chunks)
-                messages.append(self._decompressed(message) if self._prefix[0] else message)
+                messages.append(Compressed(message) if self._prefix[0] else message)
                 self._chunks.clear()
                 self._prefix = b""
         return messages
 
-    def _decompressed(self, data: bytes) -> bytes:
+    def decompress(self, data: Compressed) -> bytes:
+        """Return a message that was compressed.
+
+        Raises:
+            SynergaiError: it is too large, or cannot be decompressed.
+        """
         kind = _FORMATS.get(self._encoding)
         if kind is None:
             raise NotSupported(f"messages are compressed with {self._encoding!r}: use gzip")

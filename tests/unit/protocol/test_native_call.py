@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import gzip
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.native.call import Call
 from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
+from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.session import Session, Stream
 from tests import http2
 from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
@@ -343,3 +346,41 @@ async def test_response_is_written_at_once_only_if_the_client_takes_it(server: S
     data, _ = await server.answer(number)
     assert data == messages(b"first", bytes(10_000), b"last")
     assert not call.write_at_once(b"after the end")
+
+
+def compressed(number: int, content: bytes) -> bytes:
+    data = gzip.compress(content)
+    return frame(DATA, 0, number, b"\1" + len(data).to_bytes(4) + data)
+
+
+async def test_message_is_decompressed_once_its_handler_asks_for_it(server: Server) -> None:
+    with patch.object(
+        MessageReader, "decompress", autospec=True, side_effect=MessageReader.decompress
+    ) as decompress:
+        number = server.call("Hang", fields=(("grpc-encoding", "gzip"),))
+        server.session.receive(3 * compressed(number, bytes(MAX_BYTES)))
+        await until(lambda: decompress.call_count > 0)
+        await turns()
+    assert decompress.call_count == 1
+
+
+@pytest.mark.parametrize("method", ["Yield", "Take"])
+async def test_compressed_requests_of_a_stream_keep_their_order(
+    server: Server, method: str
+) -> None:
+    number = server.call(method, fields=(("grpc-encoding", "gzip"),))
+    await turns()
+    server.session.receive(compressed(number, b"first"))
+    server.session.receive(http2.message(number, b"left"))
+    data, _ = await server.answer(number)
+    assert data == messages(b"first", b"left")
+
+
+@pytest.mark.parametrize("method", ["Echo", "Yield"])
+async def test_call_ends_with_a_message_that_cannot_be_decompressed(
+    server: Server, method: str
+) -> None:
+    number = server.call(method, fields=(("grpc-encoding", "gzip"),))
+    server.session.receive(compressed(number, bytes(MAX_BYTES + 1)))
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])

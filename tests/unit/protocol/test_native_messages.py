@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.protocol.native.messages import MessageReader, prefixed
+from synergai.protocol.native.messages import Compressed, MessageReader, prefixed
 
 MAX_BYTES = 1000
 
@@ -40,17 +40,23 @@ def test_message_beyond_the_limit_is_refused_before_it_has_arrived() -> None:
 def test_compressed_message_is_read_within_the_limit(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
-    assert reader(encoding).feed(compressed(compress(bytes(MAX_BYTES)))) == [bytes(MAX_BYTES)]
+    def read(size: int) -> bytes:
+        received = reader(encoding)
+        [message] = received.feed(compressed(compress(bytes(size))))
+        assert isinstance(message, Compressed)
+        return received.decompress(message)
+
+    assert read(MAX_BYTES) == bytes(MAX_BYTES)
     with pytest.raises(Overloaded, match="larger than max"):
-        reader(encoding).feed(compressed(compress(bytes(MAX_BYTES + 1))))
+        read(MAX_BYTES + 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"none", gzip.compress(bytes(MAX_BYTES), mtime=0)[:-1]])
 def test_message_that_cannot_be_decompressed_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match="cannot be decompressed"):
-        reader("gzip").feed(compressed(data))
+        reader("gzip").decompress(Compressed(data))
 
 
 def test_unknown_compression_is_refused() -> None:
     with pytest.raises(NotSupported, match="'snappy'"):
-        reader("snappy").feed(compressed(b"x"))
+        reader("snappy").decompress(Compressed(b"x"))
