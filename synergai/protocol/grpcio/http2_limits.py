@@ -35,12 +35,14 @@ _RESPONSE_BYTES: Final = 16
 
 It acknowledges each message with two frames, and many messages may be sent together.
 """
+_ACKNOWLEDGED_COST: Final = 4
+"""Credit of a frame that the server acknowledges, which is more than the acknowledgement earns."""
 _HEADER: Final = 9
 _MAX_BLOCK: Final = 16384
 """Bytes of header fields that gRPC accepts at most."""
 _KNOWN_BYTES: Final = 128
 """Largest block that is remembered as well-formed."""
-_DATA, _HEADERS, _CONTINUATION = 0x0, 0x1, 0x9
+_DATA, _HEADERS, _SETTINGS, _PING, _CONTINUATION = 0x0, 0x1, 0x4, 0x6, 0x9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 
 
@@ -114,7 +116,7 @@ class Http2Limits:
                 if self._credit < CREDIT:
                     self._credit += 1
             elif kind != _DATA or not length:
-                self._credit -= 1
+                self._credit -= _ACKNOWLEDGED_COST if kind in (_PING, _SETTINGS) else 1
                 if self._credit < 0:
                     self._wait_credit()
             elif length <= SMALL_BYTES:
@@ -142,7 +144,7 @@ class Http2Limits:
     def _wait_credit(self) -> None:
         now = self._clock()
         earned = int((now - self._credited_at) * CREDIT_PER_S)
-        if earned < 1:
+        if self._credit + earned < 0:
             raise InvalidInput("too many frames without data")
         self._credited_at = now
         self._credit = min(CREDIT, self._credit + earned)

@@ -78,8 +78,6 @@ def test_frames_with_little_data_are_limited_but_earned_with_time(
 @pytest.mark.parametrize(
     "one",
     [
-        PING,
-        frame(http2.SETTINGS, 0, 0),
         frame(http2.WINDOW_UPDATE, 0, 0, bytes(4)),
         frame(http2.DATA, 0, 1),
         frame(0xFA, 0, 0),
@@ -89,11 +87,25 @@ def test_frames_with_little_data_are_limited_but_earned_with_time(
 def test_frames_without_data_are_limited_but_earned_with_time(
     limits: Http2Limits, clock: FakeClock, one: bytes
 ) -> None:
-    receive(limits, one * (CREDIT - 1))
+    receive(limits, one * (CREDIT - 4))  # the settings took some
     clock.now += 1.0
     receive(limits, one * CREDIT_PER_S)
     with pytest.raises(InvalidInput, match="frames without data"):
         receive(limits, one)
+
+
+@pytest.mark.parametrize("size", [1, 50, 500])
+@pytest.mark.parametrize("one", [PING, frame(http2.SETTINGS, 0, 0)])
+def test_acknowledgements_of_the_server_earn_no_further_frames(
+    limits: Http2Limits, one: bytes, size: int
+) -> None:
+    def acknowledge_all() -> None:
+        for _ in range(10 * CREDIT):
+            receive(limits, one * size)
+            limits.respond(size * len(one))
+
+    with pytest.raises(InvalidInput, match="frames without data"):
+        acknowledge_all()
 
 
 def test_responses_earn_the_frames_that_acknowledge_them(limits: Http2Limits) -> None:
@@ -116,7 +128,7 @@ def test_frames_are_counted_however_they_are_cut(clock: FakeClock, size: int) ->
     data = PREFACE + frame(http2.SETTINGS, 0, 0)
     for stream in range(1, 41, 2):
         data += http2.headers(stream, PATH, block=50 * FIELD) + http2.message(stream, bytes(300))
-    data += CREDIT * PING
+    data += CREDIT * frame(0xFA, 0, 0)
     rest = b""
     for at in range(0, len(data), size):
         rest = receive(limits, rest + data[at : at + size])
