@@ -185,12 +185,13 @@ class StagedRequests:
                     response = await request.result
                 except asyncio.CancelledError:
                     request.abandon()
+                    self._drop(request.held)  # it may have been answered in this turn
                     raise
                 except TensorsLost:
                     losses += 1
                     if losses > MOST_REPEATS:
                         raise
-                    steps.pop()  # so that the stage before runs again
+                    self._drop(steps.pop().pull)  # so that the stage before runs again
                     continue
                 if is_last:
                     return response
@@ -207,8 +208,11 @@ class StagedRequests:
                     steps.append(_Step(as_inputs(message, contents), held))
         finally:
             for step in steps:
-                if step.pull is not None:
-                    self._inference.drop(step.pull)
+                self._drop(step.pull)
+
+    def _drop(self, held: HeldTensors | None) -> None:
+        if held is not None:
+            self._inference.drop(held)
 
     def _share(self, way: Way, place: int, left_s: float | None) -> tuple[str, float | None]:
         """Return what to ask of the exit of a stage, and the time for it.

@@ -20,8 +20,11 @@ LEAST_BYTES: Final = 16 << 10
 MOST_BYTES: Final = 128 << 20
 _LIMIT_SHARE: Final = 8
 """Part of the limit of the worker's memory that held tensors may take."""
-HELD_S: Final = 120.0
-"""The gateway drops tensors as soon as nobody needs them; older ones, it has forgotten."""
+HELD_S: Final = 1800.0
+"""The gateway drops tensors as soon as nobody needs them; older ones, it may have forgotten.
+
+A query that waits for its next stage longer than that begins again.
+"""
 TOKEN_BYTES: Final = 16
 TOKEN_LENGTH: Final = 2 * TOKEN_BYTES
 

@@ -216,6 +216,19 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
         harness.inference.begun[-1].result.set_exception(TensorsLost("they are gone"))
     with pytest.raises(TensorsLost):
         await result
+    assert harness.inference.dropped == ["lost"] * (1 + MOST_REPEATS)  # they may be out of reach
+
+
+async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dropped(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].hold("t4", "held")
+    harness.request.abandon()
+    await turns()
+    assert result.cancelled()
+    assert harness.inference.dropped == ["held"]
 
 
 async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
