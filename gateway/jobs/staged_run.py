@@ -225,7 +225,7 @@ class _Stage(JobHandler):
     ) -> None:
         """Pass the answered queries on."""
         self.workers.setdefault(worker.id)
-        answers = []
+        answers, lost = [], []
         for place, response in enumerate(responses, progress.done - len(responses)):
             number = progress.assignment.first + place
             self._suspects.forget(number)
@@ -235,11 +235,13 @@ class _Stage(JobHandler):
             query = self._queries.pop(number)
             self._run.drop(query)
             if place in progress.lost:
-                self._run.repeat(query)
+                lost.append(query)
             else:
                 query.pull = progress.held.get(place)
                 answers.append((query, response, error))
         self._run.answered(self, answers, progress.assignment.configuration)
+        for query in lost:  # last, as this may end the run
+            self._run.repeat(query)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, _now: float) -> None:
         """End the run with a stage that cannot complete."""

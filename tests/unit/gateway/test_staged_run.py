@@ -296,6 +296,23 @@ async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_th
     assert (await stages.status(job)).state is JobState.SUCCEEDED
 
 
+async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staged_run, "MOST_REPEATS", 0)
+    job = await stages.submit(2)
+    assignment, _ = await stages.next(stages.head)
+    stages.answer(stages.head, assignment, "t4")
+    assignment, _ = await stages.next(stages.tail)
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=2)
+    progress.failures.add(query=1, detail="gone", lost=True)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    stages.gateway.intake.apply_ended(stages.tail, ended, [response("t9"), b""])
+    status = await stages.status(job)
+    assert (status.state, status.queries_done) == (JobState.FAILED, 1)
+    assert not caplog.records
+
+
 async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
