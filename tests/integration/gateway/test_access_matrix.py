@@ -158,7 +158,7 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Results": jobs_pb2.ResultsRequest(job_id=job_id),
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
-        "synergai.v1.Fleet/Explain": fleet_pb2.ExplainRequest(id=job_id),
+        "synergai.v1.Fleet/Explain": fleet_pb2.ExplainRequest(id="nobody"),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "synergai.v1.Fleet/GetVersionPolicy": fleet_pb2.GetVersionPolicyRequest(engine=ECHO),
         "synergai.v1.Fleet/SetVersionPolicy": fleet_pb2.SetVersionPolicyRequest(
