@@ -214,8 +214,8 @@ class Versions:
         if self._make_ready(target) and draw(name, policy.target, request_id) < policy.share:
             return target
         # The other version is better than none.
-        only_target = self.catalogue.serves(target) and not self.catalogue.serves(base)
-        return target if only_target else base
+        serves_base = self.catalogue.serves(base) or self.catalogue.is_staged(base)
+        return target if self.catalogue.serves(target) and not serves_base else base
 
     def _choose_latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
         """Choose the highest usable version, or the highest that is ready until then."""

@@ -291,7 +291,7 @@ class Inference:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
             if not charged:
                 self._admission.check_open()
-            engine = self._versions.find(message.model_name, wanted, message.id)
+            engine = self._versions.find(message.model_name, wanted, message.id or job_id)
         except (EnginePending, EngineInStages):
             raise  # not rejected yet: see `gateway.requests.held` and `gateway.requests.staged`
         except SynergaiError as error:

@@ -67,7 +67,9 @@ class StagedRequests:
         if not catalogue.has_any_stages or "." in message.model_version:
             return None
         try:
-            engine = self._versions.resolve(message.model_name, message.model_version, message.id)
+            # By the same id as in `Inference.begin`, which may get the request next.
+            drawn_by = message.id or request_id.job
+            engine = self._versions.resolve(message.model_name, message.model_version, drawn_by)
         except SynergaiError:
             return None
         if not catalogue.has_stages(engine):

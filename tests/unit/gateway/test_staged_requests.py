@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,9 +13,12 @@ from msgspec.structs import replace
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import HeldTensors
-from gateway.requests.inference import Inference, RequestId
+from gateway.journal.journal import Journal
+from gateway.requests.held import HeldRequest
+from gateway.requests.inference import Inference, Request, RequestId
 from gateway.requests.staged import MOST_REPEATS, StagedRequests
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
 from synergai.errors import InternalError, InvalidInput, Overloaded, TensorsLost, Unavailable
@@ -25,6 +29,7 @@ from synergai.protocol.rpc import RawRequest
 from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
 from synergai.runtime.clock import Clock
 from synergai.versions import stage_name
+from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -229,6 +234,30 @@ async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dro
     await turns()
     assert result.cancelled()
     assert harness.inference.dropped == ["held"]
+
+
+async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    gateway = GatewayHarness(journal)
+    new = replace(stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
+    for number, engine in enumerate((*STAGES, new)):
+        gateway.catalogue.update(WorkerId(f"worker-{number}"), engine)
+    gateway.versions.policies["net"] = VersionPolicy(base="1", target="2", share=0.5)
+    gateway.versions.set_prepared(new.name)
+    staged = StagedRequests(gateway.inference, gateway.versions, gateway.admission)
+    data = build_request("net", {"t0": DATA}).SerializeToString()
+    begun = set()
+    for _ in range(50):
+        call = UNRESTRICTED, RawRequest(data, RequestDecoder().decode(data)), None, ""
+        ids = RequestId(gateway.inference.new_id())
+        request = staged.begin(*call, ids) or gateway.inference.begin(*call, ids)
+        begun.add(type(request))
+        request.abandon()
+        await turns()
+    assert begun == {HeldRequest, Request}
+    gateway.dispatcher.close()
+    await gateway.jobs.close()
+    await journal.close()
 
 
 async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
