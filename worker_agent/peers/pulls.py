@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
+
 from synergai.errors import TensorsLost
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.request_codec import iter_fields
 from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.v1.hub_pb2 import Wanted
 
@@ -46,12 +50,15 @@ class Pulls:
         """Return a serialised request with the tensors that belong to it.
 
         Raises:
-            TensorsLost: no one has them any more, or they do not arrive.
+            TensorsLost: no one has them any more, they do not arrive, or they are something else.
         """
         contents = self._held.get(pull.token) or await self._fetch(pull)
         if not contents:
             raise TensorsLost(f"worker {pull.worker_id!r} no longer has the tensors of a stage")
-        return b"".join((request, *contents))
+        completed = b"".join((request, *contents))
+        if not _are_tensors(memoryview(completed)[len(request) :]):
+            raise TensorsLost(f"worker {pull.worker_id!r} sent other fields than tensors")
+        return completed
 
     def send(self, tokens: Iterable[str]) -> None:
         """Send held tensors to the gateway, which relays them."""
@@ -86,3 +93,12 @@ class Pulls:
             return ()
         finally:
             self._relayed.pop(token, None)
+
+
+def _are_tensors(contents: memoryview) -> bool:
+    """Return whether contents set no other field of a request, such as its parameters."""
+    tensors = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+    try:
+        return all(number == tensors for number, *_ in iter_fields(contents))
+    except DecodeError:
+        return False

@@ -6,12 +6,14 @@ the tensors if they are held. A connection that begins with another token is clo
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import PermissionDenied
+from synergai.errors import Overloaded, PermissionDenied
 from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
+from worker_agent.peers.held import HELD_S
 
 if TYPE_CHECKING:
     import ssl
@@ -60,6 +62,9 @@ class PeerServer:
                 for token in batch:
                     # One after the other: those that wait cost no memory.
                     socket.send((token.encode(), *(self._held.get(token) or ())))
-                    await socket.drain()
+                    async with asyncio.timeout(HELD_S):
+                        await socket.drain()
+        except (Overloaded, TimeoutError):
+            pass  # the other agent asks for more than it reads, or has gone
         finally:
             socket.close()

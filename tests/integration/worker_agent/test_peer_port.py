@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from synergai.errors import TensorsLost
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.protocol.work_socket_server import MAX_UNAUTHENTICATED
 from synergai.v1.hub_pb2 import Pull
 from tests.authorities import Authority
 from tests.waiting import turns, until
-from worker_agent.peers import client
+from worker_agent.peers import client, server
 from worker_agent.peers.client import Peers
 from worker_agent.peers.exchange import Exchange
 from worker_agent.peers.held import HeldTensors
@@ -158,6 +159,36 @@ async def test_idle_strangers_do_not_lock_agents_out(holder: Holder) -> None:
     assert has_tensor(await holder.pull(holder.hold()))
     for _, writer in idle:
         writer.close()
+
+
+@pytest.mark.parametrize("pulls", [1, 2 * server.MOST_PULLS])
+async def test_tensors_are_not_kept_for_an_agent_that_does_not_read(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pulls: int
+) -> None:
+    monkeypatch.setattr(server, "HELD_S", 0.1)
+    pull = holder.hold()
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.connect(("127.0.0.1", holder.exchange.port))
+        silent.sendall(pulls * (b"\x20\0\0\0" + pull.token.encode()))
+        port = holder.exchange._server
+        assert port is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await until(lambda: len(port._senders))
+            await until(lambda: not len(port._senders))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("extra", [ModelInferRequest(id="x").SerializeToString(), b"\xff"])
+async def test_holder_adds_nothing_but_tensors_to_a_request(holder: Holder, extra: bytes) -> None:
+    pull = holder.hold()
+    pulling = asyncio.create_task(holder.pulls.pull(pull, b""))
+    contents = b"".join(holder.exchange.held.get(pull.token) or ()) + extra
+    holder.exchange.held.drop(pull.token)
+    await holder.wait_wanted(pull)
+    holder.pulls.receive(RelayedTensors(pull.token, (contents,)))
+    with pytest.raises(TensorsLost, match="other fields than tensors"):
+        await pulling
 
 
 async def test_links_that_were_used_last_are_remembered(
