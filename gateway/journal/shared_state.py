@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gateway.journal.documents import StateDocuments
 from gateway.journal.errors import JournalBroken, StoreFull
+from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
 
 _LOOK_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 class SharedState:
@@ -54,8 +58,12 @@ class SharedState:
         """Record changes by commands, and what is learned, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            with suppress(JournalBroken, StoreFull):  # which the journal reports
+            try:
                 await self.save()
+            except (JournalBroken, StoreFull):  # which the journal reports
+                pass
+            except (SynergaiError, OSError) as error:
+                _log.warning("cannot share the state directory with the next leader: %s", error)
 
     async def close(self) -> None:
         """Wait for a change in progress, and close the dictionary."""
