@@ -31,6 +31,14 @@ LEASE_S: Final = 3.5
 LOCK: Final = 0x53594E41
 """Number of the lock: "SYNA"."""
 _NOTABLE_S: Final = 1.0
+_END_HUNG: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND objid = $1 AND datname = current_database() "
+    "AND state = 'active' AND wait_event_type = 'Client' "
+    "AND state_change < clock_timestamp() - make_interval(secs => $2)"
+)
+"""Ends the session of a leader that hangs within a command: while the server waits for the rest of
+it, the timeouts of idle sessions do not run."""
 
 
 class Candidate:
@@ -64,6 +72,7 @@ class Candidate:
         """Become the leader; return None while there is another one."""
         try:
             if not self._session.value("SELECT pg_try_advisory_lock($1)", LOCK):
+                self._session.fetch(_END_HUNG, (LOCK, LEASE_S))
                 return None
             lease = f"'{round(LEASE_S * 1000)}ms'"
             self._session.script(

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -288,6 +289,37 @@ async def test_silent_leader_is_replaced_by_another_gateway(
         await silent.accept(a_record("b"))
     await silent.close()
     await follower.close()
+
+
+def hang_within_a_command(server: PostgresqlServer) -> socket.socket:
+    """Return a connection of a leader that has stopped before the end of a command (no Sync).
+
+    To the server it is neither idle nor idle in a transaction.
+    """
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    line = socket.create_connection(("127.0.0.1", server.port))
+    line.sendall(message(b"", b"\0\3\0\0user\0postgres\0database\0postgres\0\0"))
+    timeout = "SET idle_session_timeout = 200; SET idle_in_transaction_session_timeout = 200"
+    lock = f"SELECT pg_advisory_lock({leadership.LOCK}); {timeout}; SELECT 'locked'"
+    line.sendall(message(b"Q", f"{lock}\0".encode()))
+    received = b""
+    while b"\6locked" not in received:
+        received += line.recv(4096)
+    line.sendall(message(b"P", b"\0SELECT 1\0\0\0"))
+    return line
+
+
+async def test_leader_that_hangs_within_a_command_is_replaced(
+    server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "LEASE_S", 0.2)
+    with hang_within_a_command(server):
+        async with asyncio.timeout(10.0):
+            follower = await Journals(state, server.url).open()
+        await follower.close()
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
