@@ -218,12 +218,13 @@ class Worker:
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""
+        cores = len(self._config.worker.cores) or len(os.sched_getaffinity(0))
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self.id,
             worker_class=self._config.worker.worker_class,
             agent_version=self._config.worker.agent_version,
-            cores=len(os.sched_getaffinity(0)),
+            cores=cores,
             memory_bytes=physical_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
             engines=[
@@ -250,7 +251,7 @@ class Worker:
                 for session, size in self.hosts.session_bytes().items()
             ],
             pinned=map(converters.session_to_proto, self._config.worker.sessions),
-            engine_cores=len(self._config.worker.cores) or len(os.sched_getaffinity(0)),
+            engine_cores=cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
         )

@@ -26,6 +26,7 @@ def test_each_place_runs_engines_on_its_own_cores(tmp_path: Path) -> None:
         fleet.start_agent("box", models=models, options=options)
         fleet.wait_for_workers(2)
         with synergai.SyncClient(fleet.address) as client:
+            assert [worker.cores for worker in client.workers()] == [1, 1]
             jobs = [client.submit(ENGINE, queries=20_000) for _ in range(3)]
             for job in jobs:
                 job.wait().raise_unless_succeeded()
