@@ -191,7 +191,7 @@ class StagedRequests:
                     raise
                 except TensorsLost:
                     losses += 1
-                    if losses > MOST_REPEATS:
+                    if losses > MOST_REPEATS or step.pull is None:
                         raise
                     self._drop(steps.pop().pull)  # so that the stage before runs again
                     continue

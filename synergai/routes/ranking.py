@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from synergai.routes.links import Links
 
-MAX_CHAINS: Final = 32
+MAX_CHAINS: Final = 8
 """Chains that are ranked: those with the fewest stages."""
 MAX_ROUTES: Final = 256
 """Routes of a chain that are considered: those over the fastest workers of each stage."""

@@ -224,6 +224,16 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
     assert harness.inference.dropped == ["lost"] * (1 + MOST_REPEATS)  # they may be out of reach
 
 
+async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].result.set_exception(TensorsLost("an agent says so"))
+    with pytest.raises(TensorsLost):
+        await result
+
+
 async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dropped(
     harness: Harness,
 ) -> None:
