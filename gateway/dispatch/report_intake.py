@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.fleet.worker import CompletedQueries, HeldTensors
 from synergai.domain import AssignmentId, Fault, Outcome
+from synergai.protocol.limits import MAX_HELD_BYTES
 from synergai.protocol.request_codec import check_response
 from synergai.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
 
@@ -257,6 +258,7 @@ def _held(
         if (
             not (progress.holds_outputs and progress.done <= each.query < report.done)
             or not 0 < len(each.token) <= _MAX_TOKEN
+            or each.size > MAX_HELD_BYTES
         ):
             raise ProtocolViolation(
                 f"assignment {progress.assignment.id} cannot hold the outputs of query {each.query}"

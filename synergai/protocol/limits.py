@@ -15,3 +15,5 @@ A stream is one call, however many requests it has.
 """
 DEFAULT_MAX_UNREAD_BYTES: Final = 512 * 1024 * 1024
 """Bytes of responses that the clients of a server have not read yet."""
+MAX_HELD_BYTES: Final = 128 * 1024 * 1024
+"""Tensors that an agent holds until the agents of the next stages pull them."""

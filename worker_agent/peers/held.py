@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.limits import MAX_HELD_BYTES
 from synergai.protocol.request_codec import request_parts, split_response
 from synergai.protocol.validation import EXIT
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 LEAST_BYTES: Final = 16 << 10
 """Smaller responses are reported with their contents, which costs less than to pull them."""
-MOST_BYTES: Final = 128 << 20
 _LIMIT_SHARE: Final = 8
 """Part of the limit of the worker's memory that held tensors may take."""
 HELD_S: Final = 1800.0
@@ -54,9 +54,9 @@ class HeldTensors:
     def __init__(
         self, memory_limit_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._limit_bytes = MOST_BYTES
+        self._limit_bytes = MAX_HELD_BYTES
         if memory_limit_bytes:
-            self._limit_bytes = min(MOST_BYTES, memory_limit_bytes // _LIMIT_SHARE)
+            self._limit_bytes = min(MAX_HELD_BYTES, memory_limit_bytes // _LIMIT_SHARE)
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self.used_bytes = 0

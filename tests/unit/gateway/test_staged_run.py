@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
+from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import (
     ConnectedWorker,
     DropTensors,
@@ -29,6 +30,7 @@ from synergai.errors import EngineUnloaded, EngineUnusable
 from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.job_inputs import split_input
+from synergai.protocol.limits import MAX_HELD_BYTES
 from synergai.protocol.request_codec import parse_header, serialise_response
 from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
 from synergai.scheduling.events import Assignment
@@ -250,6 +252,20 @@ async def test_outputs_that_a_worker_holds_are_pulled_and_then_dropped(stages: S
     stages.answer(stages.tail, run.assignment, "t9")
     assert DropTensors("token") in stages.gateway.orders(stages.head)
     assert (await stages.status(job)).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(("token", "size"), [("", 16), ("token", MAX_HELD_BYTES + 1)])
+async def test_worker_holds_no_outputs_beyond_the_limits(
+    stages: Stages, token: str, size: int
+) -> None:
+    stages.head.peer_address = "head:7000"
+    await stages.submit(1)
+    assignment, _ = await stages.next(stages.head)
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
+    progress.held.add(query=0, token=token, size=size)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    with pytest.raises(ProtocolViolation, match="cannot hold the outputs of query 0"):
+        stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
 
 
 async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None:
