@@ -64,7 +64,7 @@ class Run:
 
 
 class Machine:
-    """Two places, whose engines take `slowdowns` times as long beside each other."""
+    """Two places, whose engines take `slowdowns` times as long at the same time."""
 
     def __init__(self, slowdowns: np.ndarray) -> None:
         self._slowdowns = slowdowns
