@@ -349,9 +349,9 @@ class Agent:
 
     async def _replace(self, engine: Engine) -> None:
         """Let an engine's changed files serve, once they are loaded if the former ones were."""
-        await asyncio.gather(*(worker.hosts.replace(engine.name) for worker in self._workers))
+        await asyncio.gather(*(worker.replace_engine(engine) for worker in self._workers))
         self._replacing.pop(engine.name, None)
-        self._update_engine(engine)
+        self._engines[engine.name] = engine
 
     def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:
         """Return what tries an engine again whose last load hung or crashed; None if it did not."""

@@ -131,6 +131,11 @@ class Worker:
         self.set_engine(engine)
         self.hub.send_engine_changed(self.engines[engine.name])
 
+    async def replace_engine(self, engine: Engine) -> None:
+        """Load an engine's changed files, and describe them before a removed variant is needed."""
+        await self.hosts.replace(engine.name)
+        self.update_engine(engine)
+
     def remove_engine(self, engine: Engine) -> None:
         """Tell the gateway that an engine is gone, whose fault says so; it is not offered again."""
         self.update_engine(engine)

@@ -166,6 +166,10 @@ class Runner:
             return Failure(Fault.UNKNOWN_ENGINE, f"this worker has no engine {name!r}")
         if engine.fault:
             return Failure(Fault.ENGINE_BROKEN, engine.fault)
+        variant = item.session.configuration.variant
+        if variant and not engine.has_variant(variant):
+            detail = f"engine {name!r} has no variant {variant!r} here"
+            return Failure(Fault.CONFIGURATION_UNUSABLE, detail)
         return None
 
     def _acquire_host(self, item: WorkItem) -> HostProcess | None:

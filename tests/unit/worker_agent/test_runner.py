@@ -17,6 +17,7 @@ from synergai.domain import (
     Outcome,
     Session,
     TensorSpec,
+    Variant,
 )
 from synergai.errors import EngineUnusable, Unavailable
 from tests.clocks import FakeClock
@@ -38,11 +39,13 @@ DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))
 BROKEN = Session(EngineName("broken"), Configuration(1))
 MISSING = Session(EngineName("missing"), Configuration(1))
+REMOVED = Session(EngineName("digits"), Configuration(1, variant="removed"))
 SPECS = (TensorSpec("x", "FP32", (1,)),)
 
 
 def engine(name: str, fault: str = "") -> Engine:
-    return new_engine(name, SPECS, (TensorSpec("y", "FP32", (1,)),), fault=fault)
+    variants = (Variant(name="l"), Variant(name="s"))
+    return new_engine(name, SPECS, (TensorSpec("y", "FP32", (1,)),), fault=fault, variants=variants)
 
 
 @dataclass(frozen=True)
@@ -374,7 +377,12 @@ def test_failed_query_stops_the_rest_of_its_work(runner: Runner, host: FakeHost)
 
 
 @pytest.mark.parametrize(
-    ("session", "fault"), [(MISSING, "UNKNOWN_ENGINE"), (BROKEN, "ENGINE_BROKEN")]
+    ("session", "fault"),
+    [
+        (MISSING, "UNKNOWN_ENGINE"),
+        (BROKEN, "ENGINE_BROKEN"),
+        (REMOVED, "CONFIGURATION_UNUSABLE"),
+    ],
 )
 def test_work_for_an_engine_that_cannot_run_fails_at_once(
     runner: Runner, host: FakeHost, session: Session, fault: str
