@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import takewhile
+from statistics import median_low
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import MAX_QUERIES, BatchTimes
@@ -17,6 +18,10 @@ BRIEF_S: Final = 0.002
 """Queries up to this time are brief: they gain little from several threads, and need not wait."""
 LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
+_MEDIAN_OF: Final = 5
+"""Observations of a transfer whose median counts."""
+_TRANSFER_WEIGHT: Final = 0.08
+"""Weight of such a median in the exponential average that follows the first few."""
 _NEARLY_BEST: Final = 0.95
 """Share of the highest rate that the batches of a job have at least; the smallest such are used."""
 
@@ -162,6 +167,26 @@ class Observation(NamedTuple):
     transfer_s: float | None = None
 
 
+class TransferTime:
+    """Seconds per query that its tensors add, learned from observations.
+
+    An observation counts as the median of the last few, so that a stall shorter than half of these
+    is not taken for the link. Nothing is expected before the second observation.
+    """
+
+    __slots__ = ("_last", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last = deque[float]([0.0], _MEDIAN_OF)
+
+    def observe(self, seconds: float) -> None:
+        """Learn from what was observed of one or more queries."""
+        weight = 1.0 if len(self._last) < _MEDIAN_OF else _TRANSFER_WEIGHT
+        self._last.append(seconds)
+        self.seconds += weight * (median_low(self._last) - self.seconds)
+
+
 @dataclass(slots=True, eq=False)
 class Observed:
     """What the reports of a worker have shown so far, by engine.
@@ -171,7 +196,7 @@ class Observed:
         requests: requests behind the pace of an engine that was measured with a single one.
         setup: observed over profiled setup time; also by whether the session was added to a host
             that had others of its engine.
-        transfer_s: additional time per query that came with its tensors.
+        transfers: times that tensors add to queries.
         switch_s: time of a power mode switch; None if there was none.
     """
 
@@ -179,7 +204,7 @@ class Observed:
     typical: dict[EngineName, float] = field(default_factory=dict)
     requests: Counter[EngineName] = field(default_factory=Counter)
     setup: dict[tuple[EngineName, bool], float] = field(default_factory=dict)
-    transfer_s: dict[EngineName, float] = field(default_factory=dict)
+    transfers: dict[EngineName, TransferTime] = field(default_factory=dict)
     switch_s: float | None = None
 
     def void_pace(self, engine: EngineName) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Session, largest_configuration
 from synergai.profiles.dictionary import OBSERVED
-from synergai.scheduling.state.estimate import BRIEF_S, Estimate, batches_for_jobs
+from synergai.scheduling.state.estimate import BRIEF_S, Estimate, TransferTime, batches_for_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -35,8 +35,6 @@ _AS_FAST: Final = 0.9
 """Share of the QPS at which a brief engine is about as fast with fewer threads."""
 _TYPICAL_STEP: Final = 1.2
 """Factor by which a single query moves the median of paces, up or down."""
-_TRANSFER_WEIGHT: Final = 0.08
-"""Weight of one observed transfer time in the exponential average."""
 
 
 class Estimator:
@@ -266,9 +264,10 @@ class Estimator:
                 step = _TYPICAL_STEP if seen > typical else 1.0 / _TYPICAL_STEP
                 observed.typical[engine] = typical * step
         if transfer_s is not None:
-            seen = max(0.0, transfer_s)
-            believed = observed.transfer_s.get(engine, seen)
-            observed.transfer_s[engine] = _blend(believed, seen, _TRANSFER_WEIGHT)
+            known = observed.transfers.get(engine)
+            if known is None:
+                known = observed.transfers[engine] = TransferTime()
+            known.observe(max(0.0, transfer_s))
         self._refresh(worker, engine)
 
     def _is_rough(self, entry: ProfileEntry) -> bool:
@@ -376,10 +375,11 @@ class Estimator:
 def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:
     """Return the observed pace, its median, and the transfer seconds per query."""
     observed = worker.observed
+    transfer = observed.transfers.get(engine)
     return (
         observed.pace.get(engine, 1.0),
         observed.typical.get(engine, 1.0),
-        observed.transfer_s.get(engine, 0.0),
+        0.0 if transfer is None else transfer.seconds,
     )
 
 

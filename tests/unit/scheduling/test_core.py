@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from synergai.domain import Configuration, EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
@@ -39,6 +40,7 @@ from tests.cores import (
     new_entry,
     new_job,
     new_record,
+    new_request,
     new_worker,
 )
 
@@ -714,6 +716,39 @@ def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
         run_request(core, number, now, compute_s)
         now += 0.06
     assert 0.9 < core.paces[FAST_1, DIGITS] < 1.1
+
+
+def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
+    """Run requests whose tensors take so long; return what a job of 40 queries is expected to."""
+    now = 0.0
+    for number, transfer_s in enumerate(transfers_s):
+        request = new_request(f"request-{number}", DIGITS, now)
+        [assignment] = dispatched(core.handle(request, now))
+        now += 0.01 + transfer_s
+        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
+        core.handle(ended, now)
+    job = make_job("job", 40, with_tensors=True)
+    [assignment] = dispatched(core.handle(job, now))
+    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    expected = core.expected_completion(JobId("job"), now)
+    assert expected is not None
+    return expected - now
+
+
+@pytest.mark.parametrize(("count", "stalled"), [(1, 0), (2, 0), (2, 1), (3, 1), (30, 0), (30, 29)])
+def test_one_stalled_transfer_is_not_expected_again(count: int, stalled: int) -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    transfers_s = [0.005] * count
+    transfers_s[stalled] = 2.0
+    assert 0.3 < run_transfers(core, *transfers_s) < 0.7
+
+
+@pytest.mark.parametrize("count", [2, 3, 30])
+def test_transfers_that_always_take_long_are_expected(count: int) -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    assert run_transfers(core, *[2.0] * count) == pytest.approx(40 * 2.01, rel=0.01)
 
 
 def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:
