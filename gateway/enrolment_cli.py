@@ -86,7 +86,7 @@ def list_workers(as_json: AsJson = False, state: State = None) -> None:
 
 @workers_app.command(epilog="Example: [bold]synergai gateway workers revoke edge-3[/bold]")
 def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State = None) -> None:
-    """Revoke a worker's secret. A running gateway disconnects it within a second or two.
+    """Revoke a worker's secret. A running gateway disconnects it within a second.
 
     It can enrol again with a token for its id: synergai gateway enroll --worker-id ID.
     """

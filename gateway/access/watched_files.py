@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.5
 """Interval between two looks at the files."""
 
 

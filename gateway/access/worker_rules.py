@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WATCH_INTERVAL_S: Final = 1.0
+WATCH_INTERVAL_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 

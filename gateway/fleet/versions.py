@@ -127,8 +127,8 @@ class Versions:
             self._defaults.pop(split_version(engine)[0], None)
 
     def is_prepared(self, engine: EngineName) -> bool:
-        """Return whether requests may switch to a version."""
-        return engine in self._prepared
+        """Return whether requests may switch to a version; queries load one in stages."""
+        return engine in self._prepared or self._runs_in_stages(engine)
 
     async def wait_inspected(
         self, name: str, version: str = "", timeout_s: float | None = None
@@ -155,11 +155,7 @@ class Versions:
     def in_service(self, name: str) -> list[str]:
         """Return the versions of an engine that accept requests, in increasing order."""
         known = self.catalogue.versions_of(name)
-        return [
-            split_version(each)[1]
-            for each in known
-            if self.catalogue.serves(each) or self.catalogue.is_staged(each)
-        ]
+        return [split_version(each)[1] for each in known if self._accepts(each)]
 
     def selected(self, text: str) -> Sequence[EngineName]:
         """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for."""
@@ -214,8 +210,7 @@ class Versions:
         if self._make_ready(target) and draw(name, policy.target, request_id) < policy.share:
             return target
         # The other version is better than none.
-        serves_base = self.catalogue.serves(base) or self.catalogue.is_staged(base)
-        return target if self.catalogue.serves(target) and not serves_base else base
+        return target if self._accepts(target) and not self._accepts(base) else base
 
     def _choose_latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
         """Choose the highest usable version, or the highest that is ready until then."""
@@ -240,9 +235,16 @@ class Versions:
 
     def _make_ready(self, engine: EngineName) -> bool:
         """Prepare a version in service, if it is not prepared; return whether it is now."""
-        if engine not in self._prepared and self.catalogue.serves(engine):
+        if not self.is_prepared(engine) and self.catalogue.serves(engine):
             self.prepare(engine)
-        return engine in self._prepared
+        return self.is_prepared(engine)
+
+    def _accepts(self, engine: EngineName) -> bool:
+        """Return whether a version accepts requests, whole or in stages."""
+        return self.catalogue.serves(engine) or self.catalogue.is_staged(engine)
+
+    def _runs_in_stages(self, engine: EngineName) -> bool:
+        return not self.catalogue.serves(engine) and self.catalogue.is_staged(engine)
 
     def _usability(self, stored: Collection[int], engine: EngineName) -> tuple[int, bool, int]:
         """Return a key by which the version to use is the largest: the highest usable one.

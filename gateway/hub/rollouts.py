@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
 from synergai.runtime.state_file import without_path
@@ -121,7 +123,8 @@ class Rollouts:
 
     def _usable(self, name: str, version: str) -> EngineName:
         target = self._versions.resolve(name, validate_version(version))
-        self._versions.catalogue.find(target)
+        with suppress(EngineInStages):
+            self._versions.catalogue.find(target)
         return target
 
     def _old_version(self, name: str, version: str) -> str:

@@ -18,7 +18,7 @@ from gateway.fleet.worker import SendInputs
 from gateway.jobs.suspects import Suspects
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
-from synergai.protocol.job_inputs import split_input
+from synergai.protocol.job_inputs import split_input, without_sample
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def read_inputs(log: RecordLog, first: int, count: int) -> list[bytes]:
     inputs = log.read(first, count, PORTION_BYTES)
     if not inputs:
         raise DamagedLog(f"{log.directory} lacks input {first}")
-    return inputs
+    return [without_sample(data) for data in inputs]
 
 
 def _name(data: bytes) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.journal.journal import Journal
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 

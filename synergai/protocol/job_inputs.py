@@ -75,6 +75,21 @@ def sample_input(index: int) -> bytes:
     return input_of(message, ())
 
 
+def without_sample(data: bytes) -> bytes:
+    """Return a client's ``Input`` such that it does not stand for a sample of the worker."""
+    if SAMPLE.encode() not in data:
+        return data
+    try:
+        parsed = Input.FromString(data)
+        request = ModelInferRequest.FromString(parsed.request)
+    except DecodeError:
+        return b""  # which the worker reports as well
+    if SAMPLE in request.parameters:
+        del request.parameters[SAMPLE]
+        parsed.request = request.SerializeToString()
+    return parsed.SerializeToString()
+
+
 def chain_digest(before: int, parts: Iterable[Buffer]) -> int:
     """Return the digest of inputs from the digest `before` the last one, and its parts.
 

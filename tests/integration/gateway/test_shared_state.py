@@ -122,6 +122,26 @@ async def test_change_by_a_command_is_recorded_while_the_gateway_runs(
         EnrolmentStore(second).enrol(token, "edge-1", "nx", SECRET, 1.0)
 
 
+async def test_next_leader_knows_a_revocation_by_a_command(
+    url: str, states: tuple[Path, Path]
+) -> None:
+    first, second = states
+    async with leading(url, first) as shared:
+        store = EnrolmentStore(first)
+        store.enrol(store.issue("", "", 1e12, 0.0), "edge-1", "nx", SECRET, 1.0)
+        await shared.save()
+        before = await shared._journal.documents()
+        following = asyncio.create_task(shared.follow())
+        command = ["workers", "revoke", "edge-1", "--state", str(first)]
+        assert (await asyncio.to_thread(CliRunner().invoke, app, command)).exit_code == 0
+        while await shared._journal.documents() == before:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.02)
+        following.cancel()
+    async with leading(url, second):
+        [worker] = EnrolmentStore(second).workers()
+        assert not worker.is_proved_by("nx", SECRET)
+
+
 async def test_command_is_refused_where_the_gateway_does_not_lead(
     url: str, states: tuple[Path, Path]
 ) -> None:

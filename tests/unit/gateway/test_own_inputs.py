@@ -41,6 +41,7 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol.validation import SAMPLE
 from synergai.runtime.backoff import Backoff
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2, jobs_pb2
@@ -59,15 +60,23 @@ class OwnDataHarness(GatewayHarness):
         self.results = JobResults(self.jobs, self.store, self.journal.confirm)
 
     async def upload(
-        self, count: int, *, first: int = 0, upload_id: str = "up", size: int = 0, tenant: str = ""
+        self,
+        count: int,
+        *,
+        first: int = 0,
+        upload_id: str = "up",
+        size: int = 0,
+        tenant: str = "",
+        parameter: str = "any",
     ) -> list[int]:
         """Upload inputs; return the receipts."""
 
         async def messages() -> AsyncIterator[bytes]:
             yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
             for index in range(first, first + count):
-                request = oip.ModelInferRequest(id="i" * size).SerializeToString()
-                one = jobs_pb2.Input(name=f"n{index}", request=request)
+                request = oip.ModelInferRequest(id="i" * size)
+                request.parameters[parameter].int64_param = index
+                one = jobs_pb2.Input(name=f"n{index}", request=request.SerializeToString())
                 yield jobs_pb2.UploadRequest(first=index, inputs=[one]).SerializeToString()
 
         receipts = self.uploads.upload(tenant, messages(), lambda: None)
@@ -235,6 +244,16 @@ async def test_inputs_are_sent_and_results_stored_before_they_count(
     assert (harness.own.answered, harness.own.failed) == (2, 1)
     with pytest.raises(InvalidInput, match="beyond"):
         await harness.read(status.id, 4)
+
+
+async def test_input_does_not_stand_for_a_sample_of_the_worker(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(1, parameter=SAMPLE)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    _, [inputs] = await harness.next_orders(worker)
+    [found] = map(jobs_pb2.Input.FromString, inputs.inputs)
+    assert found.name == "n0"
+    assert not oip.ModelInferRequest.FromString(found.request).parameters
 
 
 async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(

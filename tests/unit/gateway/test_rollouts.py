@@ -24,7 +24,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.versions import split_version
+from synergai.versions import split_version, stage_name
 from tests.unit.gateway.test_versions import ECHO, W1, of
 from tests.waiting import turns
 
@@ -273,6 +273,21 @@ async def test_requests_get_the_old_version_while_no_worker_has_the_new_one(flee
     fleet.catalogue.withdraw(W1, EngineName("echo"))
     await fleet.rollouts.start(ECHO, "2", 0.0)
     assert fleet.counts() == {"2": len(IDS)}
+
+
+async def test_version_in_stages_gets_its_share_and_all_requests_when_pinned(fleet: Fleet) -> None:
+    for first, last in ((0, 4), (4, 9)):
+        name = stage_name("echo/2", first, last)
+        stage = structs.replace(of("2"), name=name, stage_of="a" * 64, stage_end=9)
+        fleet.catalogue.update(WorkerId(f"w{first}"), stage)
+    await fleet.rollouts.start(ECHO, "2", 0.5)
+    assert set(fleet.counts()) == {"1", "2"}
+    fleet.catalogue.withdraw(W1, EngineName("echo"))
+    assert fleet.counts() == {"2": len(IDS)}
+    fleet.serve("1")
+    await fleet.rollouts.promote(ECHO)
+    assert fleet.counts() == {"2": len(IDS)}
+    assert fleet.loader.loads == []  # its stages are loaded by the queries
 
 
 async def test_pinned_version_is_never_replaced_by_another(fleet: Fleet) -> None:
