@@ -1,9 +1,10 @@
 """Times of stages: the parts of an engine between two of its cuts.
 
 For some cuts, the dictionary has the part before it, the head, and the part behind it, the tail,
-as entries of stages. Together, the two take longer than the whole engine, since runtimes convert
-the layout of a tensor that leaves or enters. This cost of a cut and the times of heads follow for
-the other cuts by interpolation over the estimated work, and those of all stages from both.
+as entries of stages. Together, the two may take longer than the whole engine, since runtimes
+convert the layout of a tensor that leaves or enters, or less, since the weights of a tail alone may
+stay in the processor's caches. This cost of a cut and the times of heads follow for the other cuts
+by interpolation over the estimated work, and those of all stages from both.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class StageTimes:
     Attributes:
         configuration: that of all of them.
         heads: seconds from the inputs to each cut; the first is 0, the last is the whole engine's.
-        costs: seconds that the parts on both sides of each cut take more than the whole; 0 at the
-            inputs and the outputs.
+        costs: seconds that the parts on both sides of each cut take more than the whole, negative
+            if they take less; 0 at the inputs and the outputs.
 
     Raises:
         NotFound: the dictionary lacks the engine, or both parts at every cut.
@@ -79,10 +80,10 @@ class StageTimes:
         places = sorted(known)
         heads = _ascending(places, [known[place][0] for place in places], whole_s)
         self.heads = _interpolate(shares, [0, *heads, self._end], [0.0, *heads.values(), whole_s])
-        # A cut does not save time. What is less than nothing is noise.
-        costs = [max(0.0, sum(known[place]) - whole_s) for place in places]
-        # Near the ends, the nearest known cut stands for the others.
-        self.costs = _interpolate(shares, [0, *places, self._end], [costs[0], *costs, costs[-1]])
+        costs = [sum(known[place]) - whole_s for place in places]
+        # The nearest known cut stands for those near the ends; but no tail saves all its time.
+        at_end = max(0.0, costs[-1])
+        self.costs = _interpolate(shares, [0, *places, self._end], [costs[0], *costs, at_end])
         self.costs[0] = self.costs[-1] = 0.0
 
     def of(self, first: int, last: int) -> StageTime:
@@ -97,7 +98,10 @@ class StageTimes:
         known = self._seconds(name)
         if known is not None:
             return StageTime(known, measured=True)
-        predicted = self.heads[last] - self.heads[first] + self.costs[first]
+        cost = self.costs[first]
+        if last < self._end:  # what a tail saves says nothing about other stages
+            cost = max(0.0, cost)
+        predicted = self.heads[last] - self.heads[first] + cost
         return StageTime(predicted, measured=False)
 
     def _seconds(self, engine: EngineName) -> float | None:

@@ -65,9 +65,11 @@ def test_head_that_takes_as_long_as_the_whole_is_left_out() -> None:
     assert [each * 1000 for each in found.heads] == pytest.approx([0, 20, 40, 60, 80, 100])
 
 
-def test_cut_that_seems_to_save_time_costs_nothing() -> None:
+def test_cut_whose_tail_saves_time_costs_other_stages_nothing() -> None:
     found = times(net=100, net_s0_2=40, net_s2_5=58)
     assert milliseconds(found, 2, 4) == pytest.approx(40)
+    assert milliseconds(found, 1, 5) == pytest.approx(100 - 20 - 2)
+    assert milliseconds(found, 3, 5) == pytest.approx(58 * 2 / 3)
 
 
 def test_an_entry_of_the_stage_itself_beats_the_prediction() -> None:
