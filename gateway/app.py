@@ -46,7 +46,7 @@ from gateway.requests.inference import Inference
 from gateway.requests.staged import StagedRequests
 from gateway.servicers.inference_calls import InferenceCalls
 from gateway.store.files import open_files
-from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
+from gateway.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore
 from synergai.fleet_page.view import View
 from synergai.profiles.service import ProfileService
@@ -262,7 +262,6 @@ class App:
             self.admission,
             self.metrics,
             clock,
-            max_jobs=config.max_jobs,
             own_inputs=self.own_inputs,
             chains=self.chains,
         )
@@ -303,9 +302,7 @@ class App:
         self._stack.push_async_callback(self.rollouts.close)
         rules = WorkerRules(config.state, self.save_state)
         self._stack.push_async_callback(rules.close)
-        self.pacer = Pacer(
-            config.store_rate, BUSY_BYTES_PER_S, lambda: dispatcher.busy, self.clock.now
-        )
+        self.pacer = Pacer(BYTES_PER_S, BUSY_BYTES_PER_S, lambda: dispatcher.busy, self.clock.now)
         self.placements = Placements(self.store, self._connections, rules, self.pacer)
         self.work_streams = WorkStreams(
             self._connections,

@@ -104,19 +104,12 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(ge=1 * _MIB),
     ] = 1024 * _MIB
     max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
-    max_jobs: Annotated[int, "Limit of unfinished jobs.", Meta(ge=1)] = 100_000
     kept_jobs: Annotated[
         int, "Ended jobs kept in the journal; older ones are deleted.", Meta(ge=0)
     ] = 100_000
     store_budget: Annotated[
         Size, "Limit of the store of engines, such as 50GB; 0 for none.", Meta(ge=0)
     ] = 0
-    store_rate: Annotated[
-        Size,
-        "Bytes per second of all uploads to the store and all fetches of agents "
-        "together; 0 for no limit.",
-        Meta(ge=0),
-    ] = 128 * _MIB
     results_kept_s: Annotated[
         float,
         "Time for which the inputs and results of jobs over uploads are kept after their end.",

@@ -139,9 +139,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     ] = ()
     root: Path = Path("/")  # of the files of power control, such as an emulated board's
     models_look_s: float = 5.0  # interval between two checks of the engines' files
-    hang_timeout_s: Annotated[
-        float, "Seconds without a response after which an engine is restarted.", Meta(gt=0)
-    ] = 30.0
     input_roots: Annotated[
         tuple[str, ...],
         "Directories, and URLs such as s3://bucket/folder, below which the inputs of "

@@ -95,7 +95,6 @@ class Worker:
             memory=memory,
             cores=config.worker.cores,
             providers=self._providers,
-            hang_timeout_s=config.worker.hang_timeout_s,
             pinned=config.worker.sessions,
             on_change=self._session_changed,
             on_unusable=self._configurations_unusable,

@@ -25,7 +25,7 @@ from synergai.simulator.audit import audit
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from synergai.simulator.sweep import PROFILE_AGNOSTIC
+from synergai.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     predefined = {}
     if options.policy in PROFILE_AGNOSTIC:
-        predefined = predefined_configurations(profile, {"agx": "mode=6", "nx": "mode=5"})
+        predefined = predefined_configurations(profile, PREDEFINED)
     workload = draw(
         number_configurations(profile),
         EXPERIMENTS[options.experiment],

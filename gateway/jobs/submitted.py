@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_KEY: Final = 256
 MAX_LISTED: Final = 1000
+MAX_JOBS: Final = 100_000
+"""Limit of unfinished jobs."""
 STAGE_BYTES: Final = 256 * 1024 * 1024
 """Tensors of jobs in stages that are in memory."""
 _REROUTE_INTERVAL_S: Final = 0.02
@@ -70,7 +72,6 @@ class SubmittedJobs:
         metrics: Metrics,
         clock: Clock,
         *,
-        max_jobs: int,
         own_inputs: OwnInputs,
         chains: Chains,
     ) -> None:
@@ -80,7 +81,6 @@ class SubmittedJobs:
         self._admission = admission
         self._metrics = metrics
         self._clock = clock
-        self._max_jobs = max_jobs
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
         self._staged_runs = StagedRuns(
@@ -310,8 +310,8 @@ class SubmittedJobs:
             engine = way.engines[0].name
         if not spec.upload_id:
             catalogue.check_samples(engine)
-        if len(self._unfinished) + self._accepting >= self._max_jobs:
-            raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
+        if len(self._unfinished) + self._accepting >= MAX_JOBS:
+            raise Overloaded(f"{MAX_JOBS:,} jobs are unfinished; retry later")
         if not self._journal.accepting:
             raise StoreFull
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+BYTES_PER_S: Final = 128 << 20
+"""Rate of all uploads to the store and all fetches of agents together."""
 BUSY_BYTES_PER_S: Final = 6 << 20
 """Rate of transfers while the fleet is busy."""
 _BURST_S: Final = 0.05

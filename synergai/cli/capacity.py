@@ -92,7 +92,7 @@ def _make_planner(
     from synergai.errors import InvalidInput
     from synergai.simulator.capacity import CapacityPlanner
     from synergai.simulator.simulation import scheduling_settings
-    from synergai.simulator.sweep import PROFILE_AGNOSTIC, arrivals_of, by_class
+    from synergai.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC, arrivals_of, by_class
     from synergai.simulator.workload import EXPERIMENTS, draw
 
     costs = by_class(settings.cost, profile)
@@ -102,7 +102,7 @@ def _make_planner(
         )
     usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
     given, count = arrivals_of(settings.arrivals, settings.jobs, usual, serves)
-    options = {name: text for name, text in settings.predefined.items() if name in profile.classes}
+    options = {name: text for name, text in PREDEFINED.items() if name in profile.classes}
     agnostic = settings.policy in PROFILE_AGNOSTIC
     seeds = parse_seeds(settings.seeds)
 

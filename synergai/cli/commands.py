@@ -52,8 +52,6 @@ def settings_command(
     ``invoke_without_command=True`` if it has subcommands, for which `run` is not called.
     """
     shown = [option for option in options_of(settings).values() if option.description]
-    switches = [option for option in shown if option.bare_type is bool]
-    flags = [each for each in switches if settings.has_file or each.default]
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:
@@ -62,12 +60,14 @@ def settings_command(
                     f"options before {ctx.invoked_subcommand!r} have no effect: write them after it"
                 )
             return
-        values = {each.name: value for each in shown if (value := options[each.name]) is not None}
-        values |= {flag.name: False for flag in flags if options[_negated_name(flag)]}
+        values = {
+            each.name: value if each.default is not True else False  # --no-… turns it off
+            for each in shown
+            if (value := options[each.name]) is not None
+        }
         run(settings.load(values, config))
 
     parameters = [_parameter(option) for option in shown]
-    parameters += [_negated_flag(flag) for flag in flags]
     # Arguments first, as in the usage line, which follows the order of the signature.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
     if settings.has_file:
@@ -77,7 +77,7 @@ def settings_command(
     command.__signature__ = signature  # type: ignore[attr-defined]  # read by typer
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = run.__name__
-    command.__doc__ = _command_help(settings, run, shown, flags)
+    command.__doc__ = _command_help(settings, run, shown)
     return command
 
 
@@ -90,7 +90,6 @@ def _command_help(
     settings: type[Settings],
     run: Callable[[SettingsT], None],
     shown: Sequence[Option],
-    flags: Sequence[Option],
 ) -> str:
     # One sentence for all: naming each option's variable would leave no room for its help.
     first = next(option for option in shown if not option.is_positional)
@@ -98,11 +97,6 @@ def _command_help(
         "Every option can also be set by an environment variable: "
         f"--{first.flag} by {settings.env_var(first.name)}, and so on."
     )
-    if flags:
-        text += (
-            f" A flag set by a variable or file is reset with the prefix --no-, as in "
-            f"--no-{flags[0].flag}."
-        )
     return f"{inspect.getdoc(run) or ''}\n\n{text}"
 
 
@@ -144,22 +138,6 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
-def _negated_name(flag: Option) -> str:
-    return f"no_{flag.name}"
-
-
-def _negated_flag(flag: Option) -> inspect.Parameter:
-    """Return the hidden option ``--no-…``, which resets a flag set by a variable or file.
-
-    Declared as a separate option because typer's own ``--flag/--no-flag`` adds a column to the
-    help, which leaves too little room on narrow terminals.
-    """
-    option = typer.Option(False, f"--no-{flag.flag}", hidden=True)
-    return inspect.Parameter(
-        _negated_name(flag), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool
-    )
-
-
 def _config_parameter(settings: type[Settings]) -> inspect.Parameter:
     option = typer.Option(
         None,
@@ -198,11 +176,11 @@ def _overflow_choices(option: Option) -> str:
 
 
 def _default_text(value: Any) -> str:
-    """Return the default as shown in the help; empty for no default and for flags that are off."""
+    """Return the default as shown in the help; empty for no default and for flags."""
     if value is NODEFAULT or value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else ""
+        return ""
     if isinstance(value, Path) and value.is_relative_to(_PACKAGE):
         return ""  # part of the installation, which the description names
     if isinstance(value, tuple):

@@ -82,9 +82,10 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Name on the command line, without hyphens before it."""
+        """Name on the command line, without hyphens before it; a flag that is on is turned off."""
         explicit = next(self._marks(OptionName), None)
-        return explicit.name if explicit else self.name.replace("_", "-")
+        name = explicit.name if explicit else self.name.replace("_", "-")
+        return f"no-{name}" if self.default is True else name
 
     @property
     def description(self) -> str:

@@ -22,6 +22,8 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_faults: number of failed assignments, without progress in between, that fail a job.
         pace_half_life_s: half-life, in run time, of earlier observations of a worker's pace.
         reassess_s: interval at which queued jobs are reranked as paces change.
+        fair_burst_s: worker time that a tenant may use beyond its equal share before its jobs yield
+            to those of other tenants at the same priority.
         fair_half_life_s: half-life of the worker time that a tenant has used.
         mode_switch_s: assumed duration of a worker's power mode switch until one was measured.
         prefetch_s: remaining work at which a worker gets its next assignment, to hide network
@@ -45,20 +47,15 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = "accuracy"
     preload: Annotated[
         bool,
-        "Let idle workers load engines before they are needed, as far as memory "
-        "suffices, the likeliest first. Variants of an engine in use are preloaded in any case "
-        "with the objective accuracy.",
+        "Load no engine before it is needed. By default, idle workers load the likeliest as far as "
+        "memory suffices. Variants of an engine in use are preloaded in any case with the "
+        "objective accuracy.",
     ] = True
     infeasible: Annotated[
         Literal["defer", "reject"],
         "Handling of jobs that no worker can complete in time: run last, or reject.",
     ] = "defer"
-    fair_burst_s: Annotated[
-        float,
-        "Worker time that a tenant may use beyond its equal share before its jobs "
-        "yield to jobs of other tenants at the same priority; inf turns fair sharing off.",
-        Meta(ge=0.0),
-    ] = 60.0
+    fair_burst_s: Annotated[float, Meta(ge=0.0)] = 60.0
     policy_options: dict[str, str] = {}
     stuck_s: Annotated[float, Meta(gt=0.0)] = 10.0
     max_faults: Annotated[int, Meta(ge=1)] = 3

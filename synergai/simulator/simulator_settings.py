@@ -8,7 +8,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.runtime.setting_types import Checked, OptionName
 from synergai.runtime.settings import Settings
@@ -76,22 +75,11 @@ def _checked_experiments(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(_checked_experiment, names))
 
 
-def _checked_configurations(texts: dict[str, str]) -> dict[str, str]:
-    for text in texts.values():
-        Configuration.parse(text)
-    return texts
-
-
 _ONE_OR_MORE: Final = Meta(min_length=1)
 PolicyName: TypeAlias = Annotated[str, Checked(_checked_policy)]
 PolicyNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_policies)]
 ExperimentName: TypeAlias = Annotated[str, Checked(_checked_experiment)]
 ExperimentNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_experiments)]
-_PredefinedConfigurations: TypeAlias = Annotated[dict[str, str], Checked(_checked_configurations)]
-
-
-def _default_configurations() -> dict[str, str]:
-    return {"agx": "mode=6", "nx": "mode=5"}
 
 
 def checked_seeds(text: str) -> str:
@@ -120,7 +108,6 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
         "logarithm of their ratio.",
         Meta(ge=0, le=2),
     ] = 0.15
-    predefined: _PredefinedConfigurations = msgspec.field(default_factory=_default_configurations)
     as_json: Annotated[
         bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
     ] = False
@@ -136,11 +123,6 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_SIMULATE_"
 
-    predefined: Annotated[
-        _PredefinedConfigurations,
-        "Configurations by worker class for the profile-agnostic policies; the "
-        "default is the one with the most threads.",
-    ] = msgspec.field(default_factory=_default_configurations)
     experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
         EXPERIMENTS
     )
@@ -151,7 +133,7 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
     sessions: Annotated[Sessions, "T_pre is paid at every start, once per session, or never."] = (
         "cold"
     )
-    preload: Annotated[bool, "Let idle workers load engines before they are needed."] = True
+    preload: Annotated[bool, "Load no engine before it is needed, as idle workers do."] = True
     memory: Annotated[
         dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]],
         "Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
+PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
+"""Configurations of the profile-agnostic policies; other classes use the most threads."""
 
 
 def load_profile(settings: SimulatorSettings) -> Profile:
@@ -99,7 +101,7 @@ def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass,
 def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
     """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
-    options = {name: text for name, text in settings.predefined.items() if name in known}
+    options = {name: text for name, text in PREDEFINED.items() if name in known}
     scheduling = scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
     ran = simulate(workload, structs.replace(scheduling, preload=settings.preload))
     audit(ran)

@@ -119,7 +119,7 @@ class Campaign:
         with self._fleet as fleet:
             fleet.start_gateway()
             look = ("env", "SYNERGAI_AGENT_MODELS_LOOK_S=0.2")
-            options = ("--hang-timeout-s", "10", "--threads", "1")
+            options = ("--threads", "1")
             fleet.start_agent("worker", models=self._models, options=options, prefix=look)
             fleet.wait_for_workers(1)
             agent = fleet.agents["worker"]

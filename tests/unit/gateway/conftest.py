@@ -99,7 +99,6 @@ class GatewayHarness:
             self.admission,
             self.metrics,
             self.clock,
-            max_jobs=2,
             own_inputs=self.own,
             chains=self.chains,
         )

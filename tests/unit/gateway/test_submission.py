@@ -22,8 +22,9 @@ async def test_job_submitted_twice_concurrently_is_one(harness: GatewayHarness) 
 
 
 async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
-    harness: GatewayHarness,
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.jobs.submitted.MAX_JOBS", 2)
     harness.add_worker()
     first = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
     await harness.jobs.submit(UNRESTRICTED, SPEC)

@@ -44,6 +44,7 @@ class Shop(Settings, frozen=True, kw_only=True):
     infeasible: Annotated[Literal["defer", "reject"], "A choice."] = "defer"
     within: Delivery = Delivery()
     verbose: Annotated[bool, "A flag."] = False
+    lights: Annotated[bool, "A flag."] = True
     models: Annotated[Path | None, "A path."] = None
     wait_s: Annotated[float, "A time.", Meta(ge=0)] = 1.0
     tax_share: Annotated[float, "A share.", Meta(le=0.5)] = 0.0
@@ -222,8 +223,8 @@ def test_pairs_without_a_value_are_rejected() -> None:
 
 def test_help_shows_options_defaults_and_environment_variables() -> None:
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
-    for name in set(options_of(Shop)) - {"look_s"}:
-        assert f"--{name.replace('_', '-')}" in output
+    for option in options_of(Shop).values():
+        assert (f"--{option.flag} " in output) == (option.name != "look_s")
     assert "--listen by SHOP_LISTEN" in output
     assert "HOST:PORT" in output
     assert "defer|reject" in output
@@ -242,9 +243,9 @@ def test_field_without_description_is_set_by_its_variable_alone(
     assert settings == Shop(look_s=0.5)
 
 
-def test_flags_can_be_negated() -> None:
-    settings, _ = invoke(Shop, "--no-verbose", env={"SHOP_VERBOSE": "1"})
-    assert settings == Shop(verbose=False)
+def test_flag_that_is_on_has_an_option_that_turns_it_off() -> None:
+    settings, _ = invoke(Shop, "--no-lights")
+    assert settings == Shop(lights=False)
 
 
 def test_positional_field_is_an_argument() -> None:
