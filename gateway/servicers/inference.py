@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.requests.inference import Request
 from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
 from gateway.servicers.inference_stream import InferenceStream
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
@@ -17,10 +18,11 @@ from synergai.protocol.request_ids import ids_from_metadata
 from synergai.protocol.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+    from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
-    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
 
@@ -59,7 +61,9 @@ class InferenceServicer:
                 "RepositoryModelUnload": rpc.unary(
                     self.unload, repository_pb2.RepositoryModelUnloadRequest
                 ),
-                "ModelInfer": rpc.raw_unary(self.model_infer, read, oip.ModelInferRequest),
+                "ModelInfer": rpc.BegunUnary(
+                    self.model_infer, self.finish, read, oip.ModelInferRequest
+                ),
                 "ModelStreamInfer": rpc.raw_written_stream(
                     self.model_stream_infer, read, oip.ModelInferRequest
                 ),
@@ -138,12 +142,23 @@ class InferenceServicer:
         await self._calls.unload(name, request.parameters)
         return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
-    async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
-        """Run one request; its tensors are not decoded."""
+    def model_infer(
+        self,
+        raw: RawRequest[RequestHeader],
+        context: Context,
+        on_response: Callable[[Buffer], None] | None,
+    ) -> PendingRequest:
+        """Begin one request; its tensors are not decoded."""
         metadata = context.invocation_metadata() or ()
         tenant, ids = tenant_from_metadata(metadata), ids_from_metadata(metadata)
-        budget_s = rpc.budget_s(context)
-        response = bytes(await self._calls.infer(request, budget_s, tenant, ids))
+        request = self._calls.begin(raw, rpc.budget_s(context), tenant, ids)
+        if isinstance(request, Request):
+            request.on_response = on_response
+        return request
+
+    def finish(self, result: Buffer, context: Context) -> bytes:
+        """Return a response for its client, which is to read it in time."""
+        response = bytes(result)
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response

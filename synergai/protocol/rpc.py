@@ -16,7 +16,7 @@ import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -46,10 +46,14 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
+    from synergai.protocol.request_codec import Buffer
     from synergai.protocol.unread import UnreadResponses
 
+    _MethodHandler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
+else:
+    _MethodHandler = grpc.RpcMethodHandler  # which takes no types
 
 _log = logging.getLogger(__name__)
 
@@ -265,14 +269,71 @@ def unary(
     return grpc.unary_unary_rpc_method_handler(_answer(handler), deserializer(cls), serialise)
 
 
-def raw_unary(
-    handler: Callable[[RawRequest[ReadT], Context], Awaitable[Message | bytes]],
-    read: Callable[[bytes], ReadT],
-    cls: type[Message],
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `unary`, but pass `handler` a `RawRequest`, parsed by `read`."""
-    deserialise = raw_deserializer(read, cls)
-    return grpc.unary_unary_rpc_method_handler(_answer(handler), deserialise, serialise)
+class Begun(Protocol):
+    """A call that was begun, and waits for its response."""
+
+    @property
+    def result(self) -> asyncio.Future[Buffer]:
+        """The response, or a `SynergaiError`."""
+
+    def abandon(self) -> None:
+        """End it, because the client is gone."""
+
+
+class BegunUnary(_MethodHandler, Generic[ReadT]):
+    """A method handler of unary calls that begin without waiting.
+
+    A server that needs no task for such a call while it waits calls `begin` itself, and `respond`
+    only if it cannot respond at once.
+
+    Args:
+        begin: begins a call. The response may be given to its last argument, as soon as it is
+            there, in place of the result.
+        finish: makes a response of the result.
+        read: parses a request.
+        cls: type of the request.
+    """
+
+    request_streaming = response_streaming = False
+    unary_stream = stream_unary = stream_stream = None
+    request_deserializer: Callable[[bytes], RawRequest[Any] | Malformed]
+
+    def __init__(
+        self,
+        begin: Callable[[RawRequest[ReadT], Context, Callable[[Buffer], None] | None], Begun],
+        finish: Callable[[Buffer, Context], bytes],
+        read: Callable[[bytes], ReadT],
+        cls: type[Message],
+    ) -> None:
+        @wraps(begin)
+        async def respond(result: asyncio.Future[Buffer], context: Context) -> bytes:
+            return finish(await result, context)
+
+        @wraps(begin)
+        async def handle(request: RawRequest[ReadT], context: Context) -> bytes:
+            begun = begin(request, context, None)
+            try:
+                return await respond(begun.result, context)
+            except asyncio.CancelledError:
+                begun.abandon()
+                raise
+
+        self._begin = begin
+        self.respond = _answer(respond)
+        self.unary_unary = _answer(handle)
+        self.request_deserializer = raw_deserializer(read, cls)
+        self.response_serializer = serialise
+
+    def begin(
+        self,
+        request: RawRequest[ReadT] | Malformed,
+        context: Context,
+        on_response: Callable[[Buffer], None] | None,
+    ) -> Begun:
+        """Begin a call; it may raise what any handler may."""
+        if isinstance(request, Malformed):
+            raise request.error()
+        return self._begin(request, context, on_response)
 
 
 def server_stream(

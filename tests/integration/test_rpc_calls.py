@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from weakref import WeakSet
 
 import grpc
@@ -19,6 +19,9 @@ from synergai.v1 import common_pb2, hub_pb2
 from tests import http2
 from tests.calls import raw_responses, raw_stream, raw_unary
 from tests.waiting import until
+
+if TYPE_CHECKING:
+    from synergai.protocol.request_codec import Buffer
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
@@ -35,12 +38,29 @@ class Held:
         self.alive.add(self)
 
 
-async def hold(request: rpc.RawRequest[Held], _context: object) -> hub_pb2.LoadEngine:
+class Echo:
+    """A call that responds with its request."""
+
+    def __init__(self, data: bytes) -> None:
+        self.result: asyncio.Future[Buffer] = asyncio.Future()
+        self.result.set_result(data)
+
+    def abandon(self) -> None:
+        """Do nothing: the result is there."""
+
+
+def hold(request: rpc.RawRequest[Held], _context: object, _on_response: object) -> Echo:
     raise EngineNotFound(request.parsed.engine)
 
 
-async def echo(request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object) -> bytes:
-    return request.data
+def echo(
+    request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object, _on_response: object
+) -> Echo:
+    return Echo(request.data)
+
+
+def finish(result: Buffer, _context: object) -> bytes:
+    return bytes(result)
 
 
 async def unknown(request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
@@ -116,11 +136,11 @@ async def address() -> AsyncIterator[str]:
             grpc.method_handlers_generic_handler(
                 "test",
                 {
-                    "Echo": rpc.raw_unary(echo, cls.FromString, cls),
+                    "Echo": rpc.BegunUnary(echo, finish, cls.FromString, cls),
                     "Unknown": rpc.unary(unknown, cls),
                     "Bug": rpc.unary(bug, cls),
                     "Shed": rpc.unary(shed, cls),
-                    "Hold": rpc.raw_unary(hold, Held, cls),
+                    "Hold": rpc.BegunUnary(hold, finish, Held, cls),
                     "Quote": rpc.unary(quote, cls),
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -13,15 +14,17 @@ from synergai.errors import SynergaiError
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
 from synergai.protocol.native.messages import Compressed, MessageReader, prefixed
 from synergai.protocol.native.session import CANCEL
+from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
     from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders, Metadata
     from synergai.protocol.native.session import Stream
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.rpc import Begun
 
 _OK: Final = grpc.StatusCode.OK
 
@@ -30,7 +33,8 @@ class Call:
     """A call on a stream, and the context of its handler.
 
     It has those methods of `grpc.aio.ServicerContext` that the handlers of this project use. The
-    task of a call lasts until its client has been sent everything, or has left.
+    task of a call lasts until its client has been sent everything, or has left. A `BegunUnary` call
+    gets none before its result is there, and none at all if that can be sent at once.
 
     Args:
         peer: name of the client.
@@ -57,29 +61,25 @@ class Call:
             self._timer = self._loop.call_at(self._deadline, self._expire)
         self._serialise: Callable[[Any], bytes] | None = None
         self._deserialise: Callable[[bytes], Any] = bytes
+        self._begins: BegunUnary[Any] | None = None
+        self._begun: Begun | None = None
         self._has_begun = self._has_ended = False
         self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
 
     def start(self) -> None:
         """Handle the call."""
-        self._task = self._handlers.tasks.start(self._run())
+        handler = self._handlers.find(self._headers.path)
+        if isinstance(handler, BegunUnary) and self._headers.is_grpc and not self._headers.fault:
+            self._begins = handler
+        else:
+            self._start(self._find_and_handle)
 
-    async def _run(self) -> None:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = self._handlers.tasks.start(self._run(work))
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            if not self._headers.is_grpc:
-                self._has_ended = True
-                self._stream.end(UNSUPPORTED_TYPE)
-                return
-            if self._headers.fault:
-                self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
-                return
-            handler = self._handlers.find(self._headers.path)
-            if handler is None:
-                handler = await self._handlers.intercept(self._headers)
-            if handler is None:
-                self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-                return
-            await self._handle(handler)
+            await work()
             if self._stream.is_blocked:
                 await self._wait_sent()
         except grpc.aio.AbortError:
@@ -91,6 +91,22 @@ class Call:
             if self._timer is not None:
                 self._timer.cancel()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
+
+    async def _find_and_handle(self) -> None:
+        if not self._headers.is_grpc:
+            self._has_ended = True
+            self._stream.end(UNSUPPORTED_TYPE)
+            return
+        if self._headers.fault:
+            self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
+            return
+        handler = self._handlers.find(self._headers.path)
+        if handler is None:
+            handler = await self._handlers.intercept(self._headers)
+        if handler is None:
+            self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        await self._handle(handler)
 
     async def _handle(self, handler: Any) -> None:
         self._serialise = handler.response_serializer
@@ -115,6 +131,44 @@ class Call:
         else:
             self._respond(await (handler.stream_unary or handler.unary_unary)(request, self))
 
+    # --- calls without a task -------------------------------------------------------------------
+
+    def _begin(self, handler: BegunUnary[Any]) -> None:
+        """Begin the call in the turn of the event loop in which its request has arrived."""
+        self._begins = None
+        if not self._requests or isinstance(self._requests[0], Compressed):
+            self._start(self._find_and_handle)
+            return
+        request = handler.request_deserializer(self._requests.popleft())
+        context: Any = self
+        try:
+            self._begun = handler.begin(request, context, self._respond_at_once)
+        except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
+            self._finish(handler, _failed(error))
+        else:
+            self._begun.result.add_done_callback(partial(self._finish, handler))
+
+    def _respond_at_once(self, response: Buffer) -> None:
+        """Send the only response in the turn in which it arrives, if the client takes it now."""
+        begun, self._begun = self._begun, None
+        data = prefixed(response)
+        if self._stream.takes(len(data)):
+            self._has_ended = True
+            self._stream.respond(RESPONSE, data, SUCCEEDED)
+            if self._timer is not None:
+                self._timer.cancel()
+        elif begun is not None:
+            begun.result.set_result(response)
+
+    def _finish(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
+        """Let a task respond with a result."""
+        self._begun = None
+        if not self._has_ended:
+            self._start(partial(self._respond_with, handler, result))
+
+    async def _respond_with(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
+        self._respond(await handler.respond(result, self))
+
     # --- the stream ---------------------------------------------------------------------------
 
     def receive(self, data: Buffer) -> None:
@@ -127,6 +181,9 @@ class Call:
             self._end(status_code(error), error_details(error))
             self._cancel()
             return
+        if self._begins is not None and self._requests:
+            self._begin(self._begins)
+            return
         if self._take is not None and _is_pending(self._arrived):
             while self._requests and not isinstance(self._requests[0], Compressed):
                 if not self._take(self._requests[0]):
@@ -137,9 +194,15 @@ class Call:
         else:
             self._stream.take()
 
+    def release(self, size: int) -> None:
+        """Keep no large buffers in memory for little data of a message."""
+        self._reader.release(size)
+
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
         self._has_all_requests = True
+        if self._begins is not None and not self._has_ended:
+            self._begin(self._begins)
         _complete(self._arrived)
 
     def sent(self) -> None:
@@ -165,6 +228,9 @@ class Call:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.abandon()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -287,6 +353,12 @@ class Call:
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
         return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
+
+
+def _failed(error: Exception) -> asyncio.Future[Buffer]:
+    result = asyncio.get_running_loop().create_future()
+    result.set_exception(error)
+    return result
 
 
 def _is_pending(future: asyncio.Future[None] | None) -> bool:

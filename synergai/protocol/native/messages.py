@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
+_KEPT_SHARE: Final = 4
+"""Memory that a message occupies while it arrives, at most, relative to what has arrived of it."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
-def prefixed(message: bytes) -> bytes:
+def prefixed(message: Buffer) -> bytes:
     """Return a message as the data of a call."""
     return b"".join((b"\0", len(message).to_bytes(4), message))
 
@@ -38,6 +40,7 @@ class MessageReader:
         self._prefix = b""
         # Of the message whose prefix has arrived.
         self._chunks: list[Buffer] = []
+        self._released = 0
         self._to_come = 0
 
     def feed(self, data: Buffer) -> list[bytes]:
@@ -66,8 +69,16 @@ class MessageReader:
                 message = b"".join(self._chunks)
                 messages.append(Compressed(message) if self._prefix[0] else message)
                 self._chunks.clear()
+                self._released = 0
                 self._prefix = b""
         return messages
+
+    def release(self, size: int) -> None:
+        """Copy the data fed since the last time if it is little of its buffers, of this size."""
+        fed = self._chunks[self._released :]
+        if sum(map(len, fed)) < size // _KEPT_SHARE:
+            self._chunks[self._released :] = map(bytes, fed)
+        self._released = len(self._chunks)
 
     def decompress(self, data: Compressed) -> bytes:
         """Return a message that was compressed.

@@ -38,7 +38,8 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
 _PUSH_PROMISE, _PING, _WINDOW_UPDATE, _CONTINUATION = 5, 6, 8, 9
 _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
-_NO_ERROR, _REFUSED_STREAM, CANCEL = 0, 7, 8
+_NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0, 1, 3, 5
+_REFUSED_STREAM, CANCEL = 7, 8
 _MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_HEADER_LIST_SIZE = 3, 4, 6
 _FRAME: Final = struct.Struct(">HBBBI")
 """Length, its last byte apart, kind, flags and stream."""
@@ -67,6 +68,9 @@ class StreamOwner(Protocol):
 
     def receive(self, data: Buffer) -> None:
         """Take data of the client; `Stream.take` lets it send more."""
+
+    def release(self, size: int) -> None:
+        """Note that the data received last is in a buffer of this size, which it keeps."""
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
@@ -114,6 +118,17 @@ class Stream:
         """Whether data waits until the client takes it."""
         return bool(self._blocked)
 
+    def takes(self, size: int) -> bool:
+        """Return whether data can be sent now in one frame."""
+        session = self._session
+        return (
+            size <= MAX_FRAME
+            and size <= self.window
+            and size <= session.window
+            and session.writable
+            and not self._blocked
+        )
+
     def begin(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
         self._session.send(self._begin(fields))
@@ -121,7 +136,7 @@ class Stream:
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
         session, size = self._session, len(data)
-        if not self._takes(size):
+        if not self.takes(size):
             return False
         self.window -= size
         session.window -= size
@@ -152,10 +167,10 @@ class Stream:
         """
         session, size = self._session, len(data)
         begin = self._begin(first) if first else b""
-        if self._takes(size):
+        if self.takes(size):
             session.window -= size
             session.forget(self._number)
-            session.send(begin + frame(_DATA, 0, self._number, data) + self._end(last))
+            session.gather(begin + frame(_DATA, 0, self._number, data) + self._end(last))
         else:
             session.send(begin)
             self.send(data)
@@ -196,17 +211,6 @@ class Stream:
             self.end(self._last_fields)
         if owner is not None:
             owner.sent()
-
-    def _takes(self, size: int) -> bool:
-        """Return whether data can be sent now in one frame."""
-        session = self._session
-        return (
-            size <= MAX_FRAME
-            and size <= self.window
-            and size <= session.window
-            and session.writable
-            and not self._blocked
-        )
 
     def _begin(self, fields: bytes) -> bytes:
         """Return the frame that begins a response."""
@@ -251,6 +255,10 @@ class Session:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._blocked: dict[Stream, None] = {}
+        # Bytes that clients may send for calls that have ended meanwhile.
+        self._late_room = 0
+        # The streams of which views of the bytes that are being handled were passed on.
+        self._viewed: dict[Stream, None] = {}
         self._preface_to_come = len(PREFACE)
         self._rest = b""
         # Number and flags of the frame of data that is being received.
@@ -286,14 +294,23 @@ class Session:
         follows is gathered to the end of the turn: sending costs more than most frames.
         """
         if self._gathers:
-            self._gathered.append(data)
-            self._gathered_bytes += len(data)
-            if self._gathered_bytes > _MOST_GATHERED:
-                self._write_gathered()
-            return
+            self.gather(data)
+        else:
+            self._send_at_end_of_turn()
+            self._write(data)
+
+    def gather(self, data: bytes) -> None:
+        """Send frames at the end of the turn, as there may be others."""
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes > _MOST_GATHERED:
+            self._write_gathered()
+        elif not self._gathers:
+            self._send_at_end_of_turn()
+
+    def _send_at_end_of_turn(self) -> None:
         self._gathers = True
         self._loop.call_soon(self._send_gathered)
-        self._write(data)
 
     def block(self, fields: bytes) -> bytes:
         """Return fields as the next header block of the connection."""
@@ -324,6 +341,8 @@ class Session:
     def forget(self, number: int) -> None:
         """Remove a stream that has ended."""
         if (stream := self._streams.pop(number, None)) is not None:
+            if stream.is_open:
+                self._late_room += max(0, stream.room)
             self._blocked.pop(stream, None)
             stream.owner = None  # which has the stream: a cycle
         if not self._streams:
@@ -334,6 +353,14 @@ class Session:
         stream = self._streams.get(number)
         owner = None if stream is None else stream.owner
         self.forget(number)
+        if owner is not None:
+            owner.lost()
+
+    def _break(self, number: int, code: int) -> None:
+        """End a call whose client broke the protocol; others go on (RFC 9113, 5.4.2)."""
+        stream = self._streams[number]
+        owner = stream.owner
+        stream.reset(code)
         if owner is not None:
             owner.lost()
 
@@ -400,6 +427,11 @@ class Session:
             elif kind in (_PUSH_PROMISE, _CONTINUATION):
                 raise InvalidInput("an unexpected frame")
         self._rest = data[at:] if at < end else b""
+        if self._viewed:
+            for stream in self._viewed:
+                if stream.owner is not None:
+                    stream.owner.release(end)
+            self._viewed.clear()
 
     def _receive_part(self, data: bytes, start: int, stop: int) -> None:
         """Handle the next part of a frame of data, which may arrive in several."""
@@ -407,9 +439,12 @@ class Session:
         number, flags = self._data_frame
         if self._data_to_come:
             flags &= ~_END_STREAM
-        is_small = stop - start <= _COPIED_BYTES
-        part = data[start:stop] if is_small else memoryview(data)[start:stop]
-        self._receive_data(number, flags, part)
+        if stop - start <= _COPIED_BYTES:
+            self._receive_data(number, flags, data[start:stop])
+            return
+        if (stream := self._streams.get(number)) is not None:
+            self._viewed[stream] = None
+        self._receive_data(number, flags, memoryview(data)[start:stop])
 
     def _receive_data(self, number: int, flags: int, payload: Buffer) -> None:
         size = len(payload)
@@ -420,12 +455,17 @@ class Session:
             self.send(frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(more)))
         stream = self._streams.get(number)
         if stream is None or stream.owner is None:
-            if number > self._last:
+            self._late_room -= size
+            if number > self._last or self._late_room < 0:
                 raise InvalidInput("data of no call")
             return
         stream.room -= size
-        if stream.room < 0 or not stream.is_open:
-            raise InvalidInput("data beyond what the call may send")
+        if not stream.is_open:
+            self._break(number, _STREAM_CLOSED)
+            return
+        if stream.room < 0:
+            self._break(number, _FLOW_CONTROL_ERROR)
+            return
         if flags & _PADDED:
             payload = _unpadded(payload)
         if payload:
@@ -451,16 +491,16 @@ class Session:
             if not number & 1:
                 raise InvalidInput("a call with an even number")
             self._last = number
-            stream = Stream(self, number, self._window_of_streams)
-            if len(self._streams) >= MAX_CALLS_PER_CONNECTION:
-                stream.reset(_REFUSED_STREAM)
-                return
-            self._streams[number] = stream
+            self._streams[number] = stream = Stream(self, number, self._window_of_streams)
             self.idle_since = None
             stream.is_open = not flags & _END_STREAM
+            if len(self._streams) > MAX_CALLS_PER_CONNECTION:
+                stream.reset(_REFUSED_STREAM)
+                return
             self._accept(stream, headers)
         elif not (flags & _END_STREAM and stream.is_open):
-            raise InvalidInput("header fields within a call")
+            self._break(number, _PROTOCOL_ERROR)
+            return
         if flags & _END_STREAM:
             self._close_requests(stream)
 
@@ -478,15 +518,18 @@ class Session:
             self.send(frame(_PING, _ACK, 0, payload))
 
     def _widen(self, number: int, payload: bytes) -> None:
-        if len(payload) != _NUMBER.size or not any(payload):
+        if len(payload) != _NUMBER.size:
             raise InvalidInput("a malformed window")
         widened = self if not number else self._streams.get(number)
         if widened is None:
             return
         [more] = _NUMBER.unpack(payload)
         widened.window += more
-        if widened.window > _MAX_WINDOW:
-            raise InvalidInput("a window that is too large")
+        if not 0 < more <= _MAX_WINDOW or widened.window > _MAX_WINDOW:
+            if not number:
+                raise InvalidInput("a malformed window")
+            self._break(number, _FLOW_CONTROL_ERROR if more else _PROTOCOL_ERROR)
+            return
         if self._blocked:
             self._send_blocked()
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import gzip
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
@@ -21,12 +22,24 @@ from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.session import Session, Stream
+from synergai.v1 import hub_pb2
 from tests import http2
 from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
 MAX_BYTES = 1 << 20
 caller: ContextVar[str] = ContextVar("caller")
+
+
+class Work:
+    """What a call has begun."""
+
+    def __init__(self, on_response: Callable[[bytes | memoryview], None] | None) -> None:
+        self.result: asyncio.Future[bytes | memoryview] = asyncio.Future()
+        self.on_response = on_response
+
+    def abandon(self) -> None:
+        self.result.cancel()
 
 
 class Server:
@@ -36,12 +49,14 @@ class Server:
         calls: the contexts of the calls.
         ended: names of methods whose handlers have ended.
         taken: requests that were taken as they arrived, and for which caller.
+        begun: what calls of ``Begin`` wait for.
     """
 
     def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
         self.calls: list[Call] = []
         self.ended: list[str] = []
         self.taken: list[tuple[bytes, str]] = []
+        self.begun: list[Work] = []
         self._sent = b""
         self._handlers = Handlers(interceptors, MAX_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
@@ -54,6 +69,7 @@ class Server:
         stream: Callable[[Any], Any] = grpc.stream_stream_rpc_method_handler
         return {
             "Echo": unary(self.echo),
+            "Begin": rpc.BegunUnary(self.begin, self.finish, bytes, hub_pb2.LoadEngine),
             "Long": unary(self.answer_at_length),
             "Refuse": unary(self.refuse),
             "Fail": unary(self.fail),
@@ -74,6 +90,21 @@ class Server:
 
     async def echo(self, request: bytes, _context: Any) -> bytes:
         return request
+
+    def begin(
+        self,
+        request: rpc.RawRequest[bytes],
+        _context: Any,
+        on_response: Callable[[bytes | memoryview], None] | None,
+    ) -> "Work":
+        if request.data == b"refused":
+            raise Overloaded("busy")
+        self.begun.append(Work(on_response))
+        return self.begun[-1]
+
+    def finish(self, result: bytes | memoryview, _context: Any) -> bytes:
+        self.ended.append("Begin")
+        return bytes(result)
 
     async def answer_at_length(self, _request: bytes, _context: Any) -> bytes:
         return bytes(100_000)
@@ -248,6 +279,87 @@ async def test_call_lasts_until_its_client_has_read_the_response(server: Server)
     await until(lambda: not len(server._handlers.tasks))
 
 
+# --- calls that begin without a task --------------------------------------------------------------
+
+
+async def test_begun_call_is_answered_in_the_turn_of_its_response(server: Server) -> None:
+    number = server.call("Begin", b"x")
+    [work] = server.begun
+    assert work.on_response is not None
+    work.on_response(b"response")
+    assert (len(server._handlers.tasks), server.ended) == (0, [])
+    data, fields = await server.answer(number)
+    assert (data, fields["grpc-status"]) == (messages(b"response"), "0")
+
+
+async def test_response_that_cannot_be_sent_at_once_gets_a_task(server: Server) -> None:
+    number = server.call("Begin", b"x")
+    [work] = server.begun
+    assert work.on_response is not None
+    work.on_response(bytes(50_000))
+    data, _ = await server.answer(number)
+    assert data == messages(bytes(50_000))
+    assert server.ended == ["Begin"]
+
+
+async def test_result_of_a_begun_call_is_answered(server: Server) -> None:
+    number = server.call("Begin", b"x")
+    server.begun[0].result.set_result(b"response")
+    assert (await server.answer(number))[0] == messages(b"response")
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "error"),
+    [
+        (b"refused", grpc.StatusCode.RESOURCE_EXHAUSTED, None),
+        (b"x", grpc.StatusCode.RESOURCE_EXHAUSTED, Overloaded("busy")),
+        (b"x", grpc.StatusCode.UNAVAILABLE, asyncio.CancelledError()),
+    ],
+    ids=["refused", "failed", "cancelled by the server"],
+)
+async def test_error_of_a_begun_call_ends_it(
+    server: Server, request_: bytes, code: grpc.StatusCode, error: BaseException | None
+) -> None:
+    number = server.call("Begin", request_)
+    if isinstance(error, Overloaded):
+        server.begun[0].result.set_exception(error)
+    elif error is not None:
+        server.begun[0].result.cancel()
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(code.value[0])
+
+
+async def test_begun_call_without_a_request_or_with_a_compressed_one_is_an_ordinary_one(
+    server: Server,
+) -> None:
+    number = server.call("Begin")
+    server.session.receive(frame(DATA, http2.END_STREAM, number))
+    assert (await server.answer(number))[1]["grpc-status"] == "13"
+    number = server.call("Begin", fields=(("grpc-encoding", "gzip"),))
+    packed = gzip.compress(b"x")
+    server.session.receive(
+        frame(DATA, http2.END_STREAM, number, b"\1" + len(packed).to_bytes(4) + packed)
+    )
+    await until(lambda: server.begun)
+    server.begun[0].result.set_result(b"response")
+    assert (await server.answer(number))[0] == messages(b"response")
+
+
+@pytest.mark.parametrize("leave", ["reset", "close", "deadline"])
+async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: str) -> None:
+    fields = (("grpc-timeout", "1m"),) if leave == "deadline" else ()
+    number = server.call("Begin", b"x", fields=fields)
+    if leave == "reset":
+        server.session.receive(http2.reset(number))
+    elif leave == "close":
+        server.session.close()
+    await until(server.begun[0].result.cancelled)
+    assert not len(server._handlers.tasks)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("leave", ["reset", "close"])
 async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     number = server.call("Hang", b"x")
@@ -260,7 +372,7 @@ async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     assert "grpc-status" not in server._read(number)[1]
 
 
-@pytest.mark.parametrize("method", ["Hang", "Write", "Take", "Echo", "Refuse"])
+@pytest.mark.parametrize("method", ["Hang", "Write", "Take", "Echo", "Begin", "Refuse"])
 @pytest.mark.parametrize("after", [0, 1, 10])
 async def test_call_that_is_reset_leaves_no_garbage(
     server: Server, method: str, after: int
@@ -271,6 +383,7 @@ async def test_call_that_is_reset_leaves_no_garbage(
         number = server.call(method, b"x")
         await turns(after)
         call = weakref.ref(server.calls.pop())
+        server.begun.clear()
         server.session.receive(http2.reset(number))
         await turns()
         assert call() is None
@@ -295,6 +408,22 @@ async def test_requests_that_are_not_read_stop_the_client(server: Server) -> Non
     [call] = server.calls
     assert call._stream.room < MAX_BYTES // 2
     assert call._requests
+
+
+async def test_parts_of_a_message_keep_no_large_buffer(server: Server) -> None:
+    # Of each buffer, the call keeps one part; the rest is data of another call, which has ended.
+    number, other = server.call("Echo"), server.call("Echo")
+    part, rest = frame(DATA, 0, number, bytes(2000)), frame(DATA, 0, other, bytes(8000))
+    server.session.receive(frame(DATA, 0, number, b"\0" + (1 << 19).to_bytes(4)))
+    server.session.receive(http2.reset(other))
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            server.session.receive(part + rest)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 100_000 < held < 150_000
 
 
 class Refusing(grpc.aio.ServerInterceptor):

@@ -39,9 +39,13 @@ class Owner:
         self.path = path
         self.log: list[str] = []
         self.data = b""
+        self.buffers: list[int] = []
 
     def receive(self, data: bytes | memoryview) -> None:
         self.data += data
+
+    def release(self, size: int) -> None:
+        self.buffers.append(size)
 
     def end_requests(self) -> None:
         self.log.append("end of requests")
@@ -239,8 +243,9 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     owner.stream.take()
     assert await connection.sent() == [(WINDOW_UPDATE, 0, 1, STREAM_WINDOW.to_bytes(4))]
     connection.session.receive(part * parts)
-    with pytest.raises(InvalidInput, match="beyond"):
-        connection.session.receive(part)
+    assert owner.log == []
+    connection.session.receive(part)
+    assert owner.log == ["lost"]
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -307,21 +312,26 @@ async def test_calls_beyond_the_limit_are_refused_and_can_be_retried(
     assert await connection.sent() == [(RST_STREAM, 0, number, (7).to_bytes(4))]
 
 
+def data_of(size: int) -> bytes:
+    """Return the frames of this much data of a call."""
+    return b"".join(
+        frame(DATA, 0, 1, bytes(min(MAX_FRAME, size - at))) for at in range(0, size, MAX_FRAME)
+    )
+
+
 VIOLATIONS: dict[str, Callable[[], bytes]] = {
     "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_FRAME + 1)),
     "data of no call": lambda: http2.message(3, b"x"),
-    "data behind the end": lambda: 2 * http2.message(1, b"x"),
-    "fields within a call": lambda: CALL,
     "an even number": lambda: http2.headers(2, "/a/B"),
     "a reset of no call": lambda: http2.reset(3),
     "a short reset": lambda: frame(RST_STREAM, 0, 1, bytes(3)),
     "a short ping": lambda: frame(PING, 0, 0, bytes(7)),
     "cut settings": lambda: frame(SETTINGS, 0, 0, bytes(5)),
     "a huge initial window": lambda: frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)),
-    "a huge window": lambda: frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 1).to_bytes(4)),
     "a huge window of all": lambda: frame(WINDOW_UPDATE, 0, 0, ((1 << 31) - 1).to_bytes(4)),
     "a short window": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(3)),
-    "a window of nothing": lambda: frame(WINDOW_UPDATE, 0, 1, bytes(4)),
+    "a window of nothing": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+    "data beyond what an ended call may send": lambda: http2.reset(1) + data_of(STREAM_WINDOW + 1),
     "padding beyond the frame": lambda: frame(DATA, 0x8, 1, b"\x05abc"),
     "a pushed call": lambda: frame(5, END_HEADERS, 1, bytes(4)),
     "fields of no block": lambda: frame(9, END_HEADERS, 1, b"\x88"),
@@ -334,6 +344,42 @@ async def test_violation_of_the_protocol_is_refused(connection: Connection, viol
     connection.call()
     with pytest.raises(InvalidInput):
         connection.session.receive(VIOLATIONS[violation]())
+
+
+@pytest.mark.parametrize(
+    ("violation", "code"),
+    [
+        (http2.message(1, b"x") + frame(DATA, 0, 1, b"behind the end"), 5),
+        (data_of(STREAM_WINDOW + 1), 3),
+        (CALL, 1),
+        (frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 1).to_bytes(4)), 3),
+        (frame(WINDOW_UPDATE, 0, 1, bytes(4)), 1),
+    ],
+    ids=[
+        "data behind the end",
+        "too much data",
+        "fields within a call",
+        "a huge window",
+        "nothing",
+    ],
+)
+async def test_violation_by_a_call_ends_it_and_no_other(
+    connection: Connection, violation: bytes, code: int
+) -> None:
+    broken, other = connection.call(), connection.call()
+    connection.session.receive(violation + http2.message(3, b"x"))
+    assert broken.log[-1] == "lost"
+    assert other.log == ["end of requests"]
+    assert await connection.sent() == [(RST_STREAM, 0, 1, code.to_bytes(4))]
+
+
+async def test_call_that_got_parts_of_a_buffer_learns_its_size(
+    connection: Connection,
+) -> None:
+    first, second = connection.call(), connection.call()
+    sent = frame(DATA, 0, 1, bytes(1100)) + frame(DATA, 0, 1, bytes(1100)) + frame(DATA, 0, 3, b"x")
+    connection.session.receive(sent)
+    assert (first.buffers, second.buffers) == ([len(sent)], [])
 
 
 async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:
