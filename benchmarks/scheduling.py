@@ -1,8 +1,9 @@
 """CPU cost of a decision of the scheduling core, by number of jobs and workers.
 
-Run with ``python benchmarks/scheduling.py``. Three tables:
+Run with ``python benchmarks/scheduling.py``. Four tables:
 
 * requests: a single request on a small fleet, from arrival to end;
+* overload: arrivals and ends of requests while others wait;
 * decisions: 24 jobs waiting for 3 workers;
 * growth: events on fleets of up to 1,000 busy workers with up to 10,000 waiting jobs.
 """
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 ENGINES = [EngineName(f"engine-{number}") for number in range(12)]
 CLASSES = {WorkerClass("server"): 100.0, WorkerClass("agx"): 30.0, WorkerClass("nx"): 20.0}
 POLICIES = ("synergai", "malleable")
+WAITING = 64
+"""Requests that wait under overload."""
 
 
-def make_small_core(policy: str, workers: int) -> SchedulerCore:
-    """Return a core with workers of all classes and half of their sessions warm."""
+def make_small_core(policy: str, workers: int, warm: Sequence[EngineName]) -> SchedulerCore:
+    """Return a core with workers of all classes, which have sessions of the `warm` engines."""
     entries = [
         ProfileEntry(
             engine=engine,
@@ -42,7 +45,7 @@ def make_small_core(policy: str, workers: int) -> SchedulerCore:
         for number, engine in enumerate(ENGINES)
         for name, qps in CLASSES.items()
     ]
-    return make_core(policy, entries, list(CLASSES), workers, ENGINES[::2])
+    return make_core(policy, entries, list(CLASSES), workers, warm)
 
 
 class Traffic(TimedCore):
@@ -85,7 +88,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def requests(policy: str, count: int) -> None:
     """Measure single requests in sequence on three workers."""
-    core = make_small_core(policy, 3)
+    core = make_small_core(policy, 3, ENGINES[::2])
     traffic = Traffic(core)
     for _ in range(200):
         traffic.submit(1, 1.0)
@@ -99,13 +102,29 @@ def requests(policy: str, count: int) -> None:
     print(f"{policy:>10} {percentile(pairs, 50) * 1e6:10.1f} {percentile(pairs, 99) * 1e6:10.1f}")
 
 
+def overload(policy: str, workers: int, rounds: int) -> None:
+    """Measure requests for loaded engines, of which `WAITING` wait."""
+    core = make_small_core(policy, workers, ENGINES)
+    traffic = Traffic(core)
+    while core.queued < WAITING:
+        traffic.submit(1, 1.0)
+    gc.collect()
+    traffic.costs_s.clear()
+    for _ in range(rounds):
+        traffic.now += 0.005
+        traffic.end()
+        while core.queued < WAITING:
+            traffic.submit(1, 1.0)
+    print_costs(policy, WAITING, workers, traffic.costs_s)
+
+
 def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
     """Measure arrivals, reports and ends with a constant number of waiting jobs.
 
     A job arrives only when one has been dispatched: a policy that splits jobs ends many
     assignments per job, so the queue would otherwise grow without bound.
     """
-    core = make_small_core(policy, workers)
+    core = make_small_core(policy, workers, ENGINES[::2])
     traffic = Traffic(core)
     while core.queued < jobs:
         traffic.submit()
@@ -119,7 +138,11 @@ def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
             traffic.report()
         if traffic.in_flight:
             traffic.end()
-    costs = traffic.costs_s
+    print_costs(policy, jobs, workers, traffic.costs_s)
+
+
+def print_costs(policy: str, jobs: int, workers: int, costs: Sequence[float]) -> None:
+    """Print a row of a table."""
     print(
         f"{policy:>10} {jobs:8,} {workers:8,} {percentile(costs, 50) * 1e3:10.3f} "
         f"{percentile(costs, 99) * 1e3:10.3f} {max(costs) * 1e3:10.3f}"
@@ -137,8 +160,12 @@ def main() -> None:
     print(f"{'policy':>10} {'p50':>10} {'p99':>10}")
     for policy in POLICIES:
         requests(policy, 10 * rounds)
-    print("\nevents while jobs wait (ms)")
-    print(f"{'policy':>10} {'jobs':>8} {'workers':>8} {'p50':>10} {'p99':>10} {'max':>10}")
+    heading = f"{'policy':>10} {'jobs':>8} {'workers':>8} {'p50':>10} {'p99':>10} {'max':>10}"
+    print(f"\nevents while requests wait (ms)\n{heading}")
+    for policy in (*POLICIES, "edf"):
+        for workers in (1, 3, 8):
+            overload(policy, workers, rounds)
+    print(f"\nevents while jobs wait (ms)\n{heading}")
     for policy in POLICIES:
         for jobs, workers in ((24, 3), (100, 10), (1_000, 100), (10_000, 1_000)):
             growth(policy, jobs, workers, rounds)

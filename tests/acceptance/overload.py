@@ -42,6 +42,8 @@ REJECTION_S = 0.05
 class LoadReport(TypedDict, total=False):
     """Report of ``synergai load --json``, as far as it is used here; rates are per second."""
 
+    requests: int
+    met: int
     offered: float
     goodput: float
     rejected: int
@@ -72,7 +74,8 @@ class LoadPoint:
     @property
     def missed(self) -> float:
         """Share of the requests that were not answered in time."""
-        return 1.0 - self.report["goodput"] / self.report["offered"]
+        # Not by the goodput: the last answers come after the last requests.
+        return 1.0 - self.report["met"] / self.report["requests"]
 
     @property
     def rejection_s(self) -> float:
