@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.families import Family, Series
     from synergai.domain import EngineName, WorkerId
+    from synergai.protocol.tcp_info import SentOver
 
 _MAX_CONFLICTS: Final = 1000
 """Variants that are exported. Agents may make up engines."""
@@ -122,6 +123,32 @@ def worker_families(
         "worker_receive_speed_bytes",
         "Bytes per second of the last larger transfer from the worker, as its agent measured it.",
         each(lambda worker: worker.received_bytes_per_s or None),
+        "worker",
+    )
+
+    def links(value: Callable[[SentOver], float]) -> Callable[[], Iterator[Series]]:
+        def read() -> Iterator[Series]:
+            connected = {worker.id: worker for worker in workers()}
+            for worker in connected.values():
+                for source, link in worker.peer_links.items():
+                    # Agents report links from any name; those of other workers are real.
+                    if source in connected and (number := value(link)):
+                        yield [source, worker.id], number
+
+        return read
+
+    yield gauge(
+        "peer_link_speed_bytes",
+        "Bytes per second of the last larger transfer of tensors from a worker to another one.",
+        links(lambda link: link.bytes_per_s),
+        "source",
+        "worker",
+    )
+    yield gauge(
+        "peer_link_round_trip_seconds",
+        "Shortest round trip between the two workers.",
+        links(lambda link: link.round_trip_s),
+        "source",
         "worker",
     )
     yield gauge(

@@ -31,6 +31,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.protocol.tcp_info import SentOver
 from tests.unit.gateway.conftest import GatewayHarness
 
 
@@ -153,3 +154,16 @@ async def test_worker_has_its_load_and_the_error_of_its_estimates(
         ("estimated_run_seconds_total", "w1"): 2.0,
         ("estimate_error_seconds_total", "w1"): 0.75,
     }
+
+
+async def test_links_between_workers_are_those_that_they_have_learned(
+    harness: GatewayHarness,
+) -> None:
+    holder, puller = harness.add_worker("w1"), harness.add_worker("w2")
+    puller.peer_links = {"w1": SentOver(2e6, 0.003), "gone": SentOver(1e6, 0.001)}
+    holder.peer_links = {"w2": SentOver(0.0, 0.0)}
+    families = collected(worker_families(lambda: [holder, puller], dict))
+    assert exposed(families, "synergai_peer_link") == [
+        'synergai_peer_link_speed_bytes{source="w1",worker="w2"} 2e+06',
+        'synergai_peer_link_round_trip_seconds{source="w1",worker="w2"} 0.003',
+    ]
