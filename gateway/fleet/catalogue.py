@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.known_engines import KnownEngines
 from gateway.fleet.offers import EngineOffers
-from gateway.fleet.stages import EngineInStages, complete_chain, early_stages
+from gateway.fleet.stages import EngineInStages, complete_chain, early_stages, matching_stages
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -128,8 +128,7 @@ class Catalogue:
         if engine not in self._stages or engine in self._unloaded:
             return ()
         if engine not in self._early:
-            serving = map(self._in_service.get, sorted(self._stages[engine]))
-            self._early[engine] = early_stages(each for each in serving if each is not None)
+            self._early[engine] = early_stages(self._stages_of(engine))
         return self._early[engine]
 
     def whole(self, engine: EngineName) -> Engine | None:
@@ -165,10 +164,9 @@ class Catalogue:
             return {}
         model, end = chain[0].stage_of, chain[0].stage_end
         found = {
-            stage_places(name): stage
-            for name in self._stages[engine]
-            if (stage := self._in_service.get(name)) is not None
-            and (stage.stage_of, stage.stage_end) == (model, end)
+            stage_places(stage.name): stage
+            for stage in self._stages_of(engine)
+            if (stage.stage_of, stage.stage_end) == (model, end)
         }
         if (whole := self._in_service.get(engine)) is not None:
             if whole.digest != model:
@@ -439,9 +437,13 @@ class Catalogue:
         if engine not in self._stages:
             return ()
         if engine not in self._chains:
-            serving = map(self._in_service.get, sorted(self._stages[engine]))
-            self._chains[engine] = complete_chain(each for each in serving if each is not None)
+            self._chains[engine] = complete_chain(self._stages_of(engine))
         return self._chains[engine]
+
+    def _stages_of(self, engine: EngineName) -> list[Engine]:
+        """Return the stages of an engine that are in service and fit each other."""
+        serving = map(self._in_service.get, sorted(self._stages[engine]))
+        return matching_stages(each for each in serving if each is not None)
 
     def _set_usable(self, name: EngineName, engine: Engine | None) -> None:
         self._forget_chains(name)

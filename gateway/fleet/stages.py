@@ -34,6 +34,25 @@ class EngineInStages(EngineUnusable):
         self.stages = stages
 
 
+def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
+    """Return stages without those whose inputs are of another datatype than any outputs there.
+
+    There are such while an engine is being split again, to send other tensors between its stages.
+    """
+    found = list(stages)
+    made = {
+        (each.stage_of, stage_places(each.name)[1], tensor.datatype)
+        for each in found
+        for tensor in each.outputs
+    }
+    return [
+        each
+        for each in found
+        if (first := stage_places(each.name)[0]) == 0
+        or all((each.stage_of, first, tensor.datatype) in made for tensor in each.inputs)
+    ]
+
+
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
     """Return the fewest stages of one model from its inputs to its outputs; empty if some lack.
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.stages import EngineInStages, complete_chain, whole_engine
+from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages, whole_engine
 from gateway.fleet.versions import Versions
 from gateway.requests.timings import join_timings
 from synergai.domain import Engine, TensorSpec, WorkerId
@@ -38,6 +38,13 @@ def stage(first: int, last: int, *, end: int = 9, of: str = "a" * 64, version: s
 
 def places(stages: tuple[Engine, ...]) -> list[tuple[int, int]]:
     return [stage_places(each.name) for each in stages]
+
+
+def test_stages_that_expect_another_datatype_are_left_out() -> None:
+    halved = replace(stage(0, 4), outputs=(TensorSpec("t4/half", "FP16", (1, 4)),))
+    others = [stage(0, 2), stage(2, 9)]
+    assert matching_stages([halved, stage(4, 9), *others]) == [halved, *others]
+    assert matching_stages([stage(0, 4), stage(4, 9)]) == [stage(0, 4), stage(4, 9)]
 
 
 @pytest.mark.parametrize(
