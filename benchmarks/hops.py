@@ -8,7 +8,6 @@ the gateway, whose processor time per megabyte is printed as well, without that 
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,13 +20,13 @@ import onnx
 import psutil
 from onnx import TensorProto, helper
 
+from benchmarks.namespaces import Namespaces
 from synergai import SyncClient
 from synergai.testing import LocalFleet, reserved_port
 from synergai.versions import stage_name
 
 SMALL, LARGE = 1 << 8, 3 << 20
-GATEWAY = "10.77.0.1"
-HOSTS = {"one": "10.77.0.2", "two": "10.77.0.3"}
+HOSTS = ("one", "two")
 REQUESTS = 30
 IDLE_S = 4.0
 
@@ -37,11 +36,13 @@ def main() -> None:
     mbit_s = float(sys.argv[1]) if len(sys.argv) > 1 else 200.0
     bytes_s = LARGE / (mbit_s * 125e3)
     print(f"{LARGE:,} bytes at {mbit_s:g} Mbit/s: {bytes_s * 1e3:.2f} ms")
-    with network(mbit_s):
-        show("between agents", *measure(with_port=True), bytes_s)
-        show("through the gateway", *measure(with_port=False), bytes_s)
-        ip(f"-n two route add blackhole {HOSTS['one']}/32")
-        show("relayed on demand", *measure(with_port=True), bytes_s)
+    with Namespaces(HOSTS) as network:
+        for name in HOSTS:
+            network.limit(name, mbit_s)
+        show("between agents", *measure(network, with_port=True), bytes_s)
+        show("through the gateway", *measure(network, with_port=False), bytes_s)
+        network.blackhole("two", "one")
+        show("relayed on demand", *measure(network, with_port=True), bytes_s)
 
 
 def show(title: str, hop_s: float, gateway_s: float, bytes_s: float) -> None:
@@ -51,12 +52,12 @@ def show(title: str, hop_s: float, gateway_s: float, bytes_s: float) -> None:
     print(f"gateway: {per_mb:.2f} ms of CPU per MB")
 
 
-def measure(*, with_port: bool) -> tuple[float, float]:
+def measure(network: Namespaces, *, with_port: bool) -> tuple[float, float]:
     """Return the seconds of a hop, and the gateway's CPU seconds for it."""
     with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
         fleet = stack.enter_context(LocalFleet(folder / "fleet"))
-        hub = fleet.hub_address.replace("127.0.0.1", GATEWAY)
+        hub = fleet.hub_address.replace("127.0.0.1", network.gateway)
         fleet.start_gateway(["--hub", hub, "--insecure"])
         for place, name in enumerate(HOSTS):
             for engine, size in (("small", SMALL), ("large", LARGE)):
@@ -64,7 +65,7 @@ def measure(*, with_port: bool) -> tuple[float, float]:
             options = ["--gateway", hub, "--threads", "1"]
             if with_port:
                 options += ["--peer-port", str(stack.enter_context(reserved_port()))]
-            prefix = ["ip", "netns", "exec", name]
+            prefix = network.prefix(name)
             fleet.start_agent(name, models=folder / name, options=options, prefix=prefix)
         fleet.wait_for_workers(len(HOSTS))
         client = stack.enter_context(SyncClient(fleet.address))
@@ -124,38 +125,6 @@ def write_stage(models: Path, engine: str, place: int, size: int) -> None:
     (folder / "engine.toml").write_text(
         f'backend = "onnxruntime"\nfile = "model.onnx"\nstage_of = "{"ab" * 32}"\nstage_end = 2\n'
     )
-
-
-def network(mbit_s: float) -> ExitStack:
-    """Return a context with a namespace for each agent, and links of a limited rate."""
-    stack = ExitStack()
-    ip("link add hops type bridge")
-    stack.callback(ip, "link del hops")
-    ip(f"addr add {GATEWAY}/24 dev hops")
-    ip("link set hops up")
-    limit = f"root tbf rate {mbit_s}mbit burst 64kb limit 8mb"
-    for name, host in HOSTS.items():
-        ip(f"netns add {name}")
-        stack.callback(ip, f"netns del {name}")
-        ip(f"link add hop-{name} type veth peer name eth0 netns {name}")
-        ip(f"link set hop-{name} master hops up")
-        tc(f"qdisc add dev hop-{name} {limit}")
-        inside = f"-n {name}"
-        ip(f"{inside} addr add {host}/24 dev eth0")
-        ip(f"{inside} link set eth0 up")
-        ip(f"{inside} link set lo up")
-        tc(f"{inside} qdisc add dev eth0 {limit}")
-    return stack
-
-
-def ip(command: str) -> None:
-    """Run a command of iproute2."""
-    subprocess.run(["ip", *command.split()], check=True)
-
-
-def tc(command: str) -> None:
-    """Run a command that sets the rate of a link."""
-    subprocess.run(["tc", *command.split()], check=True)
 
 
 if __name__ == "__main__":

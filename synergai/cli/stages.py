@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -97,6 +98,10 @@ def split(
         ),
     ],
     models: Models = DEFAULT_MODELS,
+    half: Annotated[
+        bool,
+        typer.Option("--half", help="Send 16-bit floats between the stages, half of the bytes."),
+    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace stages of the same name.")
     ] = False,
@@ -106,14 +111,34 @@ def split(
     A stage is called NAME.s0-12, by the numbers of its cuts. It is profiled, pushed and loaded like
     any engine, but is not listed to clients. Each one is loaded once, as an agent does, before all
     of them are added.
+
+    With --half, the samples of the engine show by how much its answers change.
     """
     from synergai.cli.self_check import StagedChecks
     from synergai.models.cutting.stages import cut_engine, split_engine
 
     checks = StagedChecks()
-    for definition in split_engine(cut_engine(models, name), models, at, checks, replace=replace):
+    engine = cut_engine(models, name)
+    for definition in split_engine(engine, models, at, checks, half=half, replace=replace):
         typer.echo(f"{definition.name}: {definition.file}")
         typer.echo(checks.remember(definition))
+    if half:
+        typer.echo(_halving_loss(engine, models, at))
+
+
+def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> str:
+    """Say what 16-bit floats between the stages change."""
+    from synergai.models.cutting.halving import measure_halving
+
+    # Part of a program, which the library does not import.
+    run_samples = import_module("worker_agent.cli.check").run_samples
+    loss = measure_halving(engine, models, tensors, run_samples)
+    if loss is None:
+        return "without a samples.npz, it is not known what 16-bit floats change"
+    return (
+        f"16-bit floats change the answers by {loss.largest:.2g} at most; of {loss.samples} "
+        f"samples, {loss.changed} have another likeliest class"
+    )
 
 
 def _times(

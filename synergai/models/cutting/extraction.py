@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 
 from synergai.errors import InvalidInput
 from synergai.models.cutting.graph import Graph
 from synergai.models.formats.onnx_file import DATATYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.models.cutting.cuts import Cut
     from synergai.models.cutting.heads import StageHead
 
@@ -88,6 +91,28 @@ def extract_stage(
         reason = str(error).strip().partition("\n")[0]
         raise InvalidInput(f"the stage {part.name} is not a valid model: {reason}") from error
     return stage
+
+
+def halve_tensors(model: onnx.ModelProto, cuts: Sequence[Cut]) -> list[Cut]:
+    """Let a model compute the tensors of some cuts as 16-bit floats in between.
+
+    Return the cuts at these tensors. What reads the tensor of a cut gets 32-bit floats again.
+    """
+    halved = []
+    for cut in cuts:
+        if cut.datatype != "FP32":
+            raise InvalidInput(f"{cut.tensor!r} is {cut.datatype}; only 32-bit floats are halved")
+        full, half = f"{cut.tensor}/full", f"{cut.tensor}/half"
+        nodes = model.graph.node
+        place = next(number for number, node in enumerate(nodes) if cut.tensor in node.output)
+        maker = nodes[place]
+        maker.output[list(maker.output).index(cut.tensor)] = full
+        casts = (full, half, onnx.TensorProto.FLOAT16), (half, cut.tensor, onnx.TensorProto.FLOAT)
+        for source, target, to in reversed(casts):
+            nodes.insert(place + 1, onnx.helper.make_node("Cast", [source], [target], to=to))
+        size = cut.size_bytes // 2
+        halved.append(replace(cut, tensor=half, datatype="FP16", size_bytes=size))
+    return halved
 
 
 def add_features(model: onnx.ModelProto, cut: Cut, name: str) -> None:

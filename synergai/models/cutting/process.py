@@ -54,6 +54,7 @@ class _Order(Struct, frozen=True):
     in_one_file: bool
     digest: str = ""
     stages: tuple[StageFile, ...] = ()
+    halved: tuple[int, ...] = ()
 
 
 class ModelCuts(Struct, frozen=True):
@@ -88,13 +89,16 @@ def find_cuts(model: Path) -> ModelCuts:
     return _checked(model, read_cuts(model))
 
 
-def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
+def write_stages(
+    model: Path, digest: str, stages: Sequence[StageFile], halved: Sequence[int] = ()
+) -> None:
     """Write stages of the model in a file, each checked.
 
     Args:
         digest: SHA-256 of the model.
+        halved: numbers of the cuts whose tensors are 16-bit floats between the stages.
     """
-    _checked(model, _run(model, digest, tuple(stages)))
+    _checked(model, _run(model, digest, tuple(stages), tuple(halved)))
 
 
 def write_features(model: Path, digest: str, cuts: Sequence[int], path: Path) -> None:
@@ -113,14 +117,19 @@ def _checked(model: Path, found: ModelCuts) -> ModelCuts:
     return found
 
 
-def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> ModelCuts:
+def _run(
+    model: Path,
+    digest: str = "",
+    stages: tuple[StageFile, ...] = (),
+    halved: tuple[int, ...] = (),
+) -> ModelCuts:
     if model.suffix != ".onnx":
         raise InvalidInput(f"{model.name} cannot be cut: only ONNX models can")
     in_one_file = len(list_files(model)) == 1
     if find_spec("onnx") is None:
         raise NotFound(f"cutting needs the package 'onnx'; {pip_install('engines')}")
     limit = _BYTES + _BYTES_PER_MODEL_BYTE * size_bytes(model)
-    order = _Order(str(model), os.getpid(), limit, in_one_file, digest, stages)
+    order = _Order(str(model), os.getpid(), limit, in_one_file, digest, stages, halved)
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -153,12 +162,14 @@ def _cut(order: _Order) -> ModelCuts:
         if not order.in_one_file:
             return replace(found, refusal="it has weights in other files; save it as one file")
         cuts = graph.find_cuts(model)
+        at = {cut.position: cut for cut in cuts}
+        halved = extraction.halve_tensors(model, [at[number] for number in order.halved])
+        at |= {cut.position: cut for cut in halved}
         for stage in order.stages:
-            first = cuts[stage.first - 1] if stage.first else None
-            last = cuts[stage.last - 1] if stage.last else None
+            first, last = at.get(stage.first), at.get(stage.last)
             part = extraction.extract_stage(model, order.digest, first, last)
             for number in stage.features:
-                extraction.add_features(part, cuts[number - 1], feature_name(number))
+                extraction.add_features(part, at[number], feature_name(number))
             if last is not None and stage.head is not None:
                 extraction.add_head(part, last, stage.head)
             Path(stage.path).write_bytes(part.SerializeToString(deterministic=True))

@@ -75,6 +75,7 @@ def split_engine(
     check: Check,
     *,
     heads: Mapping[str, StageHead] | None = None,
+    half: bool = False,
     replace: bool = False,
 ) -> list[EngineDefinition]:
     """Make the stages of an engine between cuts, and return them; all of them, or none.
@@ -85,6 +86,7 @@ def split_engine(
         check: called with the directory, the name and the model of each stage; none is installed
             if it raises an error.
         heads: those of early exits, by the tensor at which their stage ends.
+        half: let the tensors between the stages be 16-bit floats.
         replace: replace existing stages.
     """
     if not tensors:
@@ -105,7 +107,8 @@ def split_engine(
             )
             path = str(staged[stage] / _FILE)
             files.append(StageFile(first, last % end, path, at_end.get(last)))
-        write_stages(engine.definition.file, engine.digest, files)
+        halved = places[1:-1] if half else ()
+        write_stages(engine.definition.file, engine.digest, files, halved)
         for (stage, folder), file in zip(staged.items(), files, strict=True):
             description = describe(folder / _FILE)
             _write(engine, folder, file, description.digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,18 @@ def test_cuts_are_listed_plotted_and_made_into_stages(models: Path, tmp_path: Pa
     assert len(stages) == 2
     for stage in stages:
         assert f"{stage.name}: {stage.file}\nchecked" in said
+
+
+def test_half_tensors_are_compared_with_the_whole_engine_on_its_samples(models: Path) -> None:
+    said = run("split", "onnx_digits", "--at", "conv2/pool", "--half", "--models", models)
+    assert re.search(
+        r"16-bit floats change the answers by \d.*; of \d+ samples, 0 have another likeliest", said
+    )
+    (models / "onnx_digits" / "samples.npz").unlink()
+    said = run(
+        *("split", "onnx_digits", "--at", "conv2/pool", "--half", "--replace"), "--models", models
+    )
+    assert "without a samples.npz, it is not known" in said
 
 
 def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(

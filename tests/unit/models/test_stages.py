@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime import InferenceSession
 
 from synergai.errors import InvalidInput
+from synergai.models.cutting.halving import measure_halving
 from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import ModelDescription
@@ -79,6 +81,57 @@ def test_stages_of_the_same_model_have_the_same_digests(models: Path) -> None:
         s.sha256
         for s in split_engine(cut_engine(models, "net"), models, ["t1"], unchecked, replace=True)
     ]
+
+
+def test_halved_tensors_are_16_bit_floats_between_the_stages_only(models: Path) -> None:
+    engine = cut_engine(models, "net")
+    stages = split_engine(engine, models, ["t1", "t3"], unchecked, half=True)
+    x = np.linspace(0.1, 2, 4, dtype=np.float32)[np.newaxis]
+    tensors = {"x": x}
+    for stage in stages:
+        session = InferenceSession(stage.file, providers=["CPUExecutionProvider"])
+        [output] = session.get_outputs()
+        tensors = {output.name: session.run(None, tensors)[0]}
+        assert output.type == ("tensor(float)" if stage is stages[-1] else "tensor(float16)")
+    assert {stage.stage_of for stage in stages} == {engine.digest}
+    expected = 1 / (1 + np.exp(x))
+    assert 0 < np.abs(tensors["t4"] - expected).max() < 1e-3
+
+
+def test_tensors_that_are_no_32_bit_floats_cannot_be_halved(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["t1"], to=TensorProto.INT64),
+        helper.make_node("Neg", ["t1"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4]),
+        helper.make_tensor_value_info("y", TensorProto.INT64, ["rows", 4]),
+    ]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:])
+    with stage_engine(tmp_path, "net") as folder:
+        onnx.save(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+            folder / "model.onnx",
+        )
+        write_definition(folder, {})
+    with pytest.raises(InvalidInput, match="'t1' is INT64; only 32-bit floats are halved"):
+        split_engine(cut_engine(tmp_path, "net"), tmp_path, ["t1"], unchecked, half=True)
+
+
+def test_loss_of_halved_tensors_is_that_over_the_samples(models: Path) -> None:
+    ran = []
+
+    def run_samples(folder: Path, name: str) -> tuple[dict[str, np.ndarray], None]:
+        session = InferenceSession(folder / name / "model.onnx", providers=["CPUExecutionProvider"])
+        assert (folder / name / "samples.npz").exists()
+        x = np.array([[1.0, 1.0001, 0.5, 0.5], [1.0, 2.0, 3.0, 4.0]], np.float32)
+        ran.append({"t4": session.run(None, {"x": x})[0]})
+        return ran[-1], None
+
+    loss = measure_halving(cut_engine(models, "net"), models, ["t1"], run_samples)
+    assert loss is not None
+    assert loss.largest == np.abs(ran[0]["t4"] - ran[1]["t4"]).max() > 0
+    assert loss.samples == 2
 
 
 def test_no_stage_is_installed_if_one_fails_its_check(models: Path) -> None:
