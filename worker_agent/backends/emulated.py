@@ -4,6 +4,8 @@ It allows experiments with fleets that are not available; everything but the com
 The model file is TOML, with times in seconds::
 
     model = "model.onnx"  # optional: computes the answers, faster than the times below
+    input = {name = "image", values = 150528}  # per row; default: "x", any number
+    output = {name = "cut1", values = 4096}  # zeros; default: "y", the input
 
     [[configurations]]
     threads = 4          # threads of the session; 0 with a provider
@@ -17,8 +19,11 @@ An optional file ``paces.txt`` next to it scales the durations of single jobs, i
 ``JOB FACTOR``. If the file exists, the engine waits briefly for the line of an unlisted job: the
 submitter learns the id of a job only when it may already be running.
 
-Without ``model``, the engine echoes its input. With it, the answers are those of this ONNX model,
-beside the file, and computing them is part of the duration of a query.
+As long as there is a file ``slowdown.txt`` next to it, all queries take as many times as long as it
+says, as if other work ran on the same cores.
+
+Without ``model`` and ``output``, the engine echoes its input. With a model, the answers are those
+of this ONNX model, beside the file, and computing them is part of the duration of a query.
 
 The job that a setup belongs to is known only after the setup. The difference between the job's
 scaled setup time and the actual one, positive or negative, is applied to the job's first queries.
@@ -35,6 +40,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, OutOfMemory
 from worker_agent.backends import Interrupted
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
     from worker_agent.providers.choice import ProviderChoice
 
 PACES_FILE: Final = "paces.txt"
+SLOWDOWN_FILE: Final = "slowdown.txt"
 LEAD_S: Final = 0.001
 """Lead over the schedule from which to sleep; shorter sleeps cost too much."""
 PATIENCE_S: Final = 0.25
@@ -90,8 +98,12 @@ class EmulatedBackend:
         found = _configuration(table, path, threads, provider)
         self._query_s, self._row_s, self._setup_s, self._most_rows = found
         self._model = _load_model(table, path)
-        self.inputs = (_INPUT,) if self._model is None else self._model.inputs
-        self.outputs = (_OUTPUT,) if self._model is None else self._model.outputs
+        if self._model is not None:
+            self.inputs, self.outputs = self._model.inputs, self._model.outputs
+        else:
+            self.inputs = (_tensor(table, path, "input", _INPUT),)
+            self.outputs = (_tensor(table, path, "output", _OUTPUT),)
+        self._slowdown_file = path.parent / SLOWDOWN_FILE
         self._paces_file = path.parent / PACES_FILE
         self._paces: dict[str, float] = {}
         self._clock = clock
@@ -116,16 +128,21 @@ class EmulatedBackend:
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Return the model's outputs, or the input as every output, after the batch's duration."""
-        rows = len(next(iter(inputs.values()))) if self._row_s or self._most_rows else 1
+        """Return the model's outputs, zeros or the input, after the batch's duration."""
+        given = len(next(iter(inputs.values())))
+        rows = given if self._row_s or self._most_rows else 1
         if self._most_rows and rows > self._most_rows:
             raise OutOfMemory(f"the emulated memory holds {self._most_rows} rows, not {rows}")
         if self._model is None:
-            array = inputs[_INPUT.name]
+            values = self.outputs[0].shape[1:]
+            array = (
+                np.zeros((given, *values), np.float32) if values else inputs[self.inputs[0].name]
+            )
             answer = [array for _ in outputs]
         else:
             answer = self._model.run(inputs, outputs)
-        self._due += self._current_pace * (self._query_s + (rows - 1) * self._row_s)
+        pace = self._current_pace * self._slowdown()
+        self._due += pace * (self._query_s + (rows - 1) * self._row_s)
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
@@ -141,6 +158,12 @@ class EmulatedBackend:
     def resume(self) -> None:
         """Allow queries again after an interrupt, whether or not it took effect."""
         self._interrupted.clear()
+
+    def _slowdown(self) -> float:
+        try:
+            return float(self._slowdown_file.read_text("utf-8"))
+        except (FileNotFoundError, ValueError):  # or it is just being written
+            return 1.0
 
     def _pace(self, job: str) -> float:
         """Return the factor on the durations of the job's queries."""
@@ -159,6 +182,19 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise EngineUnusable(f"{path.name} is not a valid emulated model: {error}") from error
+
+
+def _tensor(table: Mapping[str, Any], path: Path, key: str, default: TensorSpec) -> TensorSpec:
+    """Return the tensor that the model file names."""
+    try:
+        named = table.get(key)
+        if named is None:
+            return default
+        return TensorSpec(str(named["name"]), "FP32", (-1, int(named["values"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineUnusable(
+            f"{path.name} is not a valid emulated model: {key} needs a name and values"
+        ) from error
 
 
 def _load_model(table: Mapping[str, Any], path: Path) -> Backend | None:

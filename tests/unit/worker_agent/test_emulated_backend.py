@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable
-from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, EmulatedBackend
+from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, SLOWDOWN_FILE, EmulatedBackend
 
 MODEL = """
 [[configurations]]
@@ -86,6 +87,30 @@ def test_setup_of_the_loading_job_is_scaled_by_its_pace(
     assert clock.now - started == pytest.approx(factor * (2.0 + 500 * 0.004))
 
 
+def test_file_slows_all_queries_down_while_it_exists(model: Path, clock: Clock) -> None:
+    engine = preloaded(model, clock)
+    file = model.parent / SLOWDOWN_FILE
+    taken = []
+    for text in ("", "3.0", "1"):
+        file.write_text(text)
+        began = clock.now
+        engine.begin("job")
+        run(engine, 10)
+        taken.append(clock.now - began)
+    assert taken == pytest.approx([0.04, 0.12, 0.04])
+
+
+def test_tensors_have_the_declared_names_and_sizes(model: Path, clock: Clock) -> None:
+    tensors = 'input = {name = "a", values = 2}\noutput = {name = "b", values = 3}\n'
+    model.write_text(tensors + MODEL)
+    engine = backend(model, clock)
+    assert engine.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
+    assert engine.outputs == (TensorSpec("b", "FP32", (-1, 3)),)
+    [answer] = engine.run({"a": np.ones((4, 2), np.float32)}, ["b"])
+    assert answer.shape == (4, 3)
+    assert answer.dtype == np.float32
+
+
 def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("other 2.0\n")
     engine = backend(model, clock)
@@ -102,6 +127,7 @@ def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     [
         "",
         "configurations = 3",
+        'input = {name = "a"}',
         "not TOML",
         "[[configurations]]\nthreads = 1",
         "[[configurations]]\nthreads = 1\nquery_s = -1\nsetup_s = 0",
