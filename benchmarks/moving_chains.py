@@ -1,118 +1,285 @@
 """Jobs over stages under interference: ``python -m benchmarks.moving_chains [SCENARIOS]``.
 
-Two agents with a core each have several cuts of a network. Other work slows one of them down. In
-each scenario, the rate from two seconds after its begin is compared with that of the best single
-cut under the same interference, which is measured before.
+Two workers have several cuts of an engine. In each scenario, other work slows one of them down, and
+the rate of a long job is measured from two seconds after that. Four fleets run at the same time:
+in one, the gateway chooses among the cuts. In the others, a client moves the job: one that knows
+the best cut from the begin, and those of ODIN and of least-loaded scheduling, which notice that the
+time of a stage has changed by more than 10 % three times in a row, and try cuts with real queries.
+All stages are loaded, so moves cost nothing but the queries on their way. Engines take their time
+without computing.
 """
 
 from __future__ import annotations
 
+import math
 import random
-import shutil
+import re
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack, nullcontext
-from itertools import islice, repeat
+import urllib.request
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from examples.pipeline import network
-from examples.pipeline.interference import busy
+from benchmarks.emulated_stages import slow_down, write_stages
 from synergai import SyncClient
+from synergai.domain import EngineName
+from synergai.routes.chain import Chain
+from synergai.routes.links import NO_HOP, Link, Links
+from synergai.routes.planner import ROUTE_PLANNERS, run_search
+from synergai.routes.problem import Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.testing import LocalFleet, reserved_port
+from synergai.versions import stage_name
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping
 
     from synergai.client.sync import SyncJobHandle
-    from synergai.domain import EngineName
 
-BLOCKS = 12
-CUTS = (4, 6, 8)
-CORES = {"left": 0, "right": 1}
-SETTLED_S = 2.0
-MEASURED_S = 5.0
-FIXED_S = 3.0
-PAUSE_S = 3.0
-INTERFERENCE: list[tuple[str, int]] = [(name, count) for name in CORES for count in (1, 2)]
+BLOCKS: Final = 12
+BLOCK_S: Final = 0.008
+CUTS: Final = (4, 5, 6, 7, 8)
+WORKERS: Final = ("left", "right")
+FACTORS: Final = (1.5, 2.0)
+TENSOR_BYTES: Final = 100_000
+QUERIES: Final = 1_000_000
+SETTLED_S: Final = 2.0
+MEASURED_S: Final = 5.0
+PAUSE_S: Final = 4.0
+LOOK_S: Final = 0.25
+TRIAL_S: Final = 0.4
+CHANGE: Final = 0.1
+LOOKS: Final = 3
+EVEN: Final = {"left": 1.0, "right": 1.0}
+
+
+def stage_seconds(cut: int, slowdowns: Mapping[str, float]) -> tuple[float, float]:
+    """Return the seconds of both stages."""
+    left, right = (slowdowns[worker] * BLOCK_S for worker in WORKERS)
+    return left * cut, right * (BLOCKS - cut)
+
+
+def best_cut(slowdowns: Mapping[str, float]) -> int:
+    """Return the cut whose slower stage is the fastest."""
+    return min(CUTS, key=lambda cut: max(stage_seconds(cut, slowdowns)))
+
+
+class Figures(NamedTuple):
+    """What the workers have done so far."""
+
+    busy_s: tuple[float, ...]
+    queries: tuple[float, ...]
+
+    def stages(self, before: Figures) -> tuple[float, ...]:
+        """Return the mean time of each stage since then; 0 without queries."""
+        spent = zip(self.busy_s, before.busy_s, self.queries, before.queries, strict=True)
+        return tuple((s - s0) / (n - n0) if n > n0 else 0.0 for s, s0, n, n0 in spent)
+
+
+class Pipeline:
+    """A fleet that runs a job in the cuts of one engine; the gateway chooses."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._fleet = stack.enter_context(LocalFleet(folder / "fleet"))
+        self._fleet.start_gateway()
+        for place, name in enumerate(WORKERS):
+            for engine, cuts in self.engines().items():
+                ends = [(0, cut) if place == 0 else (cut, BLOCKS) for cut in cuts]
+                all_s = {(0, BLOCKS): [BLOCKS * BLOCK_S]}
+                all_s |= {(first, last): [BLOCK_S * (last - first)] for first, last in ends}
+                sizes = [TENSOR_BYTES] * (BLOCKS + 1)
+                write_stages(folder / name, engine, sizes, all_s, ends)
+            port = stack.enter_context(reserved_port())
+            options = ["--threads", "1", "--peer-port", str(port)]
+            self._fleet.start_agent(name, models=folder / name, options=options)
+        self._fleet.wait_for_workers(len(WORKERS))
+        self._client = stack.enter_context(SyncClient(self._fleet.address))
+        for engine, cuts in self.engines().items():
+            for cut in cuts:
+                self._client.load(stage_name(engine, 0, cut))
+                self._client.load(stage_name(engine, cut, BLOCKS))
+        self.job = self._submit(next(iter(self.engines())))
+
+    def engines(self) -> dict[str, tuple[int, ...]]:
+        """Return the cuts by engine."""
+        return {"blocks": CUTS}
+
+    def slow_down(self, slowdowns: Mapping[str, float]) -> None:
+        """Slow the workers down from now on."""
+        for worker, factor in slowdowns.items():
+            slow_down(self._folder / worker, factor)
+
+    def figures(self) -> Figures:
+        """Return what the workers have done so far."""
+        with urllib.request.urlopen(f"http://{self._fleet.http_address}/metrics") as response:
+            text = response.read().decode()
+
+        def of_workers(metric: str) -> tuple[float, ...]:
+            found = dict(re.findall(rf'^{metric}{{worker="(.*)"}} (.*)$', text, re.MULTILINE))
+            return tuple(float(found[worker]) for worker in WORKERS)
+
+        return Figures(
+            of_workers("synergai_worker_busy_seconds_total"),
+            of_workers("synergai_worker_queries_total"),
+        )
+
+    def close(self) -> None:
+        """End the job."""
+        self.job.cancel()
+
+    def _submit(self, engine: str) -> SyncJobHandle:
+        return self._client.submit(engine, queries=QUERIES)
+
+
+class MovedPipeline(Pipeline):
+    """A fleet with an engine for each cut; a client that knows the best one moves the job."""
+
+    def engines(self) -> dict[str, tuple[int, ...]]:
+        return {f"cut{cut}": (cut,) for cut in (best_cut(EVEN), *CUTS)}
+
+    def slow_down(self, slowdowns: Mapping[str, float]) -> None:
+        super().slow_down(slowdowns)
+        self.move(best_cut(slowdowns))
+
+    def move(self, cut: int) -> None:
+        """Run the job in other stages."""
+        former, self.job = self.job, self._submit(f"cut{cut}")
+        former.cancel()
+
+
+class SearchedPipeline(MovedPipeline):
+    """The same, but a planner searches by trials once the times of stages have changed."""
+
+    def __init__(self, folder: Path, stack: ExitStack, planner: str) -> None:
+        super().__init__(folder, stack)
+        self._planner = ROUTE_PLANNERS.create(planner, {})
+        self._cut = best_cut(EVEN)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def slow_down(self, slowdowns: Mapping[str, float]) -> None:
+        Pipeline.slow_down(self, slowdowns)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        super().close()
+
+    def _watch(self) -> None:
+        before, changes = self.figures(), 0
+        reference: tuple[float, ...] = stage_seconds(self._cut, EVEN)
+        while not self._ended.wait(LOOK_S):
+            figures = self.figures()
+            now = figures.stages(before)
+            before = figures
+            changed = any(
+                seen and abs(seen - known) > CHANGE * known
+                for seen, known in zip(now, reference, strict=True)
+            )
+            changes = changes + 1 if changed else 0
+            if changes >= LOOKS:
+                reference = self._balance()
+                before, changes = self.figures(), 0
+
+    def _balance(self) -> tuple[float, ...]:
+        """Search; return the times of the stages of the route."""
+        tried: dict[int, RouteTimes] = {}
+
+        def trial(route: Route) -> RouteTimes:
+            self._cut = route.legs[0].last
+            self.move(self._cut)
+            time.sleep(TRIAL_S / 2)  # until queries have reached the last stage
+            before = self.figures()
+            time.sleep(TRIAL_S)
+            tried[self._cut] = RouteTimes(self.figures().stages(before), (NO_HOP,) * 3)
+            return tried[self._cut]
+
+        route, _ = run_search(self._planner.search(self._problem()), trial)
+        if route is not None and self._cut != route.legs[0].last:
+            self._cut = route.legs[0].last
+            self.move(self._cut)
+        return tried[self._cut].stages
+
+    def _problem(self) -> RouteProblem:
+        zeros = (0,) * (BLOCKS + 1)
+        chain = Chain(
+            engine=EngineName("blocks"), sizes=zeros, weights_before=zeros, weights_after=zeros
+        )
+        possible = {(0, cut) for cut in CUTS}, {(cut, BLOCKS) for cut in CUTS}
+        workers = (
+            RouteWorker(
+                name,
+                tuple(
+                    tuple(
+                        BLOCK_S * (last - first) if (first, last) in stages else math.inf
+                        for last in range(BLOCKS + 1)
+                    )
+                    for first in range(BLOCKS + 1)
+                ),
+            )
+            for name, stages in zip(WORKERS, possible, strict=True)
+        )
+        ends = pairwise((0, self._cut, BLOCKS))
+        current = Route(tuple(Leg(name, *stage) for name, stage in zip(WORKERS, ends, strict=True)))
+        return RouteProblem(
+            chain=chain,
+            workers=tuple(workers),
+            links=Links({}, Link(math.inf)),
+            queries=QUERIES,
+            current=current,
+        )
 
 
 def main() -> None:
-    """Measure fixed cuts, then the gateway's choice in drawn scenarios."""
+    """Run drawn scenarios."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    draw = random.Random(28)
+    kept: dict[str, list[float]] = {"gateway": [], "odin": [], "lls": []}
     with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        network.build(folder / "models", BLOCKS)
-        chains = [network.split(folder / "models", [cut]) for cut in CUTS]
-        fleet = stack.enter_context(LocalFleet(folder / "fleet"))
-        fleet.start_gateway()
-        for place, name in enumerate(CORES):
-            for chain in chains:
-                shutil.copytree(folder / "models" / chain[place], folder / name / chain[place])
-            port = stack.enter_context(reserved_port())
-            options = ["--threads", "1", "--cores", str(CORES[name]), "--peer-port", str(port)]
-            fleet.start_agent(name, models=folder / name, options=options)
-        fleet.wait_for_workers(len(CORES))
-        client = stack.enter_context(SyncClient(fleet.address))
-        for stage in (stage for chain in chains for stage in chain):
-            client.load(stage)
-        job = client.submit(network.ENGINE, inputs=islice(repeat(network.image(0)), 100_000))
-        best = fixed_rates(client, job, chains)
-        kept = [scenario(job, best, number) for number in range(count)]
-        job.cancel()
-    print(f"of the best cut: mean {mean(kept):.1%}, least {min(kept):.1%}")
+        pipelines = {"gateway": Pipeline(folder / "gateway", stack)}
+        for name in ("odin", "lls"):
+            pipelines[name] = SearchedPipeline(folder / name, stack, name)
+        pipelines["clairvoyant"] = MovedPipeline(folder / "clairvoyant", stack)
+        for pipeline in pipelines.values():
+            stack.callback(pipeline.close)
+        for number in range(1, count + 1):
+            slowdowns = EVEN | {draw.choice(WORKERS): draw.choice(FACTORS)}
+            found = rates(pipelines, slowdowns)
+            shares = {name: found[name] / found["clairvoyant"] for name in kept}
+            for name, share in shares.items():
+                kept[name].append(share)
+            text = ", ".join(f"{name} {share:6.1%}" for name, share in shares.items())
+            where = " and ".join(f"{each} {factor:g} x" for each, factor in slowdowns.items())
+            print(f"{number:2}: {where}: {found['clairvoyant']:.2f}/s; {text}", flush=True)
+    for name, found_shares in kept.items():
+        print(
+            f"{name}: mean {mean(found_shares):.1%} of the best cut, least {min(found_shares):.1%}"
+        )
 
 
-def fixed_rates(
-    client: SyncClient, job: SyncJobHandle, chains: list[list[EngineName]]
-) -> dict[tuple[str, int], float]:
-    """Return the rate of the best single cut by interference."""
-    best: dict[tuple[str, int], float] = {}
-    for chain in chains:
-        others = [stage for other in chains if other is not chain for stage in other]
-        for stage in others:
-            client.unload(stage)
-        time.sleep(PAUSE_S)
-        for where in INTERFERENCE:
-            with interference(where):
-                time.sleep(1.0)
-                found = rate(job, FIXED_S)
-            print(f"{chain[0]:16} {where[1]} at {where[0]:6} {found:6.2f}/s")
-            best[where] = max(best.get(where, 0.0), found)
-        for stage in others:
-            client.load(stage)
+def rates(pipelines: Mapping[str, Pipeline], slowdowns: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates of fleets under an interference, which ends then."""
+    for each in pipelines.values():
+        each.slow_down(slowdowns)
+    time.sleep(SETTLED_S)
+    begin = {name: (time.monotonic(), each.figures()) for name, each in pipelines.items()}
+    time.sleep(MEASURED_S)
+    found = {}
+    for name, each in pipelines.items():
+        since, before = begin[name]
+        done = each.figures().queries[-1] - before.queries[-1]
+        found[name] = done / (time.monotonic() - since)
+    for each in pipelines.values():
+        each.slow_down(EVEN)
     time.sleep(PAUSE_S)
-    return best
-
-
-def scenario(job: SyncJobHandle, best: dict[tuple[str, int], float], number: int) -> float:
-    """Return what the gateway's choice keeps of the best cut's rate."""
-    where = random.Random(number).choice(INTERFERENCE)
-    before = job.status().stages
-    with interference(where):
-        time.sleep(SETTLED_S)
-        found = rate(job, MEASURED_S)
-        after = job.status().stages
-    time.sleep(PAUSE_S)
-    kept = found / best[where]
-    cuts = f"{before[0]} -> {after[0]}"
-    print(f"{number + 1:2}: {where[1]} at {where[0]:6} {found:6.2f}/s, {kept:6.1%}  {cuts}")
-    return kept
-
-
-def interference(where: tuple[str, int]) -> AbstractContextManager[None]:
-    """Return other work on the core of a worker."""
-    name, processes = where
-    return busy(CORES[name], processes) if processes else nullcontext()
-
-
-def rate(job: SyncJobHandle, seconds: float) -> float:
-    """Return the queries per second of a job for some time."""
-    begin, done = time.monotonic(), job.status().queries_done
-    time.sleep(seconds)
-    return (job.status().queries_done - done) / (time.monotonic() - begin)
+    return found
 
 
 if __name__ == "__main__":

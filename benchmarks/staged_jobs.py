@@ -1,12 +1,14 @@
-"""Jobs over an engine in two stages: ``python -m benchmarks.staged_jobs [ENGINE] [QUERIES]``.
+"""Jobs over an engine in two stages: ``python -m benchmarks.staged_jobs [ENGINE] [QUERIES] [MB]``.
 
 Two agents have a stage each, and another fleet has the whole engine. Jobs over samples run on both
 in turns. Before, the engine and its stages are measured one at a time: a chain is predicted to be
-as fast as its slowest stage.
+as fast as its slowest stage. With a budget of memory, each stage has to fit in it, and the largest
+memory that an engine host has taken is printed.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import shutil
@@ -16,6 +18,7 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -23,8 +26,12 @@ import synergai
 from profiler.stages import StageSetting, measure_split
 from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.stages import cut_engine, split_engine
+from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
+
+if TYPE_CHECKING:
+    from synergai.models.cutting.cuts import Cut
 
 ROUNDS = 3
 SHARE = 0.57
@@ -36,11 +43,12 @@ def main() -> None:
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else "onnx_resnet50_op11"
     queries = int(arguments[1]) if len(arguments) > 1 else 150
+    budget_mb = float(arguments[2]) if len(arguments) > 2 else math.inf
     with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as context:
         folder = Path(temporary)
         build(name, folder / "whole", lambda _: None)
         engine = cut_engine(folder / "whole", name)
-        seams = [cut for cut in engine.cuts if cut.seam]
+        seams = [cut for cut in engine.cuts if cut.seam and needed_mb(cut) <= budget_mb]
         half = min(seams, key=lambda cut: abs(cut.work - SHARE))
         setting = StageSetting(
             models=folder / "whole",
@@ -56,8 +64,9 @@ def main() -> None:
         for stage in split_engine(engine, folder / "whole", [half.tensor], lambda *_: None):
             folders[stage.name] = folder / "stages" / stage.name
             shutil.copytree(folder / "whole" / stage.name, folders[stage.name] / stage.name)
-        single = context.enter_context(start(folder / "one", {"single": folders.pop("single")}))
-        chain = context.enter_context(start(folder / "two", folders))
+        alone = {"single": folders.pop("single")}
+        single = context.enter_context(start(folder / "one", alone, math.inf))
+        chain = context.enter_context(start(folder / "two", folders, budget_mb))
         rates: dict[LocalFleet, list[float]] = {single: [], chain: []}
         gateway_s = 0.0
         busy: list[float] = []
@@ -80,14 +89,35 @@ def main() -> None:
         print(f"predicted:     {predicted:.2f} queries/s; reached {rate / predicted:.1%}")
         print(f"the slower stage computed in {median(busy):.1%} of the time")
         print(f"gateway: {per_query_s * 1e3:.2f} ms of CPU per query of two stages")
+        hosts = ", ".join(f"{mb:.0f} MB" for mb in host_mb(chain))
+        print(f"engine hosts have taken {hosts} of memory at most; the budget is {budget_mb:g} MB")
 
 
-def start(folder: Path, agents: dict[str, Path]) -> LocalFleet:
+def needed_mb(cut: Cut) -> float:
+    """Return the memory that the host of the larger stage is expected to take."""
+    weights = max(cut.weights_before, cut.weights_after)
+    return (HOST_BYTES + SESSION_PER_WEIGHT * weights) / 1e6
+
+
+def host_mb(fleet: LocalFleet) -> list[float]:
+    """Return the largest memory that each engine host has taken so far."""
+    found: list[float] = []
+    for agent in fleet.agents.values():
+        for host in psutil.Process(agent.pid).children():
+            status = Path(f"/proc/{host.pid}/status").read_text()
+            found += (int(kib) * 1024 / 1e6 for kib in re.findall(r"VmHWM:\s+(\d+)", status))
+    return found
+
+
+def start(folder: Path, agents: dict[str, Path], budget_mb: float) -> LocalFleet:
     """Start a fleet with an agent for each model directory."""
     fleet = LocalFleet(folder)
     fleet.start_gateway()
     for number, models in enumerate(agents.values()):
-        fleet.start_agent(f"worker-{number}", models=models, options=["--threads", "1"])
+        options = ["--threads", "1"]
+        if budget_mb < math.inf:
+            options += ["--memory-mb", f"{budget_mb:g}"]
+        fleet.start_agent(f"worker-{number}", models=models, options=options)
     fleet.wait_for_workers(len(agents))
     return fleet
 
