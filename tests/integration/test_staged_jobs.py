@@ -183,6 +183,7 @@ def test_job_continues_with_the_whole_engine_and_in_stages_again(
             job = client.submit(ENGINE, inputs=queries(MANY))
             wait_until(lambda: job.status().queries_done > 0)
             fleet.kill("stages")
+            wait_until(lambda: not client.workers())  # its last reports have arrived
             fleet.start_agent("whole", models=folders["whole"])
             before = job.status().queries_done
             wait_until(lambda: job.status().queries_done > before)
