@@ -149,7 +149,7 @@ class Catalogue:
                 places: each for places, each in self.candidates(engine).items() if each.stage_of
             }
             end = max((last for _, last in stages), default=0)
-            chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES]
+            chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES] if end else ()
             found = [tuple(stages[places] for places in chain) for chain in chains]
             self._alternatives[engine] = found
         return found
