@@ -22,10 +22,9 @@ from msgspec import Struct
 from gateway.fleet.stages import tensor_bytes
 from synergai.errors import SynergaiError
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import is_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -97,7 +96,8 @@ class Chains:
 
     Attributes:
         load: loads an engine on the workers that have it.
-        queries_left: returns the queries that are left of an engine's jobs; 0 ends its reviews.
+        queries_left: yields the queries that are left of each job of an engine; none end its
+            reviews.
         on_changed: called with an engine whose jobs run in another chain from now on.
     """
 
@@ -117,7 +117,7 @@ class Chains:
         self._moves: dict[EngineName, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
         self.load: Callable[[EngineName], Awaitable[None]]
-        self.queries_left: Callable[[EngineName], int] = lambda _: 0
+        self.queries_left: Callable[[EngineName], Iterator[int]] = lambda _: iter(())
         self.on_changed: Callable[[EngineName], object] = lambda _: None
 
     async def close(self) -> None:
@@ -152,32 +152,36 @@ class Chains:
 
     def review(self) -> None:
         """Look for changes, and move to a better chain after some that persist."""
-        self._observe()
+        now, before, self._computed = self._clock(), self._computed, {}
         for engine, choice in list(self._choices.items()):
-            if not self.queries_left(engine):
+            if not any(self.queries_left(engine)):
                 del self._choices[engine]
-            elif engine not in self._moves:
-                self._review(engine, choice)
-
-    def _observe(self) -> None:
-        """Note what queries of stages have taken since the last review."""
-        now = self._clock()
-        before, self._computed = self._computed, {}
-        for worker in self._dispatcher.workers():
-            for engine, (seconds, queries) in worker.computed.items():
-                if not is_stage(engine):
-                    continue
-                key = worker, engine
-                self._computed[key] = seconds, queries
-                seconds_before, queries_before = before.get(key, (0.0, 0))
-                if queries > queries_before:
-                    observed_s = (seconds - seconds_before) / (queries - queries_before)
-                    self._observed[worker.id, engine] = _Observed(observed_s, now)
+                continue
+            candidates = self._catalogue.candidates(engine)
+            self._observe(candidates.values(), before, now)
+            if engine not in self._moves:
+                self._review(engine, choice, candidates)
         for stale in [k for k, each in self._observed.items() if each.at < now - _REMEMBERED_S]:
             del self._observed[stale]
 
-    def _review(self, engine: EngineName, choice: _Choice) -> None:
-        candidates = self._catalogue.candidates(engine)
+    def _observe(
+        self,
+        candidates: Iterable[Engine],
+        before: Mapping[tuple[ConnectedWorker, EngineName], tuple[float, int]],
+        now: float,
+    ) -> None:
+        """Note what queries of stages have taken since the last review."""
+        for stage in candidates:
+            for worker in self._workers([stage]) if stage.stage_of else ():
+                key = worker, stage.name
+                seconds, queries = worker.computed.get(stage.name, (0.0, 0))
+                self._computed[key] = seconds, queries
+                seconds_before, queries_before = before.get(key, (seconds, queries))
+                if queries > queries_before:
+                    observed_s = (seconds - seconds_before) / (queries - queries_before)
+                    self._observed[worker.id, stage.name] = _Observed(observed_s, now)
+
+    def _review(self, engine: EngineName, choice: _Choice, candidates: Candidates) -> None:
         known = self._known(candidates)
         if not known.differs(choice.known):
             choice.changes = 0
@@ -197,7 +201,7 @@ class Chains:
         loads_s = sum(self._load_s(stage) for stage in best)
         if saved_s <= CHANGE * current.interval_s:
             return
-        if saved_s * self.queries_left(engine) <= _LOAD_WEIGHT * loads_s:
+        if saved_s * sum(self.queries_left(engine)) <= _LOAD_WEIGHT * loads_s:
             return
         self._moves[engine] = self._tasks.start(self._move(engine, best, known, _reason(ranked)))
 
@@ -218,7 +222,7 @@ class Chains:
 
     def _load_s(self, stage: Engine) -> float:
         """Return the time to load a stage; 0 if a worker has it loaded."""
-        workers = [each for each in self._workers() if stage.name in each.usable_engines]
+        workers = self._workers([stage])
         if any(session.engine == stage.name for each in workers for session in each.sessions):
             return 0.0
         times = [
@@ -231,13 +235,16 @@ class Chains:
 
     # --- what is known ----------------------------------------------------------------------
 
-    def _workers(self) -> list[ConnectedWorker]:
-        return [each for each in self._dispatcher.workers() if not each.draining]
+    def _workers(self, stages: Iterable[Engine]) -> list[ConnectedWorker]:
+        """Return the workers that may run one of the stages."""
+        ids = {id_ for stage in stages for id_ in self._catalogue.workers_with(stage.name)}
+        workers = map(self._dispatcher.worker, sorted(ids))
+        return [each for each in workers if each is not None and not each.draining]
 
     def _known(self, candidates: Candidates) -> _Known:
         from synergai.routes.problem import Leg
 
-        workers = self._workers()
+        workers = self._workers(candidates.values())
         paces: dict[Leg, float] = {}
         for worker in workers:
             for places, seconds in self._seconds(worker, candidates).items():

@@ -176,6 +176,10 @@ class Dispatcher:
         """Return the workers of the fleet, in the order they joined."""
         return iter(self._workers.values())
 
+    def worker(self, worker_id: WorkerId) -> ConnectedWorker | None:
+        """Return a worker of the fleet."""
+        return self._workers.get(worker_id)
+
     def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
         """Return the engines of a worker without a dictionary entry for its class."""
         if self._workers.get(worker.id) is not worker:

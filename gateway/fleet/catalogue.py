@@ -174,6 +174,11 @@ class Catalogue:
             found[0, end] = whole
         return found
 
+    def workers_with(self, engine: EngineName) -> Iterator[WorkerId]:
+        """Return the workers that can run an engine."""
+        offers = self._offers_of(engine).items()
+        return (worker_id for worker_id, offered in offers if not offered.fault)
+
     def has_stages(self, engine: EngineName) -> bool:
         """Return whether a worker has had a stage of an engine."""
         return engine in self._stages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ from synergai.errors import (
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection
+    from collections.abc import AsyncGenerator, Collection, Iterator
 
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
@@ -92,6 +93,7 @@ class SubmittedJobs:
         self._rerouting = TaskBag()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
+        self._of_engine: defaultdict[EngineName, dict[JobId, SubmittedJob]] = defaultdict(dict)
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
         self.progress_rate = ProgressRate()
         self._errors = EstimateErrors()
@@ -227,20 +229,19 @@ class SubmittedJobs:
 
     def _chain_changed(self, engine: EngineName) -> None:
         """Run the jobs of an engine in the way in which it runs now: whole, or in stages."""
-        for job in list(self._unfinished.values()):
-            if job.tracker.spec.engine_version != engine or job.runs_as_due:
+        for job in list(self._of_engine.get(engine, {}).values()):
+            if job.runs_as_due:
                 continue
             if not job.change_stages(self._versions.catalogue.candidates(engine).values()):
                 job.pause()
                 self._rerouting.start(self._resume(job))
 
-    def _queries_left(self, engine: EngineName) -> int:
-        """Return the queries of an engine's running jobs that have no result."""
-        return sum(
-            job.tracker.spec.queries - sum(each.count for each in job.tracker.record.executions)
-            for job in self._unfinished.values()
-            if job.tracker.spec.engine_version == engine and job.phase is Phase.RUNNING
-        )
+    def _queries_left(self, engine: EngineName) -> Iterator[int]:
+        """Return the queries that have no result of each running job of an engine."""
+        for job in self._of_engine.get(engine, {}).values():
+            if job.phase is Phase.RUNNING:
+                record = job.tracker.record
+                yield record.spec.queries - sum(each.count for each in record.executions)
 
     async def _resume(self, job: SubmittedJob) -> None:
         """Resume a job once no worker reports on it and no write of its results is pending."""
@@ -254,6 +255,9 @@ class SubmittedJobs:
             return
         tracker = job.tracker
         del self._unfinished[tracker.id]
+        del self._of_engine[tracker.spec.engine_version][tracker.id]
+        if not self._of_engine[tracker.spec.engine_version]:
+            del self._of_engine[tracker.spec.engine_version]
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
@@ -340,6 +344,7 @@ class SubmittedJobs:
             self._staged_runs,
         )
         self._unfinished[tracker.id] = job
+        self._of_engine[tracker.spec.engine_version][tracker.id] = job
         return job
 
     def _start(self, job: SubmittedJob, data: JobData | None) -> None:

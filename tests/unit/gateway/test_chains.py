@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -12,7 +11,7 @@ from gateway.dispatch.chains import REVIEWS, Chains
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.worker import ConnectedWorker
-from synergai.domain import Engine, EngineName, Session, TensorSpec
+from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.versions import stage_name
@@ -37,7 +36,7 @@ class Fleet:
         for worker in self.fleet.values():
             worker.engines = {}
         self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.clock)
-        self.chains.queries_left = lambda _: self.left
+        self.chains.queries_left = lambda _: iter([self.left])
         self.chains.load = self.load
         self.chains.on_changed = self.moved
         self.left = 10_000
@@ -45,8 +44,8 @@ class Fleet:
         self.moves: list[list[tuple[int, int]]] = []
         self.fails = False
 
-    def workers(self) -> Iterator[ConnectedWorker]:
-        return iter(self.fleet.values())
+    def worker(self, worker_id: WorkerId) -> ConnectedWorker | None:
+        return self.fleet.get(worker_id)
 
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
         return [
@@ -184,3 +183,27 @@ async def test_chain_that_lost_a_stage_is_left_at_once(fleet: Fleet) -> None:
     del fleet.fleet[name].engines[engine]
     fleet.catalogue.withdraw(fleet.fleet[name].id, engine)
     assert fleet.chain() not in (before, [])
+
+
+async def test_workers_without_the_stages_are_not_looked_at(fleet: Fleet) -> None:
+    fleet.fleet["idle"] = make_worker("idle")
+    fleet.fleet["idle"].engines = {}
+    asked: set[str] = set()
+
+    def profiles(worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
+        asked.add(worker.id)
+        return Fleet.profiles(fleet, worker)
+
+    fleet.profiles = profiles  # type: ignore[method-assign]
+    fleet.chain()
+    await fleet.review(REVIEWS)
+    assert asked == {"a", "b"}
+
+
+async def test_paces_from_before_the_jobs_began_do_not_count(fleet: Fleet) -> None:
+    worker = fleet.fleet["a"]
+    for engine in worker.engines:
+        worker.computed[engine] = (1000.0, 10)
+    fleet.chain()
+    await fleet.review(2 * REVIEWS)
+    assert not fleet.moves
