@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from functools import partial
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from worker_agent.peers.held import HeldTensors
     from worker_agent.peers.pulls import Pulls
     from worker_agent.runner.runner import Runner
+
+_log = logging.getLogger(__name__)
 
 
 class Assignments:
@@ -128,6 +131,10 @@ class Assignments:
             return await self._pulls.pull(pull, request)
         except TensorsLost as error:
             return Failure(Fault.TENSORS_LOST, str(error))
+        except Exception:  # noqa: BLE001 - a query without an outcome would never end
+            _log.exception("pulling tensors from worker %r failed", pull.worker_id)
+            detail = "the tensors of a stage cannot be pulled; see the worker's log"
+            return Failure(Fault.TENSORS_LOST, detail)
 
     def _on_pulled(
         self,
@@ -138,7 +145,7 @@ class Assignments:
     ) -> None:
         """Run a request, whose tensors are here now; others ran meanwhile."""
         del self._pulling[assignment_id]
-        if pulling.cancelled() or pulling.exception() is not None:
+        if pulling.cancelled():
             reporter.on_ended(Outcome.STOPPED, Tally(), ())
             return
         found = pulling.result()

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0
 """Time without a byte after which a pull has stalled."""
-AVOIDED_S: Final = 30.0
+LONGEST_S: Final = 30.0
+"""Time after which it has as well, however many bytes arrive."""
+AVOIDED_S: Final = 5.0
 """Time for which an address is not tried again after it could not be reached, or a stall."""
 MOST_PULLS: Final = 16
 """Pulls that wait for their answers on one connection."""
 MOST_LINKS: Final = 256
-"""Links that are remembered, those that were used last; the gateway refuses more than 1024."""
+"""Links that are remembered, those that were used last; the gateway refuses more than 1024. So many
+addresses that failed are remembered as well."""
 _LEAST_BYTES: Final = 64 << 10
 """Of smaller transfers, the time is that of their round trip."""
 _WEIGHT: Final = 0.25
@@ -59,17 +62,28 @@ class Peers:
         await self._tasks.close()
 
     async def pull(self, pull: Pull, address: str) -> Buffer | None:
-        """Return tensors from an address, empty if they are gone; None if it cannot be reached."""
-        if self._avoided_until.get(address, 0.0) > time.monotonic():
-            return None
+        """Return tensors from an address, empty if they are gone; None if it cannot be reached.
+
+        An address that has failed is tried again beside a pull that gets None, so that nobody waits
+        for it.
+        """
+        if address not in self._avoided_until:
+            return await self._pull(pull, address)
+        if self._avoided_until[address] <= time.monotonic():
+            self._avoid(address)
+            self._tasks.start(self._pull(pull, address))
+        return None
+
+    async def _pull(self, pull: Pull, address: str) -> Buffer | None:
         try:
             connection = await self._connect(address, pull.certificate)
             contents, bytes_per_s = await connection.pull(pull.token)
         except SynergaiError:
             return None
         except OSError:
-            self._avoided_until[address] = time.monotonic() + AVOIDED_S
+            self._avoid(address)
             return None
+        self._avoided_until.pop(address, None)
         if len(contents) >= _LEAST_BYTES:
             before = self.links.pop(pull.worker_id, None)
             if before is not None:
@@ -78,6 +92,12 @@ class Peers:
             if len(self.links) > MOST_LINKS:
                 del self.links[next(iter(self.links))]
         return contents
+
+    def _avoid(self, address: str) -> None:
+        self._avoided_until.pop(address, None)
+        self._avoided_until[address] = time.monotonic() + AVOIDED_S
+        if len(self._avoided_until) > MOST_LINKS:
+            del self._avoided_until[next(iter(self._avoided_until))]
 
     async def _connect(self, address: str, certificate: bytes) -> _Connection:
         """Return the connection to an address, which is opened if there is none."""
@@ -98,7 +118,7 @@ class Peers:
                 await asyncio.wait([connection.closed])
             finally:
                 connection.close()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - it is one of the pulls
             opened.set_exception(error)
             opened.exception()  # mark as retrieved: the pull may have been cancelled
         finally:
@@ -148,13 +168,13 @@ class _Connection:
             if self.closed.done():
                 raise Unavailable("the connection is closed")
             answer = asyncio.get_running_loop().create_future()
-            self._waiting.append((token, time.monotonic(), answer))
+            sent_at, received = time.monotonic(), self.socket.received_bytes
+            self._waiting.append((token, sent_at, answer))
             self.socket.send((token.encode(),))
-            received = self.socket.received_bytes
             try:
-                while not answer.done():
-                    await asyncio.wait([answer], timeout=STALLED_S)
-                    if not answer.done() and self.socket.received_bytes == received:
+                while not (await asyncio.wait([answer], timeout=STALLED_S))[0]:
+                    until = max(sent_at, self._answered_at) + LONGEST_S
+                    if self.socket.received_bytes == received or time.monotonic() > until:
                         self.close()
                         raise TimeoutError("a pull has stalled")
                     received = self.socket.received_bytes

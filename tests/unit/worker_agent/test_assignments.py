@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import cast
 
+import pytest
 from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
@@ -14,6 +15,7 @@ from synergai.protocol.work_messages import Orders, Reports
 from synergai.v1 import common_pb2, hub_pb2
 from tests.engines import new_engine
 from tests.pulls import new_pulls
+from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.peers.held import HeldTensors
@@ -109,3 +111,25 @@ async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
         assignments.handle_orders(Orders([(order, [b"request"])], stops=()))
     batch_times = BatchTimes((1.0, 2.0))
     assert hosts.terms == [(None, math.inf), (batch_times, 97.0), (batch_times, math.inf)]
+
+
+async def test_pull_that_fails_unexpectedly_ends_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engines = {EngineName("good"): an_engine("good")}
+    runner = Runner(cast("PowerModeHosts", ResidentHosts()), engines, lambda: 0.0)
+    reports: list[Reports] = []
+    assignments = assign(runner, reports.append)
+    order = hub_pb2.Assignment(
+        id=1, engine="good", count=1, configuration=common_pb2.Configuration(threads=1)
+    )
+    order.pull.MergeFrom(hub_pb2.Pull(token="t", worker_id="w", address="no port"))
+    assignments.handle_orders(Orders([(order, [b"request"])], stops=()))
+    await until(lambda: reports)
+    [(ended, _)] = reports[0].ended
+    assert ended.outcome == hub_pb2.OUTCOME_FAILED
+    assert ended.fault == hub_pb2.FAULT_TENSORS_LOST
+    assert "see the worker's log" in ended.detail
+    assert [record.message for record in caplog.records] == [
+        "pulling tensors from worker 'w' failed"
+    ]
