@@ -26,6 +26,8 @@ _PRIOR: Final = 10.0
 """Queries that the calibrated rate of an exit counts for."""
 _HORIZON: Final = 200.0
 """Queries over which the rate of an exit is learned."""
+MOST_EXITS: Final = 4096
+"""Exits that are remembered, those that were seen last: stages come and go with their versions."""
 
 
 class ExitRates:
@@ -44,7 +46,10 @@ class ExitRates:
         """Learn from a query that was free to leave."""
         kept = 1 - 1 / _HORIZON
         before, queries = self._counts(stage)
+        self._seen.pop((stage.name, stage.digest), None)
         self._seen[stage.name, stage.digest] = kept * before + left, kept * queries + 1
+        if len(self._seen) > MOST_EXITS:
+            del self._seen[next(iter(self._seen))]
 
     def _counts(self, stage: Engine) -> tuple[float, float]:
         calibrated = 0.0 if stage.exit is None else stage.exit.rate

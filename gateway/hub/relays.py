@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import SendTensors
 from synergai.domain import WorkerId
 from synergai.protocol.work_messages import RelayedTensors
@@ -15,7 +14,9 @@ if TYPE_CHECKING:
     from synergai.protocol.work_messages import Reports
 
 MOST_WANTED: Final = 1024
-"""Tensors that one worker waits for; more than it can have queries in flight."""
+"""Tensors that one worker waits for; more than it can have queries in flight.
+
+It gives up after a while, which it does not tell: those that it asked for first are forgotten."""
 
 
 class Relays:
@@ -46,9 +47,10 @@ class Relays:
 
     def _want(self, worker: ConnectedWorker, token: str, holder_id: WorkerId) -> None:
         wanted = self._wanted.setdefault(worker, {})
-        if len(wanted) >= MOST_WANTED:
-            raise ProtocolViolation(f"a worker waits for at most {MOST_WANTED} tensors")
+        wanted.pop(token, None)
         wanted[token] = holder_id
+        if len(wanted) > MOST_WANTED:
+            del wanted[next(iter(wanted))]
         holder = self._connections.of_worker(holder_id)
         if holder is None or holder.worker is None or holder.worker.orders.closed:
             self._pass_on(holder_id, RelayedTensors(token, ()))

@@ -22,6 +22,8 @@ _HORIZON_S: Final = 10.0
 """Time over which a slow-down is learned."""
 MOST: Final = 8.0
 """Largest slow-down that is believed."""
+MOST_PAIRS: Final = 4096
+"""Pairs that are remembered, those that were seen last: engines come and go with their versions."""
 
 
 class Contention:
@@ -57,13 +59,15 @@ class Contention:
         correction = (seen / expected) ** (1 / len(company))
         for other in company:
             key = worker.worker.worker_class, engine, other
-            believed, weight_s = self._pairs.get(key, (1.0, _PRIOR_S))
+            believed, weight_s = self._pairs.pop(key, (1.0, _PRIOR_S))
             factor = believed * correction
             share = seconds / (weight_s + seconds)
             self._pairs[key] = (
                 max(1.0, believed + share * (factor - believed)),
                 min(weight_s + seconds, _HORIZON_S),
             )
+        while len(self._pairs) > MOST_PAIRS:
+            del self._pairs[next(iter(self._pairs))]
 
 
 def company_of(worker: WorkerRecord) -> tuple[EngineName, ...]:

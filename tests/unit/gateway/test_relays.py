@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import ConnectedWorker, Order, SendTensors
 from gateway.hub.connections import AgentConnection, AgentConnections
 from gateway.hub.relays import MOST_WANTED, Relays
@@ -70,9 +67,11 @@ def test_tensors_of_a_worker_that_leaves_are_lost() -> None:
     assert fleet.orders("wants") == [RelayedTensors("token", ())]
 
 
-def test_worker_that_wants_more_than_it_can_run_breaks_the_protocol() -> None:
+def test_tensors_that_were_wanted_longest_are_forgotten_first() -> None:
     fleet = Fleet()
-    for number in range(MOST_WANTED):
+    for number in range(MOST_WANTED + 1):
         fleet.want(f"token-{number}")
-    with pytest.raises(ProtocolViolation):
-        fleet.want("one more")
+    for number in (0, 1, MOST_WANTED):
+        fleet.relay("holder", f"token-{number}", b"tensors")
+    tokens = [order.token for order in fleet.orders("wants") if isinstance(order, RelayedTensors)]
+    assert tokens == ["token-1", f"token-{MOST_WANTED}"]

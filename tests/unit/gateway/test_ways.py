@@ -7,6 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from gateway.fleet import ways
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.ways import ExitRates, Way, Ways
 from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
@@ -66,6 +67,14 @@ def test_an_engine_whose_stages_have_no_exits_runs_whole() -> None:
     assert find(stage(0, 5), LAST) == ["net.s0-5", "net.s5-9"]
 
 
+def test_engine_whose_stages_have_all_left_has_no_way() -> None:
+    catalogue = Catalogue()
+    for each in (stage(0, 5), LAST):
+        catalogue.update(WorkerId("worker"), each)
+    catalogue.remove_worker(WorkerId("worker"))
+    assert Ways(catalogue).find(NET, 0.0, lambda _: 1.0, lambda _: 0.0) is None
+
+
 def test_exits_of_another_model_are_left_out() -> None:
     assert find(replace(FIRST, stage_of="b" * 64), WHOLE) is None
 
@@ -109,3 +118,13 @@ def test_the_rate_of_an_exit_is_learned_within_a_hundred_queries(share: float) -
         rates.observe(FIRST, left=each)
     assert rates.rate(FIRST) == pytest.approx(sum(left) / 100, abs=0.1)
     assert rates.rate(replace(FIRST, digest="other")) == pytest.approx(0.8)
+
+
+def test_rates_of_exits_that_were_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "MOST_EXITS", 2)
+    rates = ExitRates()
+    first, second, third = (replace(FIRST, digest=str(version)) for version in range(3))
+    for each in (first, second, first, third):
+        rates.observe(each, left=False)
+    learned = [rates.rate(each) < 0.8 for each in (first, second, third)]
+    assert learned == [True, False, True]

@@ -21,6 +21,7 @@ from synergai.scheduling.policies.malleable.contended import (
     play,
 )
 from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, plan_cost
+from synergai.scheduling.state import contention
 from synergai.scheduling.state.contention import MOST, Contention
 from synergai.scheduling.state.records import WorkerRecord
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
@@ -227,3 +228,13 @@ def test_what_slows_itself_down_most_runs_beside_another_engine(
     for each in dispatched(commands):
         running[each.worker_id] = each.engine
     assert (len(set(running.values())) == 2) is at_once
+
+
+def test_pairs_that_were_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "MOST_PAIRS", 2)
+    worker = next(iter(places().state.workers.values()))
+    found, others = Contention(), [EngineName(name) for name in ("x", "y", "z")]
+    for other in (*others[:2], *others[::2]):
+        found.observe(worker, A, (other,), seconds=1.0, alone_s=0.5)
+    slowed = [found.slowdown(worker, A, (other,)) > 1.0 for other in others]
+    assert slowed == [True, False, True]
