@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 import synergai
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import MadeExit, make_exits
 from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory
+from synergai.models.formats.model_files import digest
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
 from worker_agent.cli.check import run_samples
@@ -24,6 +27,8 @@ ENGINE = "onnx_digits"
 HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"
 CUT = "conv1/pool"
 QUERIES = 60
+SIZE, REPEATS = 2048, 100
+"""Of the matrices that slow an engine down, and their products."""
 Answers = list[tuple[int, bool]]
 
 
@@ -71,13 +76,18 @@ def fleet(
     """Two workers with a stage each."""
     assert made.exit.output == "probabilities"
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        fleet.start_gateway()
-        for name, stage in (("head", HEAD), ("tail", TAIL)):
-            models = tmp_path_factory.mktemp(name)
-            shutil.copytree(built / stage, models / stage)
-            fleet.start_agent(name, models=models)
-        fleet.wait_for_workers(2)
+        start(fleet, built, {"head": HEAD, "tail": TAIL})
         yield fleet
+
+
+def start(fleet: LocalFleet, built: Path, engines: dict[str, str]) -> None:
+    """Start a gateway, and agents with an engine each."""
+    fleet.start_gateway()
+    for name, engine in engines.items():
+        models = fleet.directory / "models" / name
+        shutil.copytree(built / engine, models / engine)
+        fleet.start_agent(name, models=models)
+    fleet.wait_for_workers(len(engines))
 
 
 @pytest.fixture
@@ -137,3 +147,52 @@ def test_samples_of_a_job_are_right_as_often_as_the_calibration_says(
     status.raise_unless_succeeded()
     assert status.accuracy == pytest.approx(made.exit.accuracy, abs=0.02)
     assert {each.worker_id for each in status.executions} <= {"head", "head tail"}
+
+
+def test_query_that_stays_begins_again_with_the_whole_engine(
+    built: Path, images: NDArray[np.float32], expected: Answers, tmp_path: Path
+) -> None:
+    models = tmp_path / "slow"
+    for engine in (HEAD, ENGINE):
+        shutil.copytree(built / engine, models / engine)
+    slow_down(models)
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        start(fleet, models, {"head": HEAD, "whole": ENGINE})
+        with synergai.SyncClient(fleet.address) as client:
+            client.load(HEAD)  # else it is slower than the whole engine once
+            timed = {"synergai_timings": True}
+            for image, (answer, leaves) in zip(images, expected, strict=True):
+                found = client.infer(ENGINE, {"image": image}, parameters=timed)
+                assert int(found["probabilities"].argmax()) == answer
+                assert found.parameters["synergai_worker"] == ("head" if leaves else "head whole")
+            job = client.submit(ENGINE, inputs=[{"image": image} for image in images])
+            results = list(job.results())
+            assert [index for index, _ in results] == list(range(len(images)))
+            assert [int(result["probabilities"].argmax()) for _, result in results] == [
+                answer for answer, _ in expected
+            ]
+            executions = job.wait().executions
+    assert {each.worker_id for each in executions} <= {"head", "head whole"}
+    assert sum(each.count for each in executions) == len(images)
+
+
+def slow_down(models: Path) -> None:
+    """Let an engine do more behind its first stage, with the same answers."""
+    file = models / ENGINE / "model.onnx"
+    before = digest(file)
+    model = onnx.load(file)
+    [output] = model.graph.output
+    for node in model.graph.node:
+        node.output[:] = ["fast" if each == output.name else each for each in node.output]
+    for name, shape in (("zeros", (10, SIZE)), ("square", (SIZE, SIZE)), ("back", (SIZE, 10))):
+        weights = numpy_helper.from_array(np.zeros(shape, np.float32), name)
+        model.graph.initializer.append(weights)
+    products = [("fast", "zeros"), *((f"work{each}", "square") for each in range(REPEATS))]
+    for number, factors in enumerate((*products, (f"work{REPEATS}", "back"))):
+        model.graph.node.append(helper.make_node("MatMul", factors, [f"work{number}"]))
+    added = helper.make_node("Add", ["fast", f"work{REPEATS + 1}"], [output.name])
+    model.graph.node.append(added)
+    onnx.save(model, file)
+    for engine in (HEAD, ENGINE):
+        definition = models / engine / "engine.toml"
+        definition.write_text(definition.read_text().replace(before, digest(file)))
