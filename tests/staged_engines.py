@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,11 @@ def build_stages(folder: Path) -> dict[str, Path]:
 
 def all_stages(folders: dict[str, Path], folder: Path) -> Path:
     """Return a model directory with all stages."""
-    for name, stage in folders.items():
-        if name != "whole":
-            shutil.copytree(stage, folder, dirs_exist_ok=True)
+    return join_stages(folders, range(len(folders) - 1), folder)
+
+
+def join_stages(folders: dict[str, Path], stages: Iterable[int], folder: Path) -> Path:
+    """Return a model directory with some of the stages."""
+    for number in stages:
+        shutil.copytree(folders[f"stage-{number}"], folder, dirs_exist_ok=True)
     return folder

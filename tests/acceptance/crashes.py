@@ -1,12 +1,15 @@
 """Kill gateway, agents and engine hosts; check that no accepted query is lost or recorded twice.
 
     python tests/acceptance/crashes.py --kills 1000 --jobs 100000 --seed 1    # about half an hour
-    python tests/acceptance/crashes.py --kills 200 --jobs 1000 --stages       # an engine in stages
+    python tests/acceptance/crashes.py --kills 1000 --jobs 1700 --stages      # an engine in stages
 
-Several clients submit jobs meanwhile, most of a few queries and some of thousands, each with an
+Several clients submit jobs meanwhile, most of a few queries and some of many, each with an
 idempotency key, and retry under the same key until the job is acknowledged. At the end, every
 acknowledged job must have succeeded, its executions must cover its queries exactly once, and the
 journal must have no other jobs.
+
+With stages, agents pull tensors from each other, or get them through the gateway. Jobs have inputs
+of their own, and clients send requests as well. All answers must be those of the whole engine.
 """
 
 import argparse
@@ -20,30 +23,71 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from synergai import SyncClient
+from synergai.errors import SynergaiError
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.fleets import HOST, KilledFleet
+from tests.acceptance.processes import find_bugs
 from tests.acceptance.scripts import verdict
-from tests.staged_engines import ENGINE as IN_STAGES
-from tests.staged_engines import all_stages, build_stages
+from tests.acceptance.staged_work import StagedWork
 
-WHOLE: Final = "onnx_identity"
-AGENTS: Final = ("left", "right")
 CLIENTS: Final = 4
 SHORT_QUERIES: Final = 8
-LONG_QUERIES: Final = 4000
 LONG_SHARE: Final = 0.02
-PAUSE_S: Final = 0.8
-"""Mean time between a restart and the next kill."""
-VICTIMS: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, HOST: 0.15}
-"""What is killed, and how often."""
 _VERIFIERS: Final = 8
+
+
+class WholeWork:
+    """Jobs over samples of an engine that both agents have whole.
+
+    Attributes:
+        long_queries: most queries of a job.
+        pause_s: mean time between a restart and the next kill.
+        victims: what is killed, and how often.
+        agents: their model directories.
+        errors: what was wrong with answers to requests.
+    """
+
+    engine: Final = "onnx_identity"
+    long_queries: Final = 4000
+    pause_s: Final = 0.8
+    victims: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, HOST: 0.15}
+
+    def __init__(self, directory: Path) -> None:
+        build(self.engine, directory)
+        self.agents = dict.fromkeys(("left", "right"), directory)
+        self.errors: list[str] = []
+
+    def options(self, _ports: ExitStack) -> dict[str, list[str]]:
+        """Return the options of agents."""
+        return {}
+
+    def submit(self, client: SyncClient, _number: int, queries: int, key: str) -> str:
+        """Submit a job; return its id."""
+        return client.submit(self.engine, queries=queries, idempotency_key=key).id
+
+    def find_wrong(self, _client: SyncClient, _job: str, _number: int, _queries: int) -> list[str]:
+        """Return what is wrong with the results of a job that has ended."""
+        return []
+
+    def start_requests(self, _address: str, _stopped: threading.Event) -> list[threading.Thread]:
+        """Send requests until the event."""
+        return []
+
+    def wait_for_answer(self) -> None:
+        """Wait until a request is answered."""
+
+    def summary(self) -> str:
+        """Return what became of the requests."""
+        return "no requests"
 
 
 def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
@@ -97,10 +141,10 @@ class Progress:
             self.duplicates.append(f"key {key} was given two jobs: {before} and {job_id}")
 
 
-def job_sizes(jobs: int, rng: random.Random) -> list[int]:
+def job_sizes(jobs: int, most: int, rng: random.Random) -> list[int]:
     """Return numbers of queries: most are small, some keep a worker busy for a while."""
     return [
-        rng.randint(SHORT_QUERIES, LONG_QUERIES)
+        rng.randint(SHORT_QUERIES, most)
         if rng.random() < LONG_SHARE
         else rng.randint(1, SHORT_QUERIES)
         for _ in range(jobs)
@@ -114,40 +158,39 @@ def key_of(number: int) -> str:
 
 def submit_all(
     address: str,
-    engine: str,
+    work: WholeWork | StagedWork,
     sizes: Sequence[int],
     numbers: range,
     progress: Progress,
     rng: random.Random,
 ) -> None:
     """Submit jobs, retrying until they are acknowledged; submit some of them twice."""
-    with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
-        stub = jobs_pb2_grpc.JobsStub(channel)
+    with SyncClient(address, attempts=1) as client:
         for number in numbers:
             while progress.is_ahead():
                 time.sleep(0.01)
-            request = jobs_pb2.SubmitRequest(
-                spec=jobs_pb2.JobSpec(engine=engine, queries=sizes[number]),
-                idempotency_key=key_of(number),
-            )
             submissions = 2 if rng.random() < 0.1 else 1
             while submissions:
                 try:
-                    job = stub.Submit(request, timeout=5.0)
-                except grpc.RpcError:
+                    job_id = work.submit(client, number, sizes[number], key_of(number))
+                except SynergaiError:
                     progress.retried += 1
                     time.sleep(0.05)
                     continue
-                progress.acknowledge(key_of(number), job.id)
+                progress.acknowledge(key_of(number), job_id)
                 submissions -= 1
 
 
-def kill_all(fleet: KilledFleet, progress: Progress, rng: random.Random) -> None:
+def kill_all(
+    fleet: KilledFleet, work: WholeWork | StagedWork, progress: Progress, rng: random.Random
+) -> None:
     """Kill at random moments and restart what was killed."""
+    victims, weights = list(work.victims), list(work.victims.values())
     began = time.monotonic()
     while progress.killed.total() < progress.kills:
-        time.sleep(rng.expovariate(1 / PAUSE_S))
-        (victim,) = rng.choices(list(VICTIMS), list(VICTIMS.values()))
+        time.sleep(rng.expovariate(1 / work.pause_s))
+        work.wait_for_answer()
+        (victim,) = rng.choices(victims, weights)
         if not fleet.kill(victim, rng):
             continue
         progress.killed[victim] += 1
@@ -160,7 +203,11 @@ def kill_all(fleet: KilledFleet, progress: Progress, rng: random.Random) -> None
 
 
 def wait_for_all(
-    address: str, sizes: Sequence[int], progress: Progress, timeout_s: float
+    address: str,
+    work: WholeWork | StagedWork,
+    sizes: Sequence[int],
+    progress: Progress,
+    timeout_s: float,
 ) -> tuple[list[str], int]:
     """Wait until every acknowledged job has ended.
 
@@ -184,13 +231,15 @@ def wait_for_all(
                     return [f"{job_id} ({key}): lost, the gateway does not know it"]
             if job is not None and job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
                 resumed += len(job.executions) > 1
-                return find_errors(job, sizes[number])
+                wrong = work.find_wrong(client, job_id, number, sizes[number])
+                return find_errors(job, sizes[number]) + wrong
             if time.monotonic() > deadline:
                 return [f"{job_id} ({key}): stuck"]
             time.sleep(0.05)
 
     with (
-        grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel,
+        grpc.insecure_channel(address) as channel,
+        SyncClient(address) as client,
         ThreadPoolExecutor(_VERIFIERS) as pool,
     ):
         stub = jobs_pb2_grpc.JobsStub(channel)
@@ -207,13 +256,6 @@ def find_journal_errors(journal: Path, engine: str, jobs: int) -> list[str]:
     return [] if recorded == jobs else [f"the journal has {recorded:,} jobs, not {jobs:,}"]
 
 
-_CHANNEL_OPTIONS = [
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
-]
-
-
 def run(
     kills: int,
     jobs: int,
@@ -225,30 +267,26 @@ def run(
 ) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
-    sizes = job_sizes(jobs, rng)
-    progress = Progress(kills, jobs)
-    engine, models = WHOLE, directory / "models"
-    if stages:
-        engine = IN_STAGES
-        all_stages(build_stages(directory / "stages"), models)
-    else:
-        build(engine, models)
-    fleet = KilledFleet(
-        directory / "run",
-        models,
-        AGENTS,
-        # The default number of ended jobs to keep is that of the full size.
-        gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
-    )
+    work = StagedWork(directory / "models") if stages else WholeWork(directory / "models")
+    sizes = job_sizes(jobs, work.long_queries, rng)
+    progress, stopped = Progress(kills, jobs), threading.Event()
     began = time.monotonic()
-    with fleet.local as local:
+    with ExitStack() as ports:
+        fleet = KilledFleet(
+            directory / "run",
+            work.agents,
+            # The default number of ended jobs to keep is that of the full size.
+            gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
+            options=work.options(ports),
+        )
+        local = ports.enter_context(fleet.local)
         fleet.start()
         clients = [
             threading.Thread(
                 target=submit_all,
                 args=(
                     local.address,
-                    engine,
+                    work,
                     sizes,
                     range(client, jobs, CLIENTS),
                     progress,
@@ -260,20 +298,27 @@ def run(
         ]
         for client in clients:
             client.start()
-        kill_all(fleet, progress, rng)
+        clients += work.start_requests(local.address, stopped)
+        kill_all(fleet, work, progress, rng)
+        stopped.set()
         for client in clients:
             client.join()
         killed_s = time.monotonic() - began
         found, resumed = wait_for_all(
-            local.address, sizes, progress, timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES
+            local.address,
+            work,
+            sizes,
+            progress,
+            timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES,
         )
+    found += [*work.errors, *find_bugs(local.directory)]
     if not database:
-        found += find_journal_errors(local.directory / "gateway" / "journal.db", engine, jobs)
+        found += find_journal_errors(local.directory / "gateway" / "journal.db", work.engine, jobs)
     victims = ", ".join(f"{name} {number}" for name, number in sorted(progress.killed.items()))
     print(
         f"{kills:,} kills ({victims}) in {killed_s:.0f} s; {jobs:,} jobs of {sum(sizes):,} "
         f"queries; {progress.retried:,} submissions repeated; {resumed:,} jobs ran in several "
-        f"executions; {time.monotonic() - began:.0f} s in all"
+        f"executions; {work.summary()}; {time.monotonic() - began:.0f} s in all"
     )
     return found
 

@@ -3,8 +3,9 @@
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -20,23 +21,20 @@ class KilledFleet:
 
     Args:
         directory: state and logs.
-        models: the agents' model directory.
-        agents: their names.
+        agents: the model directory of each agent.
         gateway: further options of the gateway.
-        options: further options of the agents.
+        options: further options of agents.
     """
 
     def __init__(
         self,
         directory: Path,
-        models: Path,
-        agents: Sequence[str],
+        agents: Mapping[str, Path],
         *,
         gateway: Sequence[str] = (),
-        options: Sequence[str] = (),
+        options: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.local = LocalFleet(directory)
-        self._models = models
         self._agents = agents
         self._gateway = gateway
         self._options = options
@@ -51,7 +49,7 @@ class KilledFleet:
         """Kill the gateway, an agent or a host, and restart it; False if there is none."""
         if victim == HOST:
             with contextlib.suppress(psutil.NoSuchProcess):
-                agent = psutil.Process(self.local.agents[rng.choice(self._agents)].pid)
+                agent = psutil.Process(self.local.agents[rng.choice(list(self._agents))].pid)
                 if hosts := agent.children():
                     rng.choice(hosts).kill()
                     return True
@@ -65,5 +63,5 @@ class KilledFleet:
         if name == "gateway":
             self.local.start_gateway(self._gateway)
         else:
-            options = ["--threads", "1", *self._options]
-            self.local.start_agent(name, models=self._models, options=options)
+            options = ["--threads", "1", *self._options.get(name, ())]
+            self.local.start_agent(name, models=self._agents[name], options=options)

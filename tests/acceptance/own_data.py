@@ -63,7 +63,8 @@ def find_errors(
 def run(images: int, kills: int, seed: int, directory: Path) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng, killed, ended = random.Random(seed), 0, threading.Event()
-    fleet = KilledFleet(directory / "run", save_image_engines(directory / "models"), AGENTS)
+    models = save_image_engines(directory / "models")
+    fleet = KilledFleet(directory / "run", dict.fromkeys(AGENTS, models))
     pictures = [
         picture(colour, suffix, height, WIDTH)
         for colour in COLOURS

@@ -11,7 +11,12 @@ from tests.acceptance.power_loss import cut_all, record_workload
 
 
 @pytest.mark.parametrize(
-    "command", ["crashes.py --kills 6 --jobs 60", "mutated_models.py --count 8"]
+    "command",
+    [
+        "crashes.py --kills 6 --jobs 60",
+        "crashes.py --kills 6 --jobs 12 --stages",
+        "mutated_models.py --count 8",
+    ],
 )
 def test_fleet_withstands_a_short_run(command: str) -> None:
     scripts.run_script(*command.split())
