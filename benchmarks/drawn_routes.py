@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
 from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, RouteProblem, RouteWorker
+from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Chain, RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from numpy.random import Generator

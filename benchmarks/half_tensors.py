@@ -45,7 +45,7 @@ def main() -> None:
         models = Path(temporary) / "models"
         digits_mobilenet.build(models)
         engine = cut_engine(models, ENGINE)
-        [cut] = select_cuts(engine.cuts, [tensor])
+        [cut] = select_cuts(engine.definition.name, engine.cuts, [tensor])
         bytes_s = cut.size_bytes / (mbit_s * 125e3)
         print(f"{tensor}: {cut.size_bytes:,} bytes, {bytes_s * 1e3:.1f} ms at {mbit_s:g} Mbit/s")
         loss = measure_halving(engine, models, [tensor], run_samples)

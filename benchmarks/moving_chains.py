@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from benchmarks.emulated_stages import slow_down, write_stages
 from synergai import SyncClient
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
 from synergai.routes.links import NO_HOP, Link, Links
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import Leg, Route, RouteProblem, RouteTimes, RouteWorker
+from synergai.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.testing import LocalFleet, reserved_port
 from synergai.versions import stage_name
 

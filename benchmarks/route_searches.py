@@ -23,7 +23,7 @@ from synergai.routes.moves import joined, moved
 from synergai.routes.optimal import optimal_route
 from synergai.routes.pipe_search import PipeSearch
 from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.routes.shisha import BALANCES, Shisha
+from synergai.routes.tuning import BALANCES, Shisha
 from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:

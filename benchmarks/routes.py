@@ -21,7 +21,7 @@ from benchmarks.report import table
 from synergai.routes.enumeration import routes
 from synergai.routes.genetic import Genetic
 from synergai.routes.optimal import optimal_route
-from synergai.routes.partition import partition
+from synergai.routes.plan import partition
 from synergai.routes.planner import run_search
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from benchmarks.drawn_routes import MBIT
 from benchmarks.report import table
 from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
-from synergai.routes.partition import partition
-from synergai.routes.plan import Plan, pour
+from synergai.routes.plan import Plan, partition, pour
 from synergai.routes.problem import RouteProblem, RouteWorker
 from synergai.simulator.pipelines.measured_chains import measured_chains
 

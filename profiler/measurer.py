@@ -68,11 +68,7 @@ class Measurer:
         max_batch: int = MAX_BATCH,
         report: Callable[[float], None] = lambda _: None,
     ) -> Measurement:
-        """Measure a session, after a switch to its power mode if that is not in force.
-
-        Args:
-            max_batch: largest batch to measure; 1 for none.
-        """
+        """Measure a session, after a switch to its power mode if that is not in force."""
         mode = session.configuration.power_mode
         origin = self._origins.of(session.engine, session.configuration.variant)
         answering = Session(

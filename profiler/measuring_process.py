@@ -94,12 +94,7 @@ class MeasurementPlan:
         *,
         accuracy: bool = True,
     ) -> MeasurementPlan:
-        """Run a few queries to estimate their latency.
-
-        Args:
-            queries: as the attribute, like the next two.
-            accuracy: whether to measure the accuracy, if there are labels.
-        """
+        """Run a few queries to estimate their latency."""
         taken, labelled = [], 0
         for index in range(PROBE_QUERIES):
             started = time.monotonic()
@@ -249,11 +244,7 @@ def _measure(
 def run_single_stream(
     host: HostClient, plan: MeasurementPlan, timer: str, output: Path, reporter: Reporter
 ) -> SingleStreamResult:
-    """Time queries on `host` one at a time.
-
-    Args:
-        timer: what times them, `LOADGEN` or `BUILT_IN`.
-    """
+    """Time queries on `host` one at a time."""
     began = time.monotonic()
     samples = host.ready.samples  # all are in the host's memory
 

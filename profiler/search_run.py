@@ -112,11 +112,7 @@ class SearchRun:
         return f"{len(state.new)} measured, {len(state.open())} not{at_most}"
 
     def run(self, follow: Follow, on_progress: Callable[[], object]) -> None:
-        """Search until the strategy needs no more, and then measure batches of the best.
-
-        Args:
-            on_progress: called before each measurement.
-        """
+        """Search until the strategy needs no more, and then measure batches of the best."""
         while (trial := self._search.next()) is not None:
             on_progress()
             self._measure(trial, follow)

@@ -60,12 +60,7 @@ def make_space(
     entries: Iterable[ProfileEntry],
     is_fresh: Callable[[ProfileEntry], bool],
 ) -> SearchedSpace:
-    """Return the space of a search.
-
-    Args:
-        drafts: what each engine may be measured with.
-        is_fresh: whether an entry of this worker class makes another measurement unnecessary.
-    """
+    """Return the space of a search."""
     points: list[Point] = []
     by_point: dict[int, Draft] = {}
     index_of: dict[tuple[EngineName, Configuration], int] = {}

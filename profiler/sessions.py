@@ -95,11 +95,7 @@ def configurations(
 
 
 def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
-    """Return the definitions of engines.
-
-    Args:
-        wanted: names of the engines; empty for all usable ones.
-    """
+    """Return the definitions of engines."""
     directory = ModelDirectory(models)
     if wanted:
         chosen = [directory.get(name) for name in dict.fromkeys(wanted)]

@@ -70,11 +70,7 @@ def time_queries(
 
 
 def summarise(latencies_ns: Sequence[int]) -> SingleStreamResult:
-    """Return the figures of queries as LoadGen computes them.
-
-    Args:
-        latencies_ns: their latencies in nanoseconds, at least one.
-    """
+    """Return the figures of queries as LoadGen computes them."""
     in_order = sorted(latencies_ns)
     p50_s, p90_s, p99_s = (in_order[len(in_order) * p // 100] / 1e9 for p in (50, 90, 99))
     return SingleStreamResult(

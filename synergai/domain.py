@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NewType
 from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
-from synergai.names import validate_name
+from synergai.names import is_number, validate_name
 from synergai.versions import (
     FIRST_VERSION,
     validate_variant,
@@ -90,7 +90,7 @@ class Configuration(Struct, frozen=True, order=True, cache_hash=True):
                 )
             fields[key] = value
         threads = fields.get("threads", "0")
-        if not threads.isdecimal() or int(threads) > MAX_THREADS:
+        if not is_number(threads, MAX_THREADS):
             raise InvalidInput(f"{text!r}: threads must be a number from 0 to {MAX_THREADS}")
         return cls(int(threads), *(fields.get(key, "") for key in _KEYS[1:]))
 
@@ -102,8 +102,8 @@ def largest_configuration(configurations: Iterable[Configuration]) -> Configurat
     another execution provider is chosen only if there is no such configuration.
     """
     keys = (
-        (not one.execution_provider, one.threads, place, one)
-        for place, one in enumerate(configurations)
+        (not one.execution_provider, one.threads, number, one)
+        for number, one in enumerate(configurations)
     )
     return max(keys)[-1]
 
@@ -262,7 +262,7 @@ class Engine(Struct, frozen=True, kw_only=True):
             first one.
         left_out: files in the worker's folder that are not used there, and why.
         stage_of: of a stage, sha256 of the whole model, hexadecimal; otherwise empty.
-        stage_end: of a stage, number of the last place of the whole model, its outputs.
+        stage_end: of a stage, number of the last position in the whole model, its outputs.
         exit: the early exit of a stage, at its end; None without any.
         file_variant: the variant of other workers that the single model file is; empty if it is
             none. Only gateways say so.

@@ -67,10 +67,10 @@ def is_stage(engine: str) -> bool:
     return _STAGE.fullmatch(split_version(engine)[0]) is not None
 
 
-def stage_places(stage: str) -> tuple[int, int]:
+def stage_positions(stage: str) -> tuple[int, int]:
     """Return the numbers of the cuts at which a stage begins and ends."""
-    _, _, places = split_version(stage)[0].rpartition(".s")
-    first, last = places.split("-")
+    _, _, positions = split_version(stage)[0].rpartition(".s")
+    first, last = positions.split("-")
     return int(first), int(last)
 
 

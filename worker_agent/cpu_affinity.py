@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import MAX_THREADS
 from synergai.errors import InvalidInput
+from synergai.names import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -72,7 +73,7 @@ def check_places(places: str) -> str:
 def _parse_places(places: str) -> tuple[int, int]:
     count, separator, each = places.partition("x")
     numbers = [count, each] if separator else [count]
-    if not all(text.isdecimal() and 1 <= int(text) <= MAX_THREADS for text in numbers):
+    if not all(is_number(text, MAX_THREADS) and int(text) for text in numbers):
         raise InvalidInput(
             f"{places!r} are no places: write their number, such as 4, or 4x2 for two cores each"
         )

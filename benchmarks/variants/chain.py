@@ -174,4 +174,4 @@ def _within(front: Front, allocation: Allocation, engine: EngineName) -> int:
 
 def _seconds(front: Front, at: int) -> float:
     """Return the profiled cost of a variant."""
-    return 1.0 / front.estimates[front.places[at]].entry.qps
+    return 1.0 / front.estimates[front.positions[at]].entry.qps

@@ -247,8 +247,8 @@ class Chains:
         workers = self._workers(candidates.values())
         paces: dict[Leg, float] = {}
         for worker in workers:
-            for places, seconds in self._seconds(worker, candidates).items():
-                paces[Leg(worker.id, *places)] = seconds
+            for positions, seconds in self._seconds(worker, candidates).items():
+                paces[Leg(worker.id, *positions)] = seconds
         involved = {leg.worker for leg in paces}
         return _Known(paces, _links([each for each in workers if each.id in involved]))
 
@@ -264,17 +264,17 @@ class Chains:
             for entry, pace in self._dispatcher.profiles(worker)
         }
         known, seen = {}, {}
-        for places, stage in candidates.items():
+        for positions, stage in candidates.items():
             if stage.name not in worker.usable_engines:
                 continue
             seconds = profiled.get(stage.name) or worker.query_s.get(stage.name)
             observed = self._observed.get((worker.id, stage.name))
             if seconds:
-                known[places] = seconds
+                known[positions] = seconds
                 if observed is not None and observed.seconds:
-                    seen[places] = observed.seconds
+                    seen[positions] = observed.seconds
         slower = sum(seen.values()) / sum(map(known.__getitem__, seen)) if seen else 1.0
-        return {places: seen.get(places, slower * known[places]) for places in known}
+        return {positions: seen.get(positions, slower * known[positions]) for positions in known}
 
     def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
         """Return the chains, that with the shortest interval first."""
@@ -293,7 +293,7 @@ class Chains:
 
 
 def _engines(ranked: RankedChain, candidates: Candidates) -> tuple[Engine, ...]:
-    return tuple(candidates[places] for places in ranked.stages)
+    return tuple(candidates[positions] for positions in ranked.stages)
 
 
 def _reason(ranked: Sequence[RankedChain]) -> str:

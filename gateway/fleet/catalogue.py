@@ -23,7 +23,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
-from synergai.versions import by_version, engine_of_stage, stage_places
+from synergai.versions import by_version, engine_of_stage, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -146,11 +146,13 @@ class Catalogue:
             from synergai.routes.ranking import fewest_stages
 
             stages = {
-                places: each for places, each in self.candidates(engine).items() if each.stage_of
+                positions: each
+                for positions, each in self.candidates(engine).items()
+                if each.stage_of
             }
             end = max((last for _, last in stages), default=0)
             chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES] if end else ()
-            found = [tuple(stages[places] for places in chain) for chain in chains]
+            found = [tuple(stages[positions] for positions in chain) for chain in chains]
             self._alternatives[engine] = found
         return found
 
@@ -164,7 +166,7 @@ class Catalogue:
             return {}
         model, end = chain[0].stage_of, chain[0].stage_end
         found = {
-            stage_places(stage.name): stage
+            stage_positions(stage.name): stage
             for stage in self._stages_of(engine)
             if (stage.stage_of, stage.stage_end) == (model, end)
         }

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
 from synergai.protocol.validation import ELEMENT_BYTES
-from synergai.versions import engine_of_stage, stage_places
+from synergai.versions import engine_of_stage, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,24 +41,20 @@ def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
     """
     found = list(stages)
     made = {
-        (each.stage_of, stage_places(each.name)[1], tensor.datatype)
+        (each.stage_of, stage_positions(each.name)[1], tensor.datatype)
         for each in found
         for tensor in each.outputs
     }
     return [
         each
         for each in found
-        if (first := stage_places(each.name)[0]) == 0
+        if (first := stage_positions(each.name)[0]) == 0
         or all((each.stage_of, first, tensor.datatype) in made for tensor in each.inputs)
     ]
 
 
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
-    """Return the fewest stages of one model from its inputs to its outputs; empty if some lack.
-
-    Args:
-        stages: stages of one engine, maybe of several models of that name.
-    """
+    """Return the fewest stages of one model from its inputs to its outputs; empty if some lack."""
     models = defaultdict(list)
     for stage in stages:
         models[stage.stage_of, stage.stage_end].append(stage)
@@ -67,17 +63,13 @@ def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
 
 
 def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
-    """Return the most stages with early exits of one model that follow each other from its inputs.
-
-    Args:
-        stages: as of `complete_chain`.
-    """
+    """Return the most stages with early exits that follow each other from a model's inputs."""
     found: dict[tuple[str, int], tuple[Engine, ...]] = {}
-    for stage in sorted(stages, key=lambda stage: stage_places(stage.name)):
+    for stage in sorted(stages, key=lambda stage: stage_positions(stage.name)):
         model = stage.stage_of, stage.stage_end
         chain = found.get(model, ())
-        end = stage_places(chain[-1].name)[1] if chain else 0
-        if stage.exit is not None and stage_places(stage.name)[0] == end:
+        end = stage_positions(chain[-1].name)[1] if chain else 0
+        if stage.exit is not None and stage_positions(stage.name)[0] == end:
             found[model] = (*chain, stage)
     return max(found.values(), key=len, default=())
 
@@ -85,20 +77,20 @@ def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
 def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
     begins = defaultdict(list)
     for stage in stages:
-        begins[stage_places(stage.name)[0]].append(stage)
+        begins[stage_positions(stage.name)[0]].append(stage)
     reached: dict[int, Engine] = {}
-    places = deque([0])
-    while places:
-        place = places.popleft()
-        for stage in begins[place]:
-            _, last = stage_places(stage.name)
-            if place < last <= end and last not in reached:
+    positions = deque([0])
+    while positions:
+        position = positions.popleft()
+        for stage in begins[position]:
+            _, last = stage_positions(stage.name)
+            if position < last <= end and last not in reached:
                 reached[last] = stage
-                places.append(last)
+                positions.append(last)
     chain: list[Engine] = []
     while end in reached:
         chain.append(reached[end])
-        end, _ = stage_places(reached[end].name)
+        end, _ = stage_positions(reached[end].name)
     return tuple(reversed(chain))
 
 

@@ -73,20 +73,20 @@ class Way(Struct, frozen=True):
         last = self.engines[-1]
         return whole_engine(self.engines) if last.stage_of else last
 
-    def may_leave(self, place: int) -> bool:
+    def may_leave(self, position: int) -> bool:
         """Return whether queries may leave behind one of the engines."""
-        exit_ = self.engines[place].exit
+        exit_ = self.engines[position].exit
         return exit_ is not None and exit_.accuracy >= self.floor
 
-    def begins_again(self, place: int) -> bool:
+    def begins_again(self, position: int) -> bool:
         """Return whether one of the engines gets the inputs of the query once more."""
-        return 0 < place < len(self.engines) and not self.engines[place].stage_of
+        return 0 < position < len(self.engines) and not self.engines[position].stage_of
 
-    def asks(self, place: int) -> str:
+    def asks(self, position: int) -> str:
         """Return what a request asks of the exit of its stage; see `EXIT`; empty for nothing."""
-        if self.engines[place].exit is not None and not self.may_leave(place):
+        if self.engines[position].exit is not None and not self.may_leave(position):
             return STAY
-        return DROP if self.begins_again(place + 1) else ""
+        return DROP if self.begins_again(position + 1) else ""
 
     def seconds(
         self,
@@ -96,9 +96,9 @@ class Way(Struct, frozen=True):
     ) -> float:
         """Return the expected time of a query from one of the engines on."""
         total, share = 0.0, 1.0
-        for place, engine in enumerate(self.engines[begin:], begin):
+        for position, engine in enumerate(self.engines[begin:], begin):
             total += share * seconds(engine)
-            if self.may_leave(place):
+            if self.may_leave(position):
                 share *= 1 - rate(engine)
         return total
 
@@ -121,11 +121,7 @@ class Ways:
         seconds: Callable[[Engine], float],
         rate: Callable[[Engine], float],
     ) -> Way | None:
-        """Return the way that is expected to be the fastest; None if a query just runs whole.
-
-        Raises:
-            InvalidInput: the engine runs in stages only, whose answers do not reach the floor.
-        """
+        """Return the way that is expected to be the fastest; None if a query just runs whole."""
         catalogue = self._catalogue
         chains, early = catalogue.open_chains(engine), catalogue.early_stages(engine)
         if not (chains or early):

@@ -15,9 +15,8 @@ from gateway.http.app import cancelled_on_disconnect, chosen_id
 from gateway.http.errors import json_response
 from gateway.requests.parameters import TENANT_METADATA, checked_tenant
 from synergai.errors import InvalidInput, NotSupported
-from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
-from synergai.protocol.oip_rest.responses import write_response
+from synergai.protocol.oip_rest.responses import message_to_json, write_response
 from synergai.protocol.request_ids import TRACEPARENT, CallIds
 
 if TYPE_CHECKING:

@@ -20,11 +20,7 @@ _QUOTED: Final = 128
 
 
 def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
-    """Return the newest explanation under an id, or of all, that a caller may see.
-
-    Raises:
-        NotFound: there is none, or it is no longer kept.
-    """
+    """Return the newest explanation under an id, or of all, that a caller may see."""
     caller.check_valid()
     for found in dispatcher.explain(name):
         if caller.may(*READERS, engine=found.engine, tenant=found.tenant):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.journal.executions import RecordedExecution
+    from gateway.journal.job_record import RecordedExecution
     from gateway.records.log import RecordLog
     from gateway.records.results import ResultLog
     from gateway.records.store import OpenLog

@@ -28,7 +28,7 @@ from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES, read_inputs
 from gateway.jobs.suspects import Suspects
 from gateway.jobs.tensor_room import TensorRoom
-from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import RecordedExecution
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId

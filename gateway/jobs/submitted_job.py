@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.dispatch.job_handler import JobHandler
 from gateway.jobs.staged_run import StagedRun
 from gateway.journal.errors import StoreFull
-from gateway.journal.executions import RecordedExecution
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import JobRecord, RecordedExecution
 from gateway.monitoring.counts import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.runtime.text import counted
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.staged_run import RecordedRange, StagedRuns
     from gateway.jobs.tracker import JobTracker
-    from gateway.journal.executions import QueryRange
+    from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from gateway.records.results import InputResult

@@ -7,15 +7,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gateway.journal.executions import Executions
+from gateway.journal.job_record import Executions
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.estimate_errors import EstimateErrors
-    from gateway.journal.executions import QueryRange, RecordedExecution
-    from gateway.journal.job_record import JobRecord
+    from gateway.journal.job_record import JobRecord, QueryRange, RecordedExecution
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock

@@ -56,11 +56,7 @@ def hold_cluster(directory: Path) -> int:
 
 
 def check_leads(directory: Path) -> None:
-    """Check that commands may change a state directory: its gateway is alone, or leads.
-
-    Raises:
-        InvalidInput: the next leader would not have the change.
-    """
+    """Check that commands may change a state directory: its gateway is alone, or leads."""
     try:
         descriptor = os.open(directory / CLUSTER, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.fleet.descriptions import EstablishedDescription
-    from gateway.journal.executions import RecordedExecution
-    from gateway.journal.job_record import JobRecord, SubmissionTerms, UploadUse
+    from gateway.journal.job_record import JobRecord, RecordedExecution, SubmissionTerms, UploadUse
     from gateway.journal.store import Connection, Operation, Store
     from gateway.records.results import InputResult, ResultLog
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
@@ -283,11 +282,7 @@ class Journal:
         )
 
     async def confirm(self) -> None:
-        """Check that no other gateway has taken over, before what is in files is acknowledged.
-
-        Raises:
-            JournalBroken: one may have.
-        """
+        """Check that no other gateway has taken over, before what is in files is acknowledged."""
         if self.cluster:
             await self._enqueue(operations.confirm)
 

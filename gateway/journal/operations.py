@@ -15,8 +15,7 @@ import msgspec
 
 from gateway.fleet.descriptions import EstablishedDescription
 from gateway.journal.errors import RuleViolated
-from gateway.journal.executions import RecordedExecution
-from gateway.journal.job_record import NO_TERMS, JobRecord, UploadUse
+from gateway.journal.job_record import NO_TERMS, JobRecord, RecordedExecution, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
@@ -98,11 +97,7 @@ def find_accepted(
 
 
 def check_repeated(key: str, known: str, spec: JobSpec, terms: SubmissionTerms) -> None:
-    """Check that a submission repeats the known one under its key.
-
-    Raises:
-        IdempotencyConflict: it differs.
-    """
+    """Check that a submission repeats the known one under its key."""
     before = msgspec.json.decode(known, type=dict[str, object])
     now = submission(spec, terms)
     if differing := [name for name in now if now[name] != before[name]]:

@@ -40,12 +40,7 @@ class SharedState:
             await self.save()
 
     async def save(self) -> None:
-        """Record what has changed in the directory; durable then.
-
-        Raises:
-            JournalBroken: another gateway may lead.
-            StoreFull: the database is full.
-        """
+        """Record what has changed in the directory; durable then."""
         async with self._one_at_a_time:
             current = await asyncio.to_thread(self._documents.read)
             changed = dict(current.items() - self._saved.items())

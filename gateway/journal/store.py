@@ -56,9 +56,6 @@ class Store(Protocol):
         """Execute operations in one transaction, in order.
 
         Returns the result of each, or the `SynergaiError` that it raised. Changes are durable then.
-
-        Raises:
-            Exception: the transaction failed; `roll_back` has to follow.
         """
 
     def roll_back(self) -> None:

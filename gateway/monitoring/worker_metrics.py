@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.monitoring.families import counter, gauge
 from synergai.v1 import common_pb2
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerId
     from synergai.protocol.tcp_info import SentOver
 
+    Value: TypeAlias = Callable[[ConnectedWorker], float | None]
+
 _MAX_CONFLICTS: Final = 1000
 """Variants that are exported. Agents may make up engines."""
 _MAX_LABEL: Final = 160
@@ -30,77 +32,70 @@ _STATES: Final[dict[int, str]] = {
 }
 
 
+_COUNTERS: Final[dict[str, tuple[str, Value]]] = {
+    "queries": ("Queries that the worker completed.", lambda each: each.queries_done),
+    "busy_seconds": ("Time that the worker's engines computed.", lambda each: each.busy_s),
+    "run_seconds": (
+        "Time from dispatch to completion of completed assignments that had an estimate.",
+        lambda each: each.run_s,
+    ),
+    "estimated_run_seconds": (
+        "Estimated time of the same assignments.",
+        lambda each: each.estimated_run_s,
+    ),
+    "estimate_error_seconds": (
+        "Absolute difference of estimated and actual time, summed over the same assignments.",
+        lambda each: each.estimate_error_s,
+    ),
+    "energy_joules": (
+        "Energy of the worker's machine since its agent started.",
+        lambda each: each.power.joules,
+    ),
+}
+_GAUGES: Final[dict[str, tuple[str, Value]]] = {
+    "assignments": (
+        "Assignments sent to the worker that have not ended.",
+        lambda each: len(each.in_flight),
+    ),
+    "queue_depth": (
+        "Queries of these assignments that are not completed.",
+        lambda each: sum(a.assignment.count - a.done for a in each.in_flight.values()),
+    ),
+    "power_watts": (
+        "Power of the worker's machine at the last heartbeat.",
+        lambda each: each.power.watts,
+    ),
+    "send_speed_bytes": (
+        "Bytes per second of the last larger transfer to the worker.",
+        lambda each: None if (sent := each.measure_link()) is None else sent.bytes_per_s,
+    ),
+    "receive_speed_bytes": (
+        "Bytes per second of the last larger transfer from the worker, as its agent measured it.",
+        lambda each: each.received_bytes_per_s or None,
+    ),
+}
+
+
 def worker_families(
     workers: Callable[[], Iterable[ConnectedWorker]],
     paces: Callable[[], Mapping[tuple[WorkerId, EngineName], float]],
 ) -> Iterator[Family]:
     """Yield the families of connected workers; counters restart at a reconnection."""
 
-    def each(value: Callable[[ConnectedWorker], float | None]) -> Callable[[], Iterator[Series]]:
+    def series(value: Value) -> Callable[[], Iterator[Series]]:
         return lambda: (
             ([worker.id], number) for worker in workers() if (number := value(worker)) is not None
         )
 
-    yield counter(
-        "worker_queries",
-        "Queries that the worker completed.",
-        each(lambda worker: worker.queries_done),
-        "worker",
-    )
-    yield counter(
-        "worker_busy_seconds",
-        "Time that the worker's engines computed.",
-        each(lambda worker: worker.busy_s),
-        "worker",
-    )
-    yield gauge(
-        "worker_assignments",
-        "Assignments sent to the worker that have not ended.",
-        each(lambda worker: len(worker.in_flight)),
-        "worker",
-    )
-    yield gauge(
-        "worker_queue_depth",
-        "Queries of these assignments that are not completed.",
-        each(lambda worker: sum(a.assignment.count - a.done for a in worker.in_flight.values())),
-        "worker",
-    )
+    for new, families in ((counter, _COUNTERS), (gauge, _GAUGES)):
+        for name, (text, value) in families.items():
+            yield new(f"worker_{name}", text, series(value), "worker")
     yield gauge(
         "worker_pace_ratio",
         "Observed over profiled time per query; above 1, the worker is slower than profiled.",
         lambda: paces().items(),
         "worker",
         "engine",
-    )
-    yield counter(
-        "worker_run_seconds",
-        "Time from dispatch to completion of completed assignments that had an estimate.",
-        each(lambda worker: worker.run_s),
-        "worker",
-    )
-    yield counter(
-        "worker_estimated_run_seconds",
-        "Estimated time of the same assignments.",
-        each(lambda worker: worker.estimated_run_s),
-        "worker",
-    )
-    yield counter(
-        "worker_estimate_error_seconds",
-        "Absolute difference of estimated and actual time, summed over the same assignments.",
-        each(lambda worker: worker.estimate_error_s),
-        "worker",
-    )
-    yield gauge(
-        "worker_power_watts",
-        "Power of the worker's machine at the last heartbeat.",
-        each(lambda worker: worker.power.watts),
-        "worker",
-    )
-    yield counter(
-        "worker_energy_joules",
-        "Energy of the worker's machine since its agent started.",
-        each(lambda worker: worker.power.joules),
-        "worker",
     )
     yield counter(
         "worker_engine_energy_joules",
@@ -112,18 +107,6 @@ def worker_families(
         ),
         "worker",
         "engine",
-    )
-    yield gauge(
-        "worker_send_speed_bytes",
-        "Bytes per second of the last larger transfer to the worker.",
-        each(lambda worker: None if (sent := worker.measure_link()) is None else sent.bytes_per_s),
-        "worker",
-    )
-    yield gauge(
-        "worker_receive_speed_bytes",
-        "Bytes per second of the last larger transfer from the worker, as its agent measured it.",
-        each(lambda worker: worker.received_bytes_per_s or None),
-        "worker",
     )
 
     def links(value: Callable[[SentOver], float]) -> Callable[[], Iterator[Series]]:

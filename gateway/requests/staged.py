@@ -109,7 +109,7 @@ class StagedRequests:
 
     def _least_s(self, way: Way) -> float:
         """Return the expected time of a request, which leaves at the first exit in need."""
-        exits = (place for place in range(len(way.engines)) if way.may_leave(place))
+        exits = (position for position in range(len(way.engines)) if way.may_leave(position))
         if not way.floor and (first := next(exits, None)) is not None:
             return sum(map(self._seconds, way.engines[: first + 1]))
         return way.seconds(self._seconds, self._rates.rate)
@@ -167,10 +167,10 @@ class StagedRequests:
         runs = losses = 0
         try:
             while True:
-                place, step = len(steps) - 1, steps[-1]
-                stage, is_last = way.engines[place], place + 1 == len(way.engines)
+                position, step = len(steps) - 1, steps[-1]
+                stage, is_last = way.engines[position], position + 1 == len(way.engines)
                 left_s = None if budget_s is None else budget_s - (loop.time() - begun)
-                asked, stage_s = self._share(way, place, left_s)
+                asked, stage_s = self._share(way, position, left_s)
                 header = of_stage(step.header, client, stage, is_last=is_last, asked=asked)
                 request = self._inference.begin(
                     caller,
@@ -199,12 +199,12 @@ class StagedRequests:
                     return response
                 held = request.held
                 message, contents = parse_stage_response(stage, response, held=held is not None)
-                if way.may_leave(place) and asked != LEAVE:
+                if way.may_leave(position) and asked != LEAVE:
                     self._rates.observe(stage, left=has_left(message))
                 if has_left(message):
                     return response
                 step.timings = message.parameters
-                if way.begins_again(place + 1):
+                if way.begins_again(position + 1):
                     steps.append(_Step(raw.parsed))
                 else:
                     steps.append(_Step(as_inputs(message, contents), held))
@@ -216,21 +216,21 @@ class StagedRequests:
         if held is not None:
             self._inference.drop(held)
 
-    def _share(self, way: Way, place: int, left_s: float | None) -> tuple[str, float | None]:
+    def _share(self, way: Way, position: int, left_s: float | None) -> tuple[str, float | None]:
         """Return what to ask of the exit of a stage, and the time for it.
 
         That is what the engines behind it are expected to leave, if that is anything. A query that
         cannot be in time there leaves here, unless it has a floor.
         """
-        asked = way.asks(place)
+        asked = way.asks(position)
         if left_s is None:
             return asked, None
-        stage_s = self._seconds(way.engines[place])
-        if way.may_leave(place) and not way.floor:
-            later_s = way.seconds(self._seconds, self._rates.rate, place + 1)
+        stage_s = self._seconds(way.engines[position])
+        if way.may_leave(position) and not way.floor:
+            later_s = way.seconds(self._seconds, self._rates.rate, position + 1)
             if stage_s + later_s > left_s:
                 return LEAVE, left_s
-        later_s = way.seconds(self._seconds, self._rates.rate, place) - stage_s
+        later_s = way.seconds(self._seconds, self._rates.rate, position) - stage_s
         return asked, left_s - later_s if later_s < left_s else left_s
 
 

@@ -26,11 +26,7 @@ _NARROW: Final = 4
 
 
 def render(report: Report, draw: Callable[[Chart, str], str]) -> str:
-    """Return the page.
-
-    Args:
-        draw: returns a chart as an SVG element, with a prefix for its ids.
-    """
+    """Return the page."""
     style = files("profiler.reports").joinpath(STYLE).read_text("utf-8")
     body = "".join(_section(section, draw) for section in report.sections)
     contents = "".join(

@@ -19,7 +19,7 @@ app: Final = typer.Typer()
 
 
 @app.command(
-    epilog="Example: [bold]synergai engines exits digits --at Conv2d_2_pointwise/Relu6 "
+    epilog="Example: [bold]synergai engines exits digits_mobilenet --at Conv2d_2_pointwise/Relu6 "
     "--at Conv2d_5_pointwise/Relu6[/bold]"
 )
 def exits(

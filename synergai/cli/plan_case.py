@@ -39,7 +39,7 @@ class Case(NamedTuple):
     """A problem, and what its numbers stand for.
 
     Attributes:
-        cuts: those at the places of the chain between its inputs and outputs.
+        cuts: those at the positions of the chain between its inputs and outputs.
         cut_count: number of all cuts of the engine.
         times: by worker.
         notes: what was left out, and why.
@@ -85,7 +85,7 @@ class Case(NamedTuple):
         problem, end = self.problem, self.problem.chain.end
         needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
         if end > 1:
-            least = min(problem.memory_bytes(place, place + 1) for place in range(end))
+            least = min(problem.memory_bytes(position, position + 1) for position in range(end))
             needs += f" and {decimal(int(least))} for its smallest stage"
         roomy = max(problem.workers, key=lambda worker: worker.budget_bytes)
         return (

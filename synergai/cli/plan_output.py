@@ -118,8 +118,8 @@ def record(answer: Answer) -> dict[str, Any]:
         "slack_s": answer.slack_s,
         "options": [_record(case, option) for option in answer.options],
         "splits": [
-            {"cut": case.cuts[place - 1], **_record(case, option)}
-            for place, option in split_options(case.problem)
+            {"cut": case.cuts[position - 1], **_record(case, option)}
+            for position, option in split_options(case.problem)
         ],
         "notes": case.notes,
     }
@@ -193,12 +193,12 @@ def _print_splits(case: Case) -> None:
         ("split at", "size", "hop", "workers", "latency", "interval", "end"),
         (
             (
-                case.cuts[place - 1].tensor,
-                decimal(case.cuts[place - 1].size_bytes),
+                case.cuts[position - 1].tensor,
+                decimal(case.cuts[position - 1].size_bytes),
                 format_seconds(option.shares[0].times.hops[1].seconds),
                 *_figures(option),
             )
-            for place, option in sorted(shown, key=lambda split: split[0])
+            for position, option in sorted(shown, key=lambda split: split[0])
         ),
     )
     if more := len(splits) - len(shown):
@@ -241,14 +241,14 @@ def _legs(case: Case, share: Share) -> list[dict[str, Any]]:
 def _hops(case: Case, share: Share) -> list[dict[str, Any]]:
     source, legs = case.problem.source, share.route.legs
     pairs = pairwise([source, *(leg.worker for leg in legs), source])
-    places = [0, *(leg.last for leg in legs)]
+    positions = [0, *(leg.last for leg in legs)]
     return [
         {
             "from": start,
             "to": end,
-            "size_bytes": case.problem.chain.sizes[place],
+            "size_bytes": case.problem.chain.sizes[position],
             "seconds": hop.seconds,
             "interval_s": hop.interval_s,
         }
-        for (start, end), place, hop in zip(pairs, places, share.times.hops, strict=True)
+        for (start, end), position, hop in zip(pairs, positions, share.times.hops, strict=True)
     ]

@@ -92,13 +92,13 @@ def _rows(shares: Sequence[Share], source: str) -> Iterator[_Row]:
     for number, share in enumerate(shares):
         hosts = [source, *(leg.worker for leg in share.route.legs), source]
         ready = {query: 0.0 for query, (_, at) in enumerate(order) if at == number}
-        for place, (start, end) in enumerate(pairwise(hosts)):
-            hop = share.times.hops[place]
+        for position, (start, end) in enumerate(pairwise(hosts)):
+            hop = share.times.hops[position]
             bars = _pass(ready, hop.interval_s * 1e3, hop.seconds * 1e3)
             if hop.seconds > _LEAST_HOP * share.times.latency_s:
                 yield _Row(f"{start} → {end}", False, bars)
-            if place < len(share.times.stages):
-                stage = share.times.stages[place] * 1e3
+            if position < len(share.times.stages):
+                stage = share.times.stages[position] * 1e3
                 bars = _pass({query: bar.end for query, bar in bars.items()}, stage, stage)
                 yield _Row(end, True, bars)
             ready = {query: bar.end for query, bar in bars.items()}

@@ -53,11 +53,12 @@ def accordion(settings: AccordionSettings) -> None:
     require("numpy")
     if settings.bounds:
         require("highspy")
-    from synergai.simulator.pipelines.comparison import compare, run_count
-    from synergai.simulator.pipelines.comparison_table import (
+    from synergai.simulator.pipelines.comparison import (
         FIGURES,
         bound_rows,
+        compare,
         rows,
+        run_count,
         schedulers_of,
     )
     from synergai.simulator.simulator_settings import parse_seeds

@@ -62,7 +62,7 @@ def cuts(
     times = _times(engine, models, dictionary, WorkerClass(worker_class))
     found = [cut for cut in engine.cuts if cut.seam or not seams]
     if plot is not None:
-        from synergai.cli.cuts_plot import plot_cuts
+        from synergai.cli.engine_plots import plot_cuts
 
         plot_cuts(found, f"Cuts of {name}", plot)
     sides = [_sides(cut, len(engine.cuts) + 1, times) for cut in found]

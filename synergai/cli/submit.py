@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from pathlib import Path  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -33,6 +33,70 @@ if TYPE_CHECKING:
 app: Final = typer.Typer(rich_markup_mode="rich")
 
 
+Queries = Annotated[
+    int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--inputs",
+        "-i",
+        metavar="PATH",
+        help="Instead: a file, directory, pattern, URL or manifest of inputs; repeatable.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Where to write the results. Default: they stay at the gateway until fetched.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OUTPUT",
+        help="Only this output, such as classes or boxes; repeatable. Default: all tensors.",
+    ),
+]
+ByReference = Annotated[
+    bool,
+    typer.Option("--by-reference", help="Let the workers read the inputs; upload only URLs."),
+]
+MaxFailures = Annotated[
+    int | None,
+    typer.Option(min=0, help="Inputs that may fail before the job does. Default: all."),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Print the job's id once it is accepted, and exit.")
+]
+Qos = Annotated[
+    str | None,
+    typer.Option(
+        "--qos",
+        metavar="DURATION",
+        help="Time to completion: seconds, or 250ms, 90s, 30m or 2h. Default: no deadline.",
+    ),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by", metavar="TIME", help="Complete by 18:00, or a date and time, instead of --qos."
+    ),
+]
+Tenant = Annotated[str, typer.Option(help="Tenant that the job is accounted to.")]
+Key = Annotated[
+    str,
+    typer.Option(
+        help="Idempotency key; submitting again with it returns the same job. Default: with"
+        " --inputs, it follows from the command and its files."
+    ),
+]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")]
+
+
 @app.command(
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
     "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]"
@@ -41,72 +105,22 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 def submit(
     gateway: GatewayAddress,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
-    queries: Annotated[
-        int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--inputs",
-            "-i",
-            metavar="PATH",
-            help="Instead: a file, directory, pattern, URL or manifest of inputs; repeatable.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Where to write the results. Default: they stay at the gateway until fetched.",
-        ),
-    ] = None,
+    queries: Queries = None,
+    inputs: Inputs = None,
+    output: Output = None,
     shard_format: ShardFormatOption = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OUTPUT",
-            help="Only this output, such as classes or boxes; repeatable. Default: all tensors.",
-        ),
-    ] = None,
-    by_reference: Annotated[
-        bool,
-        typer.Option("--by-reference", help="Let the workers read the inputs; upload only URLs."),
-    ] = False,
-    max_failures: Annotated[
-        int | None,
-        typer.Option(min=0, help="Inputs that may fail before the job does. Default: all."),
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job's id once it is accepted, and exit.")
-    ] = False,
-    qos: Annotated[
-        str | None,
-        typer.Option(
-            "--qos",
-            metavar="DURATION",
-            help="Time to completion: seconds, or 250ms, 90s, 30m or 2h. Default: no deadline.",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by", metavar="TIME", help="Complete by 18:00, or a date and time, instead of --qos."
-        ),
-    ] = None,
+    only: Only = None,
+    by_reference: ByReference = False,
+    max_failures: MaxFailures = None,
+    detach: Detach = False,
+    qos: Qos = None,
+    by: By = None,
     priority: Priority = 0,
     version: EngineVersion = "",
     min_accuracy: MinAccuracy = 0.0,
-    tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
-    key: Annotated[
-        str,
-        typer.Option(
-            help="Idempotency key; submitting again with it returns the same job. Default: with"
-            " --inputs, it follows from the command and its files."
-        ),
-    ] = "",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
+    tenant: Tenant = "",
+    key: Key = "",
+    watch: Watch = False,
     fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
 ) -> None:

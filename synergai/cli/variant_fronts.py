@@ -62,7 +62,7 @@ def front(
             f"'synergai engines variants {name}', and measure them with {measure}"
         )
     if plot is not None:
-        from synergai.cli.front_plot import plot_fronts
+        from synergai.cli.engine_plots import plot_fronts
 
         plot_fronts(fronts, f"Variants of {name}", plot)
     if as_json:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from synergai.cli.engine_store import placed_rows
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.links import print_fleet, show_links
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -20,9 +19,10 @@ from synergai.cli.output import (
     print_table,
 )
 from synergai.profiles.dictionary import DISTURBED
+from synergai.routes.links import GATEWAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from synergai.client.fleet import WorkerStatus
     from synergai.domain import Engine
@@ -152,3 +152,54 @@ def _power_text(worker: WorkerStatus) -> Text:
         else Text(f"{format_watts(worker.watts) or '0 W'}\nby {worker.meter}")
     )
     return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])
+
+
+_BYTES_PER_MBIT = 125_000.0
+
+
+def show_links(workers: Sequence[WorkerStatus]) -> None:
+    """Print a table of what is known of the links between the workers and the gateway."""
+    print_table(
+        ("from", "to", "rate", "round trip"),
+        (
+            (source, target, _rate_text(bytes_per_s), format_seconds(round_trip_s or None))
+            for worker in workers
+            for source, target, bytes_per_s, round_trip_s in _links(worker)
+        ),
+    )
+
+
+def _links(worker: WorkerStatus) -> Iterator[tuple[str, str, float, float]]:
+    """Yield the ends, bytes per second and round trip of links; 0 is unknown."""
+    link = worker.link
+    yield GATEWAY, worker.id, link.to_bytes_per_s, link.round_trip_s
+    yield worker.id, GATEWAY, link.from_bytes_per_s, link.round_trip_s
+    for each in worker.peers:
+        yield each.worker_id, worker.id, each.bytes_per_s, each.round_trip_s
+
+
+def _rate_text(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / _BYTES_PER_MBIT:,.4g} Mbit/s" if bytes_per_s else "unknown"
+
+
+def print_fleet(workers: Sequence[WorkerStatus]) -> None:
+    """Print a fleet file of the workers, with the links as far as they are known."""
+    connected = {GATEWAY, *(worker.id for worker in workers)}
+    for worker in workers:
+        typer.echo("\n".join(_fleet_lines(worker, connected)) + "\n")
+
+
+def _fleet_lines(worker: WorkerStatus, connected: Collection[str]) -> Iterator[str]:
+    yield "[[workers]]"
+    yield f'id = "{worker.id}"'
+    yield f'worker_class = "{worker.worker_class}"'
+    if worker.memory_limit_bytes:
+        yield f"memory_mb = {worker.memory_limit_bytes / 1e6:.0f}"
+    for source, target, bytes_per_s, round_trip_s in _links(worker):
+        if bytes_per_s and source in connected:
+            yield ""
+            yield "[[links]]"
+            yield f'from = "{source}"'
+            yield f'to = "{target}"'
+            yield f"mbit_s = {bytes_per_s / _BYTES_PER_MBIT:.4g}"
+            yield f"latency_ms = {round_trip_s / 2 * 1e3:.3g}"

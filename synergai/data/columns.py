@@ -23,9 +23,6 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
     """Return the column of a file for each input of the engine.
 
     A file may have more columns than the engine inputs; a single column needs no matching name.
-
-    Args:
-        kind: what columns are called in the file's format.
     """
     names = list(available)
     wanted = [spec.name for spec in engine.inputs]
@@ -40,11 +37,7 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
 
 
 def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | None:
-    """Return the number of rows of arrays with these shapes; None if they are one input.
-
-    Args:
-        shapes: shape of the array for each input of the engine.
-    """
+    """Return the number of rows of arrays with these shapes; None if they are one input."""
     counts: dict[str, int | None] = {}
     for spec in engine.inputs:
         counts[spec.name] = _rows_of(shapes[spec.name], spec)

@@ -10,11 +10,7 @@ from synergai.runtime.text import pip_install
 
 
 def import_optional(module: str, purpose: str) -> Any:
-    """Return the module, one of the extra ``data``.
-
-    Args:
-        purpose: what needs it, for the message.
-    """
+    """Return the module, one of the extra ``data``."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

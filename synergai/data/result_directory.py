@@ -124,11 +124,7 @@ class ResultDirectory:
             self.marker = marker
 
     def write(self, results: Sequence[JobResult], cursor: int) -> Path:
-        """Write the next shard and return its path.
-
-        Args:
-            results: the results after the last shard.
-        """
+        """Write the next shard and return its path."""
         if self.marker is None or not self.marker.job_id:
             raise InvalidInput(f"{self.path} has not been claimed for a job")
         path = self.path / f"results-{self._next:06}.{self.marker.format}"

@@ -43,11 +43,7 @@ def read_file(name: str) -> str:
 
 
 def render_recording(path: Path) -> str:
-    """Return the page of an event log, which needs no other file.
-
-    Raises:
-        InvalidInput: the file is not an event log, or has no events.
-    """
+    """Return the page of an event log, which needs no other file."""
     # The browser takes "</script>" and "<!--" inside the data for the end of it.
     data = encode(_read_recording(path)).decode().replace("<", "\\u003c")
     script, style = "\n".join(map(read_file, SCRIPTS)), read_file("page.css")

@@ -18,12 +18,7 @@ class RequestOutcome(enum.Enum):
 
 
 def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float) -> RequestOutcome:
-    """Return the outcome of a request.
-
-    Args:
-        latency_s: seconds from its scheduled send time to its end.
-        deadline_s: its deadline in seconds; infinite for none.
-    """
+    """Return the outcome of a request."""
     match error:
         case None:
             return RequestOutcome.MET if latency_s <= deadline_s else RequestOutcome.LATE
@@ -40,10 +35,6 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
 
     Rejected, expired and late requests are part of the measurement. Any other failure means that
     something is broken and the results are not representative.
-
-    Args:
-        failed: number of requests with `RequestOutcome.FAILED`.
-        first_failure: error of the first failed request.
     """
     if failed:
         raise SynergaiError(f"{failed:,} of {total:,} requests failed; the first: {first_failure}")

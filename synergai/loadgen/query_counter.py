@@ -50,11 +50,7 @@ class QueryCounter:
         self._issued += queries
 
     def record_end(self, since: float, error: SynergaiError | None) -> None:
-        """Count a query that ended now.
-
-        Args:
-            since: start of its QoS time in monotonic seconds.
-        """
+        """Count a query that ended now."""
         self._progressed_at = self._ended_at = now = time.monotonic()
         self.done += 1
         outcome = outcome_of(error, now - since, self._qos_s)

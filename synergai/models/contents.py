@@ -45,11 +45,7 @@ class Contents:
         return 0
 
     def append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
-        """Append to a content; return the number of bytes received.
-
-        Args:
-            offset: the number of bytes that precede `data`.
-        """
+        """Append to a content; return the number of bytes received."""
         with self._appending:
             return self._append(sha256, offset, data, size)
 

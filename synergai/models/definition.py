@@ -128,12 +128,7 @@ def read_shared_keys(path: Path) -> dict[str, Any]:
 
 
 def read_other_keys(folder: Path) -> dict[str, Any]:
-    """Return the keys of an engine's folder that are not about its models, as in the file.
-
-    Args:
-        folder: the engine's folder, or that of a version, which may share the engine.toml of its
-            engine.
-    """
+    """Return the keys of an engine's folder that are not about its models, as in the file."""
     own = folder / DEFINITION_FILE
     if not own.exists():
         return read_shared_keys(folder.parent / DEFINITION_FILE) if is_version(folder.name) else {}

@@ -16,7 +16,7 @@ may be one of them. An ``engine.toml`` in the model's folder is optional; all of
     postprocess = "classes"     # offer an additional output of this name
     max_batch = 8               # largest dynamic batch; default: 1, no batching
     stage_of = "9f86d0…"        # of a stage: digest of the whole model
-    stage_end = 39              # and the number of its last place
+    stage_end = 39              # and the number of its last position
     exit = { output = "probs:0", threshold = 0.9 }  # of a stage: where queries may leave
 
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
@@ -100,7 +100,7 @@ class EngineDefinition:
         accuracy: Share of correct answers, 0 to 1; None if unknown.
         source: The model's origin, for display.
         stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
-        stage_end: Of a stage, the number of the last place of the whole model.
+        stage_end: Of a stage, the number of the last position in the whole model.
         exit: Of a stage, its early exit; None without any.
         preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
             if it accepts tensors only.

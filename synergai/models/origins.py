@@ -85,12 +85,7 @@ class EngineOrigins:
 def present_entries(
     dictionary: ConfigurationDictionary, models: Path, model: EngineDefinition
 ) -> tuple[ConfigurationDictionary, int]:
-    """Return the entries of an engine and its stages, and how many others are of another file.
-
-    Args:
-        models: the model directory that has the engine, and may have stages of it.
-        model: the engine, or one variant of it.
-    """
+    """Return the entries of an engine and its stages, and how many others are of another file."""
     origins = EngineOrigins(models)
     entries = [
         entry

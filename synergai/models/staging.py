@@ -25,11 +25,7 @@ _REPLACED_VERSIONS: Final = "replaced-versions"
 
 @contextmanager
 def staging_folder(models: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder for this block, removed afterwards.
-
-    Args:
-        name: The engine's name, which becomes part of the folder's name.
-    """
+    """Yield an empty folder for this block, removed afterwards."""
     remove_stale(models)
     staging, lock = _create_locked(models, name)
     try:
@@ -42,12 +38,7 @@ def staging_folder(models: Path, name: str) -> Iterator[Path]:
 
 
 def install_staged(staging: Path, staged: Path, models: Path) -> None:
-    """Install `staged`, which is an engine's folder or that of a version in it.
-
-    Args:
-        staging: The staging folder, which receives replaced files.
-        staged: The folder in it, under the name that it gets in the model directory.
-    """
+    """Install `staged`, which is an engine's folder or that of a version in it."""
     name = staged.relative_to(staging)
     target = models / name
     if target.exists():

@@ -181,9 +181,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         """Return whether it is of another model file or inference runtime than these.
 
         A value that is unknown on either side does not differ.
-
-        Args:
-            digest: SHA-256 of the engine's model file.
         """
         pairs = ((self.digest, digest), (self.runtime, runtime))
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
@@ -219,11 +216,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         return math.sqrt(share * (1 - share) / trials)
 
     def is_accurate_on(self, samples: str) -> bool:
-        """Return whether its accuracy was measured, on these samples as far as is known.
-
-        Args:
-            samples: SHA-256 of a sample set; empty if not known.
-        """
+        """Return whether its accuracy was measured, on these samples as far as is known."""
         known = self.samples_digest and samples
         return self.accuracy_samples > 0 and (not known or self.samples_digest == samples)
 

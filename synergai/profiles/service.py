@@ -161,10 +161,6 @@ class ProfileService:
         """Report the entries that other processes change in the file, until cancelled.
 
         A failure is logged, and the next look at the file tries again.
-
-        Args:
-            on_change: called with all changes of one look at the file.
-            interval_s: seconds between two looks at the file.
         """
         changed = _ChangeLog(clock)
         retry = False
@@ -189,11 +185,7 @@ class ProfileService:
                 retry = False
 
     def _look(self, retry: bool) -> _Look | None:
-        """Read the file; return None if no other process has changed it, or it is too large.
-
-        Args:
-            retry: whether earlier changes may not have been used.
-        """
+        """Read the file; return None if no other process has changed it, or it is too large."""
         if not (retry or self._store.changed_by_others()):
             return None
         entries = self._store.load()

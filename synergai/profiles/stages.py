@@ -65,10 +65,10 @@ class StageTimes:
         self._end = len(works) + 1
         whole_s = self._seconds(engine)
         known = {
-            place: (head_s, tail_s)
-            for place in range(1, self._end)
-            if (head_s := self._seconds(stage_name(engine, 0, place))) is not None
-            and (tail_s := self._seconds(stage_name(engine, place, self._end))) is not None
+            position: (head_s, tail_s)
+            for position in range(1, self._end)
+            if (head_s := self._seconds(stage_name(engine, 0, position))) is not None
+            and (tail_s := self._seconds(stage_name(engine, position, self._end))) is not None
         }
         if whole_s is None or not known:
             raise NotFound(
@@ -77,13 +77,13 @@ class StageTimes:
                 f"--stages --engines {engine}'"
             )
         shares = [0.0, *works, 1.0]
-        places = sorted(known)
-        heads = _ascending(places, [known[place][0] for place in places], whole_s)
+        positions = sorted(known)
+        heads = _ascending(positions, [known[position][0] for position in positions], whole_s)
         self.heads = _interpolate(shares, [0, *heads, self._end], [0.0, *heads.values(), whole_s])
-        costs = [sum(known[place]) - whole_s for place in places]
+        costs = [sum(known[position]) - whole_s for position in positions]
         # The nearest known cut stands for those near the ends; but no tail saves all its time.
         at_end = max(0.0, costs[-1])
-        self.costs = _interpolate(shares, [0, *places, self._end], [costs[0], *costs, at_end])
+        self.costs = _interpolate(shares, [0, *positions, self._end], [costs[0], *costs, at_end])
         self.costs[0] = self.costs[-1] = 0.0
 
     def of(self, first: int, last: int) -> StageTime:
@@ -109,34 +109,36 @@ class StageTimes:
         return None if entry is None else 1 / entry.qps
 
 
-def _ascending(places: Sequence[int], heads: Sequence[float], whole_s: float) -> dict[int, float]:
-    """Return heads by place that ascend to the time of the whole.
+def _ascending(
+    positions: Sequence[int], heads: Sequence[float], whole_s: float
+) -> dict[int, float]:
+    """Return heads by position that ascend to the time of the whole.
 
     Noise makes some heads longer than later ones. Such neighbours are replaced by their mean, in
-    the middle of their places, so that no stage between them takes no time.
+    the middle of their positions, so that no stage between them takes no time.
     """
     pools: list[tuple[list[int], list[float]]] = []
-    for place, head_s in zip(places, heads, strict=True):
-        pools.append(([place], [head_s]))
+    for position, head_s in zip(positions, heads, strict=True):
+        pools.append(([position], [head_s]))
         while len(pools) > 1 and fmean(pools[-2][1]) >= fmean(pools[-1][1]):
             of_pool, times = pools.pop()
             pools[-1][0].extend(of_pool)
             pools[-1][1].extend(times)
     means = {of_pool[len(of_pool) // 2]: fmean(times) for of_pool, times in pools}
-    return {place: mean for place, mean in means.items() if mean < whole_s}
+    return {position: mean for position, mean in means.items() if mean < whole_s}
 
 
 def _interpolate(
-    shares: Sequence[float], places: Sequence[int], values: Sequence[float]
+    shares: Sequence[float], positions: Sequence[int], values: Sequence[float]
 ) -> list[float]:
-    """Return a value for each share, given those at some places, the first and last included."""
+    """Return a value for each share, given those at some positions, the first and last included."""
     found = []
-    for place, share in enumerate(shares):
-        right = bisect_left(places, place)
-        if places[right] == place:
+    for position, share in enumerate(shares):
+        right = bisect_left(positions, position)
+        if positions[right] == position:
             found.append(values[right])
             continue
-        low, high = shares[places[right - 1]], shares[places[right]]
+        low, high = shares[positions[right - 1]], shares[positions[right]]
         part = (share - low) / (high - low) if high > low else 0.5
         found.append(values[right - 1] + part * (values[right] - values[right - 1]))
     return found

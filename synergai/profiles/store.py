@@ -138,11 +138,7 @@ class DictionaryStore:
         self._connection.close()
 
     def check(self, *, thorough: bool = False) -> None:
-        """Read the whole file and check it.
-
-        Args:
-            thorough: whether to compare indexes with their tables as well, which takes longer.
-        """
+        """Read the whole file and check it."""
         with self._translated():
             if fault := database.find_damage(self._connection, thorough=thorough):
                 raise self._damaged(fault)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.tls_listener import TlsListener
 from synergai.protocol.work_socket import WorkSocket
 from synergai.runtime.ports import bind
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     import ssl
@@ -72,8 +76,8 @@ class WorkSocketServer:
             await self._listener.close()
         for server in self._servers:
             server.close()
-        for socket in list(self._sockets):
-            socket.close()
+        for each in list(self._sockets):
+            each.close()
         for server in self._servers:
             await server.wait_closed()
 
@@ -82,24 +86,96 @@ class WorkSocketServer:
 
         def on_id(connection_id: Buffer) -> None:
             timer.cancel()
-            self._unauthenticated.pop(socket, None)
-            self._on_authenticated(bytes(connection_id).decode("ascii", "replace"), socket)
+            self._unauthenticated.pop(accepted, None)
+            self._on_authenticated(bytes(connection_id).decode("ascii", "replace"), accepted)
 
         def on_timeout() -> None:
-            socket.close(InvalidInput(f"no connection id within {_AUTHENTICATE_WITHIN_S:g} s"))
+            accepted.close(InvalidInput(f"no connection id within {_AUTHENTICATE_WITHIN_S:g} s"))
 
         def on_ended(_: asyncio.Future[None]) -> None:
             timer.cancel()
-            self._sockets.discard(socket)
-            self._unauthenticated.pop(socket, None)
+            self._sockets.discard(accepted)
+            self._unauthenticated.pop(accepted, None)
 
-        socket = WorkSocket(on_id, _MAX_ID_BYTES)
+        accepted = WorkSocket(on_id, _MAX_ID_BYTES)
         timer = asyncio.get_running_loop().call_later(_AUTHENTICATE_WITHIN_S, on_timeout)
-        socket.closed.add_done_callback(on_ended)
-        self._sockets.add(socket)
+        accepted.closed.add_done_callback(on_ended)
+        self._sockets.add(accepted)
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             oldest = next(iter(self._unauthenticated))
             del self._unauthenticated[oldest]
             oldest.close(Unavailable("too many work sockets have no connection id"))
-        self._unauthenticated[socket] = None
-        return socket
+        self._unauthenticated[accepted] = None
+        return accepted
+
+
+_BACKLOG: Final = 100
+_ACCEPT_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted, such as for want of file descriptors."""
+
+_log = logging.getLogger(__name__)
+
+
+class TlsListener:
+    """Accepts TLS connections, whose handshakes end when their protocols are closed."""
+
+    def __init__(
+        self, make: Callable[[], WorkSocket], tls: ssl.SSLContext, handshake_timeout_s: float
+    ) -> None:
+        self._make = make
+        self._tls = tls
+        self._handshake_timeout_s = handshake_timeout_s
+        self._listeners: list[socket.socket] = []
+        self._tasks = TaskBag()
+
+    def start(self, sockets: list[socket.socket]) -> None:
+        """Listen on bound sockets, which are closed with the listener."""
+        self._listeners = sockets
+        for listener in sockets:
+            listener.setblocking(False)
+            listener.listen(_BACKLOG)
+            self._tasks.start(self._accept(listener))
+
+    async def close(self) -> None:
+        """Stop listening, and end the handshakes."""
+        await self._tasks.close()
+        self._close_listeners()
+
+    def _close_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.warning("cannot accept a work socket: %s", error.strerror)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            protocol = self._make()
+            handshake = self._tasks.start(self._shake_hands(protocol, connection))
+            protocol.closed.add_done_callback(partial(_end, handshake))
+
+    async def _shake_hands(self, protocol: WorkSocket, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            # Failed handshakes are routine: a port scan, or a certificate that has expired.
+            with suppress(OSError):
+                await loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connection,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._handshake_timeout_s,
+                )
+                return
+            protocol.close()
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+
+def _end(handshake: asyncio.Task[None], _closed: asyncio.Future[None]) -> None:
+    handshake.cancel()

@@ -32,11 +32,7 @@ class Enumeration:
     legs: int | None = None
 
     def search(self, problem: RouteProblem) -> Search:
-        """Return the fastest of all routes.
-
-        Raises:
-            InvalidInput: there are more than `MAX_ROUTES`.
-        """
+        """Return the fastest of all routes."""
 
         def seconds(route: Route) -> float:
             return problem.times(route).seconds(problem.queries)

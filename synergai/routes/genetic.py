@@ -64,7 +64,7 @@ class _Cut(NamedTuple):
     Attributes:
         seconds: time of the best route by order; infinite if there is none.
         legs: number of its legs.
-        begins: where the leg begins that ends at a place, by leg, order and place.
+        begins: where the leg begins that ends at a position, by leg, order and position.
     """
 
     seconds: NDArray[np.float64]
@@ -89,16 +89,16 @@ def _cut(tables: Tables, orders: NDArray[np.int64], queries: int) -> _Cut:
     A leg continues the part of a route whose queries would end first. For ranges, another part may
     be better in the end.
     """
-    following, places = queries - 1, len(tables.stages)
-    # By group, or by receiver and sender, and then by place.
+    following, positions = queries - 1, len(tables.stages)
+    # By group, or by receiver and sender, and then by position.
     stages, hops, hop_intervals = tables.stages.T, tables.hops.T, tables.intervals.T
     rest = np.where(stages < np.inf, stages, 0.0)
-    latencies = np.full((len(orders), places), np.inf)
+    latencies = np.full((len(orders), positions), np.inf)
     latencies[:, 0] = 0.0
     intervals = np.zeros_like(latencies)
     sender = np.full(len(orders), len(tables.groups))
     totals, begins = [], []
-    for receiver in orders.T[: places - 1]:
+    for receiver in orders.T[: positions - 1]:
         latencies = latencies + hops[receiver, sender]
         intervals = np.maximum(intervals, hop_intervals[receiver, sender])
         to_end = latencies[..., np.newaxis] + stages[receiver]

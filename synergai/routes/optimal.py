@@ -43,11 +43,7 @@ class _Gap(NamedTuple):
 
 
 def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | None:
-    """Return the fastest route; None if none is possible.
-
-    Args:
-        legs: the number of legs that it must have.
-    """
+    """Return the fastest route; None if none is possible."""
     if not problem.workers:
         return None
     tables = Tables(problem)

@@ -7,8 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
 from synergai.routes.optimal import optimal_route
-from synergai.routes.partition import partition
-from synergai.routes.plan import Plan, Share, pour
+from synergai.routes.plan import Plan, Share, partition, pour
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.routes.problem import Leg, Route
 
@@ -70,22 +69,22 @@ def staged_options(problem: RouteProblem, planner: str) -> list[Option]:
 
 
 def split_options(problem: RouteProblem) -> Iterator[tuple[int, Option]]:
-    """Yield each place that can be cut, with the best two workers for its sides."""
+    """Yield each position that can be cut, with the best two workers for its sides."""
     end = problem.chain.end
-    for place in range(1, end):
+    for position in range(1, end):
         options = [
             _of_route(
                 problem,
                 f"{ahead.name}, {behind.name}",
-                Route((Leg(ahead.name, 0, place), Leg(behind.name, place, end))),
+                Route((Leg(ahead.name, 0, position), Leg(behind.name, position, end))),
             )
             for ahead, behind in permutations(problem.workers, 2)
-            if problem.fits(ahead, 0, place)
-            and problem.fits(behind, place, end)
-            and ahead.seconds[0][place] + behind.seconds[place][end] < math.inf
+            if problem.fits(ahead, 0, position)
+            and problem.fits(behind, position, end)
+            and ahead.seconds[0][position] + behind.seconds[position][end] < math.inf
         ]
         if options:
-            yield place, min(options, key=lambda option: option.seconds)
+            yield position, min(options, key=lambda option: option.seconds)
 
 
 def _of_route(problem: RouteProblem, name: str, route: Route) -> Option:

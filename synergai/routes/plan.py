@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
+
+from synergai.routes.optimal import optimal_route
+from synergai.routes.solution import Solution
+from synergai.routes.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.routes.problem import Route, RouteProblem, RouteTimes
+    from numpy.typing import NDArray
+
+    from synergai.routes.problem import Route, RouteProblem, RouteTimes, RouteWorker
 
 
 class Share(NamedTuple):
@@ -80,3 +88,108 @@ def _counts(times: Sequence[RouteTimes], queries: int) -> list[int]:
         first = min(range(len(times)), key=lambda i: times[i].seconds(shares[i] + 1))
         shares[first] += 1
     return shares
+
+
+_ROUNDS: Final = 3
+
+
+def partition(problem: RouteProblem) -> Plan | None:
+    """Return a plan for a range of queries; None if none is possible.
+
+    Neither replicas nor a single route end earlier. Of plans that end at the same time, replicas
+    come first, then a single route.
+    """
+    if optimal_route(problem) is None:
+        return None
+    divisions = ([[each] for each in problem.workers], [problem.workers], _divided(problem))
+    plans = [plan for sets in divisions if (plan := _plan(problem, sets)) is not None]
+    return min(plans, key=lambda plan: plan.seconds, default=None)
+
+
+def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
+    """Return sets of workers over which routes end early together."""
+    workers = {worker.name: worker for worker in problem.workers}
+    tables = Tables(problem)
+    groups = [list(group) for group in tables.groups]
+    sets = [
+        [
+            workers.pop(group.pop())
+            for group, count in zip(groups, counts, strict=True)
+            for _ in range(count)
+        ]
+        for counts in Division(tables).best(problem.queries)
+    ]
+    return [*sets, *([worker] for worker in workers.values())]
+
+
+def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> Plan | None:
+    """Return the plan of the best routes over some sets of workers; None if none has a route."""
+    best = None
+    counts = [math.ceil(problem.queries / len(sets))] * len(sets)
+    for _ in range(_ROUNDS):
+        # The best route over a set depends on its queries, and these depend on the routes.
+        routes = [
+            optimal_route(replace(problem, workers=tuple(workers), queries=count))
+            for workers, count in zip(sets, counts, strict=True)
+        ]
+        possible = [route for route in routes if route is not None]
+        if not possible:
+            return None
+        plan = Plan(shares=pour(problem, possible))
+        best = plan if best is None or plan.seconds < best.seconds else best
+        served: dict[Route | None, int] = {share.route: share.queries for share in plan.shares}
+        before, counts = counts, [served.get(route, 1) for route in routes]
+        if counts == before:
+            break
+    return best
+
+
+_BOUNDS: Final = 16
+_HALVINGS: Final = 30
+
+
+class Division:
+    """Divides workers for the earliest end. At least one route must be possible."""
+
+    def __init__(self, tables: Tables) -> None:
+        free = Solution.of_latency(tables).least
+        least_s = Solution.of_interval(tables).least.min()
+        bounds = np.geomspace(least_s, free[free < np.inf].max(), _BOUNDS)
+        bounds *= 1 + 1e-9  # intervals are below them
+        bounds = np.array([np.inf, *bounds])
+        self._latencies = Solution.of_latency(tables, bounds.tolist()).least.min(axis=1)
+        # No interval is above the latency.
+        limits = bounds[:, np.newaxis]
+        possible = self._latencies < np.inf
+        self._intervals = np.where(possible, np.minimum(self._latencies, limits), 1.0)
+        self._counts = tables.counts
+        self._parts = [
+            np.flatnonzero((self._counts <= of_set).all(axis=1))[1:] for of_set in self._counts
+        ]
+
+    def best(self, queries: int) -> list[NDArray[np.int64]]:
+        """Return the members of each group in each set that gets a part of the queries."""
+        low_s, high_s = 0.0, queries * float(self._latencies.min())
+        for _ in range(_HALVINGS):
+            middle_s = (low_s + high_s) / 2
+            if self._divided(middle_s)[0][-1] < queries:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        _, parts = self._divided(high_s)
+        sets, rest = [], len(self._counts) - 1
+        while rest:
+            sets.append(self._counts[parts[rest]])
+            rest -= parts[rest]
+        return sets
+
+    def _divided(self, end_s: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the most queries until a time, and the first part, by set of workers."""
+        alone = np.maximum(np.floor((end_s - self._latencies) / self._intervals) + 1, 0).max(axis=0)
+        divided, first = np.zeros(len(alone)), np.zeros(len(alone), dtype=int)
+        for number in range(1, len(alone)):
+            parts = self._parts[number]
+            queries = alone[parts] + divided[number - parts]
+            first[number] = parts[queries.argmax()]
+            divided[number] = queries.max()
+        return divided, first

@@ -31,13 +31,13 @@ ROUTE_PLANNERS: Final = Registry[RoutePlanner](
     {
         "exhaustive": "synergai.routes.enumeration:exhaustive",
         "genetic": "synergai.routes.genetic:Genetic",
-        "lls": "synergai.routes.odin:LeastLoaded",
+        "lls": "synergai.routes.tuning:LeastLoaded",
         "local": "synergai.routes.enumeration:local",
         "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
-        "odin": "synergai.routes.odin:Odin",
+        "odin": "synergai.routes.tuning:Odin",
         "optimal": "synergai.routes.optimal:Optimal",
         "pipe_search": "synergai.routes.pipe_search:PipeSearch",
-        "shisha": "synergai.routes.shisha:Shisha",
+        "shisha": "synergai.routes.tuning:Shisha",
     },
 )
 

@@ -12,8 +12,44 @@ from synergai.errors import InvalidInput
 from synergai.routes.links import GATEWAY
 
 if TYPE_CHECKING:
-    from synergai.routes.chain import Chain
+    from synergai.domain import EngineName
     from synergai.routes.links import Hop, Links
+
+
+class Chain(Struct, frozen=True, kw_only=True):
+    """An engine and its cuts.
+
+    The positions of a chain are its inputs, its cuts in the order of the data flow, and its
+    outputs, numbered from 0. A stage is the part between two positions.
+
+    Attributes:
+        sizes: bytes of the tensors of one query, by position.
+        weights_before: bytes of the weights that the part before each position needs.
+        weights_after: bytes of the weights that the part behind it needs.
+
+    Raises:
+        InvalidInput: the rows differ in length, or have fewer than two positions.
+    """
+
+    engine: EngineName
+    sizes: tuple[int, ...]
+    weights_before: tuple[int, ...]
+    weights_after: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.sizes) == len(self.weights_before) == len(self.weights_after):
+            raise InvalidInput(f"the chain of {self.engine} is not one row of positions")
+
+    @property
+    def end(self) -> int:
+        """Number of the last position, the outputs."""
+        return len(self.sizes) - 1
+
+    def weights(self, first: int, last: int) -> int:
+        """Return the bytes of the weights of the stage between two positions."""
+        # What is needed both before its end and behind its begin.
+        return self.weights_before[last] + self.weights_after[first] - self.weights_before[-1]
+
 
 SESSION_PER_WEIGHT: Final = 2.6
 """Memory of a session per byte of its weights, measured with ONNX Runtime."""
@@ -22,7 +58,7 @@ HOST_BYTES: Final = 58_000_000
 
 
 class Leg(NamedTuple):
-    """A stage on a worker: the part of a chain from one place to another."""
+    """A stage on a worker: the part of a chain from one position to another."""
 
     worker: str
     first: int
@@ -68,7 +104,7 @@ class RouteWorker(Struct, frozen=True):
     """A worker in the configuration that it would run stages in.
 
     Attributes:
-        seconds: time of one query in the stage between two places, as ``seconds[first][last]``.
+        seconds: time of one query in the stage between two positions, as ``seconds[first][last]``.
         budget_bytes: memory that its leg may take.
     """
 
@@ -112,11 +148,7 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
         return HOST_BYTES + SESSION_PER_WEIGHT * self.chain.weights(first, last)
 
     def times(self, route: Route) -> RouteTimes:
-        """Return what a route takes by the times of its stages and its links.
-
-        Raises:
-            InvalidInput: the legs are not one row of stages on different workers that they fit.
-        """
+        """Return what a route takes by the times of its stages and its links."""
         workers = {worker.name: worker for worker in self.workers}
         legs, chain = route.legs, self.chain
         joined = all(before.last == behind.first for before, behind in pairwise(legs))
@@ -130,11 +162,11 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
             if not (first < last and self.fits(workers[worker], first, last)):
                 raise InvalidInput(f"stage {first}-{last} does not fit on {worker}")
         hosts = [self.source, *(leg.worker for leg in legs), self.source]
-        places = [0, *(leg.last for leg in legs)]
+        positions = [0, *(leg.last for leg in legs)]
         return RouteTimes(
             tuple(workers[name].seconds[first][last] for name, first, last in legs),
             tuple(
-                self.links.hop(source, target, chain.sizes[place])
-                for (source, target), place in zip(pairwise(hosts), places, strict=True)
+                self.links.hop(source, target, chain.sizes[position])
+                for (source, target), position in zip(pairwise(hosts), positions, strict=True)
             ),
         )

@@ -19,7 +19,7 @@ class ClassTimes(NamedTuple):
     """Times of an engine and its stages on a worker class.
 
     Attributes:
-        seconds: time of one query in the stage between two places, as ``seconds[first][last]``;
+        seconds: time of one query in the stage between two positions, as ``seconds[first][last]``;
             infinite where it is not known.
         whole: the fastest configuration of the whole engine.
         staged: the fastest one in which stages were measured; None if there is none.
@@ -41,10 +41,7 @@ def class_times(
 
     Args:
         works: estimated share of the engine's work before each of its cuts, 0 to 1.
-        positions: numbers of the cuts that are places of the chain, from 1.
-
-    Raises:
-        NotFound: the dictionary has no entry of the engine on this class.
+        positions: numbers of the cuts of the chain, from 1.
     """
     entries = dictionary.row(engine, worker_class)
     if not entries:
@@ -52,12 +49,12 @@ def class_times(
             f"the dictionary has no entry of {engine!r} on {worker_class}; measure it there with "
             f"'synergai profile --engines {engine}'"
         )
-    places = (0, *positions, len(works) + 1)
-    seconds = [[math.inf] * len(places) for _ in places]
+    edges = (0, *positions, len(works) + 1)
+    seconds = [[math.inf] * len(edges) for _ in edges]
     staged = stage_times(dictionary, engine, worker_class, works)
     if staged is not None:
-        for first, begin in enumerate(places):
-            for last, end in enumerate(places[first + 1 :], first + 1):
+        for first, begin in enumerate(edges):
+            for last, end in enumerate(edges[first + 1 :], first + 1):
                 seconds[first][last] = staged.of(begin, end).seconds
     fastest = max(entries.values(), key=lambda entry: entry.planned_qps)
     seconds[0][-1] = 1 / fastest.planned_qps

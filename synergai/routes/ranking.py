@@ -37,7 +37,7 @@ class RankedChain(Struct, frozen=True, kw_only=True):
     """Stages from the inputs of an engine to its outputs, and the time that they take.
 
     Attributes:
-        stages: first and last place of each stage.
+        stages: first and last position of each stage.
         route: the fastest way of one query, which may use a worker more than once.
         latency_s: time of one query alone on that route.
         interval_s: time between two queries of a long range, over all routes.
@@ -69,12 +69,9 @@ def rank_chains(
 
     Args:
         paces: seconds of one query by leg: a stage on a worker that has it.
-        sizes: bytes of the tensors of one query by place, from 0, the inputs, to the outputs.
+        sizes: bytes of the tensors of one query by position, from 0, the inputs, to the outputs.
         source: host at which queries arise and to which results return.
         queries: number of queries to run.
-
-    Raises:
-        InvalidInput: a pace is not above 0, or the size of a place is missing.
     """
     legs: dict[tuple[int, int], list[Leg]] = defaultdict(list)
     for leg in sorted(paces, key=paces.__getitem__):
@@ -83,9 +80,9 @@ def rank_chains(
         legs[leg.first, leg.last].append(leg)
 
     @cache
-    def hop(sender: str, receiver: str, place: int) -> tuple[float, Mapping[object, float]]:
+    def hop(sender: str, receiver: str, position: int) -> tuple[float, Mapping[object, float]]:
         """Return the time of a tensor on its way, and what it takes of each link."""
-        way, size = links.way(sender, receiver), sizes[place]
+        way, size = links.way(sender, receiver), sizes[position]
         seconds = links.hop(sender, receiver, size).seconds
         return seconds, {pair: link.hop(size).interval_s for pair, link in way.items()}
 
@@ -97,9 +94,9 @@ def rank_chains(
             used[leg.worker] += paces[leg]
             latency_s += paces[leg]
         hosts = [source, *(leg.worker for leg in route), source]
-        places = [0, *(leg.last for leg in route)]
-        for (sender, receiver), place in zip(pairwise(hosts), places, strict=True):
-            seconds, interval_s = hop(sender, receiver, place)
+        positions = [0, *(leg.last for leg in route)]
+        for (sender, receiver), position in zip(pairwise(hosts), positions, strict=True):
+            seconds, interval_s = hop(sender, receiver, position)
             latency_s += seconds
             for pair in interval_s:
                 used[pair] += interval_s[pair]
@@ -128,26 +125,26 @@ def rank_chains(
 
 
 def fewest_stages(stages: Iterable[tuple[int, int]], end: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return chains of stages from place 0 to the end: `MAX_CHAINS` of those with the fewest.
+    """Return chains of stages from position 0 to the end: `MAX_CHAINS` of those with the fewest.
 
     Args:
-        stages: first and last place of each stage.
+        stages: first and last position of each stage.
     """
-    from_place: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    # Stages that each place is away from the end.
+    from_position: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # Stages that each position is away from the end.
     away: dict[int, float] = {end: 0}
     for first, last in sorted(stages, reverse=True):
         if last in away:
-            from_place[first].append((first, last))
+            from_position[first].append((first, last))
             away[first] = min(away.get(first, math.inf), away[last] + 1)
     found: list[tuple[tuple[int, int], ...]] = []
     waiting: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(away.get(0, 0), 0, ())]
     while waiting and len(found) < MAX_CHAINS:
         _, _, chain = heappop(waiting)
-        place = chain[-1][1] if chain else 0
-        if place == end:
+        position = chain[-1][1] if chain else 0
+        if position == end:
             found.append(chain)
-        for stage in from_place[place]:
+        for stage in from_position[position]:
             length = len(chain) + 1
             heappush(waiting, (length + away[stage[1]], -length, (*chain, stage)))
     return found

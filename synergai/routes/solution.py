@@ -1,8 +1,9 @@
 """The best routes over all sets of workers: an exact dynamic programme.
 
-A partial route ends at a place, has used a set of workers, and its last leg is on one of them. Of
-those that agree in all three, only the best one can be a part of the best route. Places are visited
-in the order of the data flow; at each one, all sets, last workers and bounds are computed at once.
+A partial route ends at a position, has used a set of workers, and its last leg is on one of them.
+Of those that agree in all three, only the best one can be a part of the best route. Positions are
+visited in the order of the data flow; at each one, all sets, last workers and bounds are computed
+at once.
 """
 
 from __future__ import annotations
@@ -36,28 +37,30 @@ class Solution:
         stages: NDArray[np.float64],
         hops: NDArray[np.float64],
     ) -> None:
-        # By place, and then by bound.
-        places, _, bounds, groups = stages.shape
+        # By position, and then by bound.
+        positions, _, bounds, groups = stages.shape
         self._tables, self._join = tables, join
         self._stages = stages[..., np.newaxis]
         self._hops = hops[..., :-1, np.newaxis]
-        # Of routes that end at a place: by place, bound, and position in the tables. The last two
-        # positions stand for no leg and for the source of the queries.
-        self._ended = np.full((places, bounds, tables.joined.size + 2), np.inf)
+        # Of routes that end at a position: by position, bound, and slot of the tables. The last two
+        # slots stand for no leg and for the source of the queries.
+        self._ended = np.full((positions, bounds, tables.joined.size + 2), np.inf)
         self._ended[0, :, -1] = 0.0
-        # Of those whose tensor has arrived: by place, bound, next group, and set with it.
-        self._arrived = np.empty((places, bounds, *tables.joined.shape))
+        # Of those whose tensor has arrived: by position, bound, next group, and set with it.
+        self._arrived = np.empty((positions, bounds, *tables.joined.shape))
         joined = np.empty_like(self._arrived)
         by_group = self._ended[..., :-2].reshape(self._arrived.shape)
         begins = (stages < np.inf).any(axis=(2, 3)).argmax(axis=1).tolist()
-        for place, begin in enumerate(begins):
-            if place:
-                ways = joined[begin:place]
-                join(self._arrived[begin:place], self._stages[place, begin:place], out=ways)
-                np.minimum.reduce(ways, out=by_group[place])
-            arriving = self._ended[place].take(tables.senders, axis=1)
-            join(arriving, self._hops[place], out=arriving)
-            np.minimum.reduce(arriving, axis=1, out=self._arrived[place])
+        for position, begin in enumerate(begins):
+            if position:
+                ways = joined[begin:position]
+                join(
+                    self._arrived[begin:position], self._stages[position, begin:position], out=ways
+                )
+                np.minimum.reduce(ways, out=by_group[position])
+            arriving = self._ended[position].take(tables.senders, axis=1)
+            join(arriving, self._hops[position], out=arriving)
+            np.minimum.reduce(arriving, axis=1, out=self._arrived[position])
         least = np.full((bounds, groups, len(tables.counts) + 1), np.inf)
         group = np.arange(groups)[:, np.newaxis]
         least[:, group, tables.joined] = join(by_group[-1], hops[-1, :, :-1, -1:])
@@ -103,18 +106,20 @@ class Solution:
     def _route(self, bound: int, chosen: int) -> Route:
         """Return the best route over a set of workers that has one."""
         tables = self._tables
-        group, place = int(self.least[bound, :, chosen].argmin()), len(self._ended) - 1
+        group, position = int(self.least[bound, :, chosen].argmin()), len(self._ended) - 1
         column = int((tables.joined[group] == chosen).argmax())
         backwards = []
-        while place:
-            arrived = self._arrived[:place, bound, group, column]
-            first = int(self._join(arrived, self._stages[place, :place, bound, group, 0]).argmin())
-            backwards.append((group, first, place))
+        while position:
+            arrived = self._arrived[:position, bound, group, column]
+            first = int(
+                self._join(arrived, self._stages[position, :position, bound, group, 0]).argmin()
+            )
+            backwards.append((group, first, position))
             senders = tables.senders[:, group, column]
             ended = self._ended[first, bound, senders]
             sender = self._join(ended, self._hops[first, bound, :, group, 0]).argmin()
             group, column = divmod(int(senders[sender]), tables.joined.shape[1])
-            place = first
+            position = first
         members = [iter(workers) for workers in tables.groups]
         return Route(
             tuple(Leg(next(members[group]), first, last) for group, first, last in backwards[::-1])

@@ -29,18 +29,18 @@ class Tables:
 
     Attributes:
         groups: names of workers that are alike.
-        stages: seconds by the places at which a stage ends and begins, and group; infinite if it
+        stages: seconds by the positions at which a stage ends and begins, and group; infinite if it
             is none or does not fit.
-        hops: seconds by place, sending group and receiving group. The last group is the source of
-            the queries.
+        hops: seconds by position, sending group and receiving group. The last group is the source
+            of the queries.
         intervals: seconds until the next tensor can follow, by the same.
         units: what a member of each group adds to the number of a set of workers.
         counts: members by set of workers and group.
         members: all of them by set.
         joined: numbers of the sets that have a member of a group, by group; rows are filled up with
-            the number of sets. A leg of a group that completes a set has a position in it.
-        senders: positions of the legs before those in `joined`, by the group of such a leg. Two
-            positions are behind the others: that of no leg, and that of the source.
+            the number of sets. A leg of a group that completes a set has a slot in it.
+        senders: slots of the legs before those in `joined`, by the group of such a leg. Two
+            slots are behind the others: that of no leg, and that of the source.
     """
 
     def __init__(self, problem: RouteProblem) -> None:
@@ -53,7 +53,7 @@ class Tables:
         self.units = np.cumprod(bases) // bases
         self.counts = np.arange(bases.prod())[:, np.newaxis] // self.units % bases
         self.members = self.counts.sum(axis=1)
-        self.joined, self.senders = _positions(self.counts, self.units)
+        self.joined, self.senders = _slots(self.counts, self.units)
         self.stages = _stages(problem, [workers[group[0]] for group in members])
         ends = [*(group[0] for group in members), len(workers)]
         between = ways[np.ix_(ends, ends)]
@@ -121,23 +121,21 @@ def _kept(groups: Sequence[list[int]]) -> list[list[int]]:
     return kept
 
 
-def _positions(
+def _slots(
     counts: NDArray[np.int64], units: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sets that members of each group complete, and positions of the legs before."""
+    """Return the sets that members of each group complete, and slots of the legs before."""
     none, groups = counts.shape
     sets = [np.flatnonzero(of_group) for of_group in counts.T]
     joined = np.full((groups, max(map(len, sets))), none)
     for group, of_group in enumerate(sets):
         joined[group, : len(of_group)] = of_group
-    positions = np.full((groups + 1, none + 1), joined.size)
-    positions[np.arange(groups)[:, np.newaxis], joined] = np.arange(joined.size).reshape(
-        joined.shape
-    )
-    positions[:, none] = joined.size
-    positions[groups, 0] = joined.size + 1
+    slots = np.full((groups + 1, none + 1), joined.size)
+    slots[np.arange(groups)[:, np.newaxis], joined] = np.arange(joined.size).reshape(joined.shape)
+    slots[:, none] = joined.size
+    slots[groups, 0] = joined.size + 1
     before = np.where(joined < none, joined - units[:, np.newaxis], none)
-    return joined, positions[:, before]
+    return joined, slots[:, before]
 
 
 def _stages(problem: RouteProblem, workers: Sequence[RouteWorker]) -> NDArray[np.float64]:

@@ -74,11 +74,7 @@ def find_damage(connection: apsw.Connection, *, thorough: bool = False) -> str:
 
 
 def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[str]:
-    """Read all pages and check them; return what is wrong, for people.
-
-    Args:
-        thorough: whether to compare indexes with their tables as well, which takes longer.
-    """
+    """Read all pages and check them; return what is wrong, for people."""
     try:
         check = "integrity_check" if thorough else "quick_check"
         found = [row[0] for row in connection.execute(f"PRAGMA {check}({_MAX_FAULTS})")]

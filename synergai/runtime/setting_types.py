@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from synergai.errors import InvalidInput
-from synergai.names import validate_name
+from synergai.names import is_number, validate_name
 from synergai.runtime.addresses import refuse_url
 from synergai.runtime.durations import parse_duration
 
@@ -53,9 +54,7 @@ def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
         host_is_valid = ":" in host and not set(host[1:-1]) - set("0123456789abcdefABCDEF:.%")
     else:
         host_is_valid = bool(host) and not set(host) & set(":/[]@ \t\n")
-    # str.isdecimal and int() both accept digits of other scripts.
-    port_is_valid = port.isascii() and port.isdecimal() and int(port) <= 65535
-    if not (separator and host_is_valid and port_is_valid):
+    if not (separator and host_is_valid and is_number(port, 65535)):
         raise InvalidInput(
             f"{text!r} is not an address: write HOST:PORT or [IPV6]:PORT, such as {example}"
         )
@@ -69,7 +68,7 @@ def parse_cores(parts: object) -> tuple[int, ...]:
     for part in parts if isinstance(parts, list | tuple) else (parts,):
         first, dash, last = str(part).partition("-")
         numbers = (first, last) if dash else (first,)
-        if not all(number.isascii() and number.isdecimal() for number in numbers):
+        if not all(is_number(number, sys.maxsize) for number in numbers):
             raise InvalidInput(f"{part!r} is not a core: write numbers and ranges, such as 0,2-3")
         start, stop = int(first), int(last or first)
         if not start <= stop:

@@ -114,11 +114,7 @@ class CapacityPlanner:
         return self._known[key]
 
     def least(self, shape: Fleet) -> FleetOption | None:
-        """Return the least multiple of a fleet that suffices; None if none can.
-
-        Args:
-            shape: workers by class; the classes stay in proportion.
-        """
+        """Return the least multiple of a fleet that suffices; None if none can."""
         largest = self.max_workers // max(shape.values())
 
         def times(factor: int) -> dict[WorkerClass, int]:

@@ -37,11 +37,7 @@ class JobOutcome:
 def job_outcomes(
     jobs: Iterable[Job], spans: Iterable[BusySpan], finished: Mapping[JobId, float]
 ) -> tuple[JobOutcome, ...]:
-    """Return the outcomes of jobs.
-
-    Args:
-        finished: completion times; jobs that did not finish are missing.
-    """
+    """Return the outcomes of jobs."""
     started: dict[JobId, float] = {}
     for span in spans:
         started[span.job_id] = min(span.started, started.get(span.job_id, span.started))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from synergai.errors import InvalidInput
+from synergai.names import is_number
 from synergai.runtime.setting_types import Checked, OptionName
 from synergai.runtime.settings import Settings
 from synergai.scheduling.registry import POLICIES
@@ -27,6 +28,7 @@ DEFAULT_POLICIES: Final = (
 )
 RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
 MAX_SEEDS: Final = 10_000
+_MAX_SEED: Final = 2**63 - 1
 LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
@@ -40,7 +42,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < 2**63):
+        if not (is_number(last, _MAX_SEED) and is_number(first, int(last))):
             raise InvalidInput(f"{part.strip()!r} is not a seed or a range of seeds, such as 0-29")
         if len(seeds) + int(last) - int(first) >= MAX_SEEDS:
             raise InvalidInput(f"{text!r} has more than {MAX_SEEDS:,} seeds")
@@ -49,11 +51,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def one_of(name: str, names: list[str], kind: str) -> str:
-    """Return `name` if it is one of `names`.
-
-    Args:
-        kind: what they are names of, for the error message.
-    """
+    """Return `name` if it is one of `names`."""
     if name not in names:
         raise InvalidInput(f"there is no {kind} {name!r}; there are: {', '.join(names)}")
     return name

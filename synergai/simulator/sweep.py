@@ -70,11 +70,7 @@ def arrivals_of(
     default: int,
     serves: Callable[[str], bool] = lambda _engine: True,
 ) -> tuple[tuple[Arrival, ...], int]:
-    """Return the arrivals in a file, none without one, and the number of jobs to simulate.
-
-    Args:
-        serves: whether the jobs of an engine are simulated; they have to be some.
-    """
+    """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
     read = () if path is None else read_arrivals(path)
     given = tuple(job for job in read if job.engine is None or serves(job.engine))
     if read and not given:

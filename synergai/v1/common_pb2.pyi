@@ -260,7 +260,7 @@ class Engine(_message.Message):
     stage_of: _builtins.str
     """of a stage: sha256 of the whole model, hexadecimal"""
     stage_end: _builtins.int
-    """of a stage: number of the last place of the whole model"""
+    """of a stage: number of the last position in the whole model"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property

@@ -70,11 +70,7 @@ def make_variants(
     *,
     again: bool = False,
 ) -> EngineDefinition:
-    """Add an 8-bit variant of each model of an engine; return the engine.
-
-    Args:
-        name: the engine, or a version of it.
-    """
+    """Add an 8-bit variant of each model of an engine; return the engine."""
     definition, folder = _find(models, name)
     try:
         with staging_folder(models, split_version(name)[0]) as staging:
@@ -175,9 +171,9 @@ class _Workshop:
         self._say(f"checking {name}")
         checked = self._check(self._staging, self._name, name)
         if checked.labelled:
-            place = self._place(name)
-            self._variants[place] = replace(
-                self._variants[place],
+            position = self._position(name)
+            self._variants[position] = replace(
+                self._variants[position],
                 accuracy=round(checked.correct / checked.labelled, 6),
                 origin=Origin.MEASURED,
             )
@@ -214,7 +210,7 @@ class _Workshop:
         file.replace(target)
         keys = VariantKeys(name=name, file=f"{FOLDER}/{target.name}", sha256=found)
         if self._has(name):
-            self._variants[self._place(name)] = keys
+            self._variants[self._position(name)] = keys
         elif len(self._variants) < MAX_VARIANTS:
             self._variants.append(keys)
         else:
@@ -224,7 +220,7 @@ class _Workshop:
     def _has(self, name: str) -> bool:
         return any(each.name == name for each in self._variants)
 
-    def _place(self, name: str) -> int:
+    def _position(self, name: str) -> int:
         return [each.name for each in self._variants].index(name)
 
     def _write(self) -> None:

@@ -24,8 +24,7 @@ from unittest import mock
 import apsw
 
 from gateway.journal.errors import JournalBroken
-from gateway.journal.executions import RecordedExecution
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import JobRecord, RecordedExecution
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore
 from synergai.domain import (

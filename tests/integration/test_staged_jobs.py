@@ -20,7 +20,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.routes.fleet import read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
-from synergai.versions import is_stage, stage_places
+from synergai.versions import is_stage, stage_positions
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 
@@ -120,7 +120,7 @@ def test_outputs_are_those_of_the_last_stage(client: synergai.SyncClient) -> Non
 def test_cancelled_job_ends_before_its_next_queries(client: synergai.SyncClient) -> None:
     job = client.submit(ENGINE, queries=1_000_000)
     wait_until(lambda: job.status().queries_done > 0)
-    assert [stage_places(each)[0] for each in job.status().stages] == [0, 3, 6]
+    assert [stage_positions(each)[0] for each in job.status().stages] == [0, 3, 6]
     status = job.cancel()
     assert not status.stages
     assert status.state is JobState.CANCELLED

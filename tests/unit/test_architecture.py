@@ -111,7 +111,6 @@ ORDER = {
         "profiler_settings",
         "single_stream",
         "messages",
-        "loadgen_log",
         "sessions",
         "modes",
         "background",

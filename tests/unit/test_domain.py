@@ -36,7 +36,10 @@ def test_configuration_reads_what_it_writes(configuration: Configuration) -> Non
     assert Configuration.parse(str(configuration)) == configuration
 
 
-@pytest.mark.parametrize("text", ["", "threads", "threads=", "threads=x", "cores=2", "threads=-1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "threads", "threads=", "threads=x", "cores=2", "threads=-1", "threads=" + "1" * 5000],
+)
 def test_malformed_configuration_is_rejected_with_a_hint(text: str) -> None:
     with pytest.raises(errors.InvalidInput, match="threads"):
         Configuration.parse(text)

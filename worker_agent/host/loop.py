@@ -276,14 +276,14 @@ class HostLoop:
                 self._follow_orders()
                 size = min(run.batch, model.batch_limit.rows, run.count - tally.done)
                 first = run.first + tally.done
-                chosen = [place % len(samples) for place in range(first, first + size)]
+                chosen = [position % len(samples) for position in range(first, first + size)]
                 begin = time.perf_counter()
-                answers = _run_samples(model, [samples[place] for place in chosen])
+                answers = _run_samples(model, [samples[position] for position in chosen])
                 now = time.perf_counter()
                 labelled, correct = tally.labelled, tally.correct
                 if labels is not None:
                     predicted = map(model.processing.predicted_class, answers)
-                    right = [labels[place] for place in chosen]
+                    right = [labels[position] for position in chosen]
                     labelled += size
                     correct += int(sum(map(operator.eq, predicted, right)))
                 compute_s = tally.compute_s + now - begin

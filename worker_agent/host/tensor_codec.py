@@ -18,7 +18,6 @@ from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.protocol.arrays import DTYPES
 from synergai.protocol.request_codec import MAX_TEMPLATES, SMALL_MESSAGE_BYTES, raw_output_prefix
 from synergai.protocol.validation import TYPED_FIELDS
-from worker_agent.host.typed_contents import typed_response, wants_typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Buffer: TypeAlias = bytes | memoryview
+    from collections.abc import Iterable
+
+    Described: TypeAlias = Iterable[tuple[str, str, NDArray[Any]]]
 
 TIMINGS: Final = "synergai_timings"
 """Request parameter: if true, the response includes the durations of its phases."""
@@ -161,3 +163,34 @@ def _to_raw(array: Array) -> Buffer:
     if array.nbytes <= SMALL_MESSAGE_BYTES:
         return array.tobytes()
     return array.reshape(-1).data.cast("B")
+
+
+BINARY_PARAMETER: Final = "binary_data_output"
+"""Request parameter; false requests typed contents. The name is that of KServe and Triton."""
+
+
+def wants_typed(request: ModelInferRequest) -> bool:
+    """Return whether the request asks for typed contents."""
+    if BINARY_PARAMETER not in request.parameters:
+        return False
+    parameter = request.parameters[BINARY_PARAMETER]
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidInput(f"the parameter {BINARY_PARAMETER!r} must be true or false")
+    return not parameter.bool_param
+
+
+def typed_response(request: ModelInferRequest, version: str, outputs: Described) -> bytes:
+    """Return the serialised ``ModelInferResponse`` to `request`, with typed contents."""
+    response = ModelInferResponse(
+        model_name=request.model_name, model_version=version, id=request.id
+    )
+    for name, datatype, array in outputs:
+        field = TYPED_FIELDS.get(datatype)
+        if field is None:
+            raise InvalidInput(
+                f"output {name!r} is {datatype}, which has no typed contents; "
+                f"omit the parameter {BINARY_PARAMETER!r}"
+            )
+        tensor = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        getattr(tensor.contents, field).extend(array.reshape(-1).tolist())
+    return response.SerializeToString()

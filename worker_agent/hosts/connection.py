@@ -1,17 +1,128 @@
-"""Connection to an engine host: decodes its messages, and bundles those that are sent to it."""
+"""Connection to an engine host, and the runs in flight there: who waits, and for which memory."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from synergai.domain import Fault, Outcome
 from synergai.errors import InvalidInput
-from worker_agent.ipc.frames import Decoder, RunQuery
+from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.ipc.frames import ArenaRef, Decoder, RunEnded, RunQuery, RunSamples, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from worker_agent.ipc.frames import Message, Order, RunSamples, StopRun
+    from synergai.domain import BatchTimes
+    from synergai.protocol.request_codec import Buffer
+    from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc.frames import Message, Order, StopRun
+
+    OnEnded: TypeAlias = Callable[[RunEnded], None]
+    """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""
+    OnProgress: TypeAlias = Callable[[Tally], None]
+
+WINDOW: Final = 32
+"""Runs in flight in a host, so that it never waits for the agent; more for a batch ahead."""
+
+_ids: Final = count(1)
+
+
+class Run(Struct, frozen=True):
+    """A run in flight; its request is in a slot of the arena, or was sent through the socket."""
+
+    on_ended: OnEnded
+    on_progress: OnProgress | None = None
+    slot: int | None = None
+    variant: str = ""
+
+
+class Runs:
+    """The runs in flight."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self.by_id: dict[int, Run] = {}
+        self._largest_response = 0
+
+    def needs(self, variant: str) -> bool:
+        """Return whether a run of `variant` is in flight."""
+        return any(run.variant == variant for run in self.by_id.values())
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a query of `size` bytes can be added now."""
+        window = max(WINDOW, self._arena.slots)
+        return len(self.by_id) < window and (not self._is_large(size) or self._arena.has_room)
+
+    def new_id(self) -> int:
+        """Return the id of the next run, unique among all hosts."""
+        return next(_ids)
+
+    def add_query(
+        self,
+        request: Buffer,
+        on_ended: OnEnded,
+        batch_times: BatchTimes | None,
+        due: float,
+        variant: str,
+    ) -> RunQuery:
+        """Add a query, and return the message for the host; `has_room` must be true."""
+        run_id = self.new_id()
+        if self._is_large(len(request)):
+            ref = self._arena.put(request)
+            self.by_id[run_id] = Run(on_ended, None, ref.slot, variant)
+            return RunQuery(run_id, ref, batch_times, due, variant)
+        self.by_id[run_id] = Run(on_ended, None, None, variant)
+        return RunQuery(run_id, request, batch_times, due, variant)
+
+    def add_samples(
+        self,
+        first: int,
+        count: int,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
+        job: str,
+        batch: int,
+        variant: str,
+    ) -> RunSamples:
+        """Add a range of the sample set, and return the message for the host."""
+        run_id = self.new_id()
+        self.by_id[run_id] = Run(on_ended, on_progress, None, variant)
+        return RunSamples(run_id, first, count, job, batch, variant)
+
+    def settle(self, run: Run, ended: RunEnded) -> RunEnded:
+        """Free the memory of a run, and return its result with the response as bytes."""
+        if isinstance(ended.response, ArenaRef):
+            try:
+                ended = replace(ended, response=self._arena.read(ended.response))
+            except ValueError as error:
+                raise InvalidInput(str(error)) from error
+        if run.slot is not None:
+            self._arena.release(run.slot)
+        self._largest_response = max(self._largest_response, len(ended.response))
+        return ended
+
+    def end_all(self, reason: str, crashed: int | None) -> None:
+        """End all runs, because the host has exited; the run `crashed`, if any, has crashed it."""
+        runs = self.by_id.copy()
+        self.by_id.clear()
+        for run_id, run in runs.items():
+            fault = Fault.CRASHED if run_id == crashed else Fault.HOST_DIED
+            run.on_ended(host_died(run_id, reason, fault))
+
+    def _is_large(self, size: int) -> bool:
+        """Return whether the request, or judging by earlier ones its response, needs the arena."""
+        return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
+
+
+def host_died(run_id: int, reason: str, fault: Fault = Fault.HOST_DIED) -> RunEnded:
+    """Return the result of a run whose host has exited."""
+    return RunEnded(run_id, Outcome.FAILED, fault=fault, detail=reason)
+
 
 QUICK_S: Final = 0.0005
 """Below this compute time, waking the processes dominates the cost of a query."""

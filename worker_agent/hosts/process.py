@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.child import Child
-from worker_agent.hosts.connection import QUICK_S, Connection
+from worker_agent.hosts.connection import QUICK_S, Connection, Runs, host_died
 from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.loads import LoadCrashed, Loads
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.runs import Runs, host_died
 from worker_agent.ipc.arena import slots_for
 from worker_agent.ipc.frames import (
     INTERRUPT,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
-    from worker_agent.hosts.runs import OnEnded, OnProgress
+    from worker_agent.hosts.connection import OnEnded, OnProgress
     from worker_agent.ipc.arena import Arena
     from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice

@@ -28,11 +28,7 @@ class LatestLeader:
         self._file = StateFile(state / LEADER_FILE, _Leader, remedy)
 
     def follow(self, cluster: str, epoch: int) -> None:
-        """Remember the gateway as the leader.
-
-        Raises:
-            Unavailable: it was deposed, since a later leader is known.
-        """
+        """Remember the gateway as the leader."""
         with self._file.locked():
             latest = self._file.read()
             if latest is not None and latest.cluster == cluster:

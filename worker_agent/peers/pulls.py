@@ -47,11 +47,7 @@ class Pulls:
         self._relayed: dict[str, asyncio.Future[Sequence[Buffer]]] = {}
 
     async def pull(self, pull: Pull, request: Buffer) -> bytes:
-        """Return a serialised request with the tensors that belong to it.
-
-        Raises:
-            TensorsLost: no one has them any more, they do not arrive, or they are something else.
-        """
+        """Return a serialised request with the tensors that belong to it."""
         contents = self._held.get(pull.token) or await self._fetch(pull)
         if not contents:
             raise TensorsLost(f"worker {pull.worker_id!r} no longer has the tensors of a stage")

@@ -31,10 +31,6 @@ async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -
 
     Args:
         standing_by: what is done meanwhile; gets a function that returns the leader's address.
-
-    Raises:
-        Unavailable: the server cannot be reached.
-        InvalidInput: the server does not suffice, or belongs to another cluster.
     """
     # With one thread, closing waits for a step that was cancelled.
     with ThreadPoolExecutor(1, "leadership") as thread:

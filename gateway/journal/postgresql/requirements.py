@@ -15,11 +15,7 @@ _OLDEST: Final = 140_000
 
 
 def check_server(session: Session) -> None:
-    """Check the server and the way to it.
-
-    Raises:
-        InvalidInput: the journal cannot be kept there.
-    """
+    """Check the server and the way to it."""
     place = where(session.url)
     began, current = session.process_ids
     if began != current:
@@ -48,11 +44,7 @@ def check_server(session: Session) -> None:
 
 
 def check_encryption(session: Session) -> None:
-    """Check that what other machines could read is encrypted.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Check that what other machines could read is encrypted."""
     encrypted_or_local = session.value(
         "SELECT ssl OR client_addr IS NULL OR client_addr <<= '127.0.0.0/8' OR client_addr = '::1' "
         "FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE pid = pg_backend_pid()"

@@ -36,11 +36,7 @@ _QUESTIONS: Final = (
 
 
 def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
-    """Return the report on a fleet.
-
-    Args:
-        made: when and by what the report was made.
-    """
+    """Return the report on a fleet."""
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
     answers = (
         cards.workers_card(classes),

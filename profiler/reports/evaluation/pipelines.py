@@ -8,7 +8,7 @@ from profiler.reports.charts import Axis, Boxes, Dots, Series
 from profiler.reports.document import Figure, Section, Table
 from profiler.reports.statistics import Distribution, mean
 from synergai.simulator.pipelines import burst, comparison, interference
-from synergai.simulator.pipelines.comparison_table import FIGURES, schedulers_of
+from synergai.simulator.pipelines.comparison import FIGURES, schedulers_of
 from synergai.simulator.pipelines.pipeline_settings import (
     AccordionSettings,
     BurstSettings,

@@ -35,10 +35,6 @@ async def send_open_loop(
 
     Requests never wait for responses to earlier ones. A request that is sent late has less time
     left until its deadline, as if its user had waited.
-
-    Args:
-        arrivals: due times, ascending, in seconds from the start.
-        deadline_s: deadline in seconds from the due time.
     """
     log = RequestLog()
     # Not the loop's own clock, which is cached for each iteration.

@@ -40,11 +40,7 @@ class VariantFigures:
 def variant_figures(
     log: RequestLog, accuracies: Mapping[str, float], floor: float = 0.0
 ) -> VariantFigures | None:
-    """Return the figures of a run; None if its engine has no variants.
-
-    Args:
-        accuracies: accuracy by variant, as far as it is known.
-    """
+    """Return the figures of a run; None if its engine has no variants."""
     answers: Counter[str] = Counter()
     total, violations = 0.0, 0
     for version, outcome in zip(log.versions, log.outcomes, strict=True):

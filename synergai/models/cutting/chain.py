@@ -10,7 +10,7 @@ from synergai.models.cutting.process import ModelCuts, read_cuts
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import size_bytes
 from synergai.protocol.arrays import DTYPES
-from synergai.routes.chain import Chain
+from synergai.routes.problem import Chain
 from synergai.versions import is_stage
 
 if TYPE_CHECKING:

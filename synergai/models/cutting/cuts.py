@@ -43,13 +43,14 @@ class Cut(Struct, frozen=True, kw_only=True):
     exact: bool
 
 
-def select_cuts(cuts: Sequence[Cut], tensors: Sequence[str]) -> tuple[Cut, ...]:
+def select_cuts(engine: str, cuts: Sequence[Cut], tensors: Sequence[str]) -> tuple[Cut, ...]:
     """Return the cuts at the named tensors, which must be in the order of the data flow."""
     by_name = {cut.tensor: cut for cut in cuts}
     for tensor in tensors:
         if tensor not in by_name:
             raise NotFound(
-                f"the model has no cut at {tensor!r}; 'synergai engines cuts' lists its cuts"
+                f"engine {engine!r} has no cut at {tensor!r}; "
+                f"'synergai engines cuts {engine}' lists its cuts"
             )
     chosen = tuple(by_name[tensor] for tensor in tensors)
     for before, behind in pairwise(chosen):

@@ -74,7 +74,8 @@ def make_exits(
         check: as of `split_engine`, like `replace`.
     """
     definition = engine.definition
-    cuts, output = select_cuts(engine.cuts, tensors), _answer_of(engine)
+    cuts = select_cuts(engine.definition.name, engine.cuts, tensors)
+    output = _answer_of(engine)
     for cut in cuts:
         if cut.datatype != "FP32" or len(cut.shape) not in (2, 4):
             raise InvalidInput(

@@ -89,7 +89,7 @@ class Graph:
 
 
 class _Uses(NamedTuple):
-    """First and last place where a tensor is read."""
+    """First and last position where a tensor is read."""
 
     first: float
     last: float
@@ -117,14 +117,14 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
     for name, use in uses.items():
         if name not in graph.constant and 0 <= use.last < len(flow):
             ends[int(use.last)] += 1
-    before = _weights_by_place(graph, uses, len(flow))
-    work = _work_by_place(model, flow, types)
+    before = _weights_by_position(graph, uses, len(flow))
+    work = _work_by_position(model, flow, types)
     readers = _readers(model, graph, flow)
     cuts: list[Cut] = []
     unnamed = 0
-    for place, number in enumerate(flow):
-        made = [name for name in nodes[number].output if uses.get(name, _UNUSED).last > place]
-        pending += len(made) - ends[place]
+    for position, number in enumerate(flow):
+        made = [name for name in nodes[number].output if uses.get(name, _UNUSED).last > position]
+        pending += len(made) - ends[position]
         if pending != 1 or len(made) != 1 or made[0] in graph.outputs:
             continue
         tensor = made[0]
@@ -142,9 +142,9 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
                 datatype=datatype,
                 shape=shape,
                 size_bytes=size_bytes,
-                weights_before=before[place].head,
-                weights_after=before[place].tail,
-                work=round(work[place] / work[-1], 6),
+                weights_before=before[position].head,
+                weights_after=before[position].tail,
+                work=round(work[position] / work[-1], 6),
                 seam=seam,
                 exact=seam and len(kinds) == 1,
             )
@@ -200,7 +200,7 @@ def _needed(
 
 
 def _find_uses(graph: Graph, model: onnx.ModelProto, flow: list[int]) -> dict[str, _Uses]:
-    """Return the places at which tensors are read; those of a constant are its readers'."""
+    """Return the positions at which tensors are read; those of a constant are its readers'."""
     uses: dict[str, _Uses] = {}
 
     def add(name: str, use: _Uses) -> None:
@@ -208,9 +208,9 @@ def _find_uses(graph: Graph, model: onnx.ModelProto, flow: list[int]) -> dict[st
 
     for name in graph.outputs:
         add(name, _Uses(len(flow), len(flow)))
-    for place, number in enumerate(flow):
+    for position, number in enumerate(flow):
         for name in graph.reads[number]:
-            add(name, _Uses(place, place))
+            add(name, _Uses(position, position))
     for number in reversed(graph.nodes):
         for output in model.graph.node[number].output:
             if output in graph.constant:
@@ -220,14 +220,14 @@ def _find_uses(graph: Graph, model: onnx.ModelProto, flow: list[int]) -> dict[st
 
 
 class _Weights(NamedTuple):
-    """Bytes of weights on either side of a place."""
+    """Bytes of weights on either side of a position."""
 
     head: int
     tail: int
 
 
-def _weights_by_place(graph: Graph, uses: Mapping[str, _Uses], places: int) -> list[_Weights]:
-    begins, ends = [0] * (places + 1), [0] * (places + 1)
+def _weights_by_position(graph: Graph, uses: Mapping[str, _Uses], positions: int) -> list[_Weights]:
+    begins, ends = [0] * (positions + 1), [0] * (positions + 1)
     total = 0
     for name, size in graph.weights.items():
         use = uses.get(name, _UNUSED)
@@ -236,17 +236,17 @@ def _weights_by_place(graph: Graph, uses: Mapping[str, _Uses], places: int) -> l
             begins[int(use.first)] += size
             ends[int(use.last)] += size
     found, head, ended = [], 0, 0
-    for begun, end in zip(begins[:places], ends[:places], strict=True):
+    for begun, end in zip(begins[:positions], ends[:positions], strict=True):
         head += begun
         ended += end
         found.append(_Weights(head, total - ended))
     return found
 
 
-def _work_by_place(
+def _work_by_position(
     model: onnx.ModelProto, flow: list[int], types: Mapping[str, ValueInfoProto]
 ) -> list[float]:
-    """Return the estimated work up to each place, in products."""
+    """Return the estimated work up to each position, in products."""
     dims = {each.name: tuple(each.dims) for each in model.graph.initializer}
     done, found = 0.0, []
     for number in flow:

@@ -40,7 +40,7 @@ def measure_halving(
     """Compare an engine with itself with halved tensors at some cuts; None without samples."""
     if engine.definition.samples is None:
         return None
-    positions = [cut.position for cut in select_cuts(engine.cuts, tensors)]
+    positions = [cut.position for cut in select_cuts(engine.definition.name, engine.cuts, tensors)]
     whole, halved = (_run(engine, models, each, run_samples) for each in ((), positions))
     first = engine.outputs[0].name
     likeliest = [

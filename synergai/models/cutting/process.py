@@ -72,20 +72,12 @@ class ModelCuts(Struct, frozen=True):
 
 
 def read_cuts(model: Path) -> ModelCuts:
-    """Return the cuts, inputs and outputs of the ONNX model in a file, even if it has no cuts.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Return the cuts, inputs and outputs of the ONNX model in a file, even if it has no cuts."""
     return _run(model)
 
 
 def find_cuts(model: Path) -> ModelCuts:
-    """Return all cuts of the model in a file.
-
-    Raises:
-        InvalidInput: the model cannot be cut, and why.
-    """
+    """Return all cuts of the model in a file."""
     return _checked(model, read_cuts(model))
 
 

@@ -51,11 +51,7 @@ class CutEngine(NamedTuple):
 
 
 def cut_engine(models: Path, name: str) -> CutEngine:
-    """Return all cuts of an engine of a model directory; of its first variant, if it has any.
-
-    Args:
-        name: the engine, or a version of it.
-    """
+    """Return all cuts of an engine of a model directory; of its first variant, if it has any."""
     definition = ModelDirectory(models).get(name)
     if is_stage(definition.name):
         raise InvalidInput(f"{name!r} is a stage; cut the engine that it is a part of")
@@ -91,7 +87,7 @@ def split_engine(
     """
     if not tensors:
         raise InvalidInput("name at least one tensor to cut the engine at")
-    chosen = select_cuts(engine.cuts, tensors)
+    chosen = select_cuts(engine.definition.name, engine.cuts, tensors)
     end = len(engine.cuts) + 1
     places = [0, *(cut.position for cut in chosen), end]
     at_end = {cut.position: (heads or {}).get(cut.tensor) for cut in chosen}

@@ -63,11 +63,7 @@ def peer_address(context: Any) -> str:
 
 
 def peer_of(context: Any) -> Peer:
-    """Return the client of a call.
-
-    Raises:
-        Unavailable: its connection has closed, so its identity is unknown.
-    """
+    """Return the client of a call."""
     try:
         return _peers[_name_of(context)]
     except KeyError:
@@ -382,19 +378,11 @@ class Client(asyncio.Protocol):
         self._read_if_wanted()
 
     def _pass_on(self, data: bytes) -> None:
-        """Pass bytes of the client on to the server.
-
-        Raises:
-            InvalidInput: the client may not send them.
-        """
+        """Pass bytes of the client on to the server."""
         raise NotImplementedError
 
     def _close_server(self, *, at_once: bool = False) -> None:
-        """Close the connection to the server.
-
-        Args:
-            at_once: whether it does not get what was passed on last.
-        """
+        """Close the connection to the server."""
 
     def _retire_further(self) -> None:
         if not self._retiring or self._ended or not self._calls.between_frames:

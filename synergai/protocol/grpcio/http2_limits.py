@@ -93,9 +93,6 @@ class Http2Limits:
         Returns:
             How many bytes were counted: up to the next call beyond `calls`, or the beginning of a
             frame that is incomplete.
-
-        Raises:
-            InvalidInput: they exceed a limit, or are not HTTP/2.
         """
         at, end = self._skip, len(data)
         self.begun, self.held = 0, False
@@ -159,11 +156,7 @@ class Http2Limits:
 
 
 def _check_block(data: bytes, at: int, length: int) -> None:
-    """Check the header block of a frame.
-
-    Raises:
-        InvalidInput: it does not fit into one frame, has too many fields, or is malformed.
-    """
+    """Check the header block of a frame."""
     kind, flags, start = data[at + 3], data[at + 4], at + _HEADER
     # Clients send a second frame only for blocks that are larger than gRPC accepts.
     if kind == _CONTINUATION or not flags & _END_HEADERS:

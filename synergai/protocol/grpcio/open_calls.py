@@ -64,11 +64,7 @@ class OpenCalls:
         self._open.clear()
 
     def receive(self, data: bytes) -> None:
-        """Follow bytes of the client.
-
-        Args:
-            data: the bytes, in which the headers of frames are complete.
-        """
+        """Follow bytes of the client."""
         at, size = self._to_come, len(data)
         while at < size:
             length, kind, flags = int.from_bytes(data[at : at + 3]), data[at + 3], data[at + 4]

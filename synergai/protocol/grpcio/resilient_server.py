@@ -85,15 +85,7 @@ class ResilientServer:
         self._unlogged = 0
 
     def bind(self, address: str, tls: ssl.SSLContext | None = None) -> str:
-        """Bind to an address and return the bound one.
-
-        Args:
-            address: ``HOST:PORT``; port 0 chooses a free one.
-            tls: context of the server; None disables TLS.
-
-        Raises:
-            Unavailable: the port is in use, or the host is not an address of this machine.
-        """
+        """Bind to an address and return the bound one."""
         listeners = bind(address, _BACKLOG, both_families=True)
         host, _, _ = address.rpartition(":")
         self._address = f"{host}:{listeners[0].getsockname()[1]}"
@@ -172,11 +164,7 @@ class ResilientServer:
                     await self._check.wait()
 
     async def _replace(self, front: Front) -> None:
-        """Start a new server behind the front.
-
-        Raises:
-            Unavailable: it could not be bound.
-        """
+        """Start a new server behind the front."""
         server = self._make()
         server.add_generic_rpc_handlers(self._handlers)
         # If the shutdown had not begun, `_stop` would cancel the open calls.

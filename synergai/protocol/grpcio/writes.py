@@ -41,9 +41,6 @@ async def write_all(
 
     To be run in a task that is cancelled with the call: the one in which gRPC iterates over
     requests continues if the server has ended the call.
-
-    Raises:
-        Exception: making a request failed; the call is cancelled.
     """
     try:
         async for request in requests:

@@ -12,7 +12,6 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from synergai.scheduling.variants.credit import SHARED, Credit
 from synergai.scheduling.variants.demand import JOB_SHARE
 from synergai.scheduling.variants.front_cache import Fronts
 from synergai.scheduling.variants.margins import Margins, Query
@@ -29,6 +28,51 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
     from synergai.scheduling.variants.fronts import Front
+
+_ROUNDING: Final = 1e-9
+SHARED: Final = 0.3
+"""Most credit of an engine that shares workers with others, in costs of its slowest variant.
+
+A query that uses up more is long, and those of the others wait for it.
+"""
+
+
+class Credit:
+    """Chooses variants whose mean cost is an allowance that lies between two of them.
+
+    What a query leaves of its allowance is spent on a slower variant now and then. A query that has
+    to use a slower variant than its allowance pays for leaves a debt, which later ones pay back.
+    """
+
+    def __init__(self) -> None:
+        self._balance = 0.0
+
+    def choose(
+        self,
+        costs: Sequence[float],
+        allowance: float,
+        in_time: Callable[[int], int] | None = None,
+        most: float = 1.0,
+    ) -> int:
+        """Return the number of the variant for the next query, by ascending costs.
+
+        `in_time` returns the slowest variant, up to a given one, that this very query may use.
+        `most` is the credit that is kept for later, in costs of the slowest variant.
+        """
+        balance = self._balance
+        means = allowance + balance if balance < 0.0 else allowance
+        at = bisect_right(costs, means + _ROUNDING) - 1
+        if at < 0:
+            at = 0
+        if balance > 0.0 and at + 1 < len(costs) and allowance + balance >= costs[at + 1]:
+            at += 1
+        if at and in_time is not None:
+            at = in_time(at)
+        slowest = costs[-1]
+        balance += min(slowest, allowance) - costs[at]
+        self._balance = min(max(balance, -slowest), most * slowest)
+        return at
+
 
 _CHUNK_S: Final = 10.0
 """Duration of a job's assignments, after which its variant is chosen again."""
@@ -107,7 +151,7 @@ class Variants:
     def fastest(self, engine: EngineName, worker: WorkerRecord, now: float) -> Estimate | None:
         """Return the variant that is always kept loaded on a worker; None if none is profiled."""
         front = self._fronts.of(engine, worker, None, now, with_tensors=True)
-        return None if front is None else front.estimates[front.places[0]]
+        return None if front is None else front.estimates[front.positions[0]]
 
     def wanted(self, engine: EngineName, worker: WorkerRecord, now: float) -> list[Estimate]:
         """Return the variants that are to be loaded on a worker, the most important first."""
@@ -117,7 +161,7 @@ class Variants:
             return []
         at = max(0, bisect_right(front.costs, self.allowance(engine, now)) - 1)
         order = dict.fromkeys((0, at, at + 1, at - 1))
-        return [estimates[front.places[n]] for n in order if 0 <= n < len(front.places)]
+        return [estimates[front.positions[n]] for n in order if 0 <= n < len(front.positions)]
 
     def missing_accuracy(self, job: JobRecord, worker: WorkerRecord, now: float) -> float:
         """Return the relative accuracy that a request misses by what a worker has not loaded."""
@@ -127,8 +171,8 @@ class Variants:
         if front is None:
             return 0.0
         best = front.values[-1]
-        for place, value in zip(reversed(front.places), reversed(front.values), strict=True):
-            if front.estimates[place].session in worker.sessions:
+        for position, value in zip(reversed(front.positions), reversed(front.values), strict=True):
+            if front.estimates[position].session in worker.sessions:
                 return best - value
         return best
 
@@ -150,7 +194,7 @@ class Variants:
         starts_at = worker.free_at(now)
         query = Query(engine, worker, front, starts_at, deadline, now, self.margins)
         at = self.rule(query)
-        chosen = estimates[front.places[at]]
+        chosen = estimates[front.positions[at]]
         if chosen.setup_s > 0.0:
             chosen = self._resident(worker, estimate, front, at, deadline - starts_at)
         return chosen, count
@@ -172,14 +216,14 @@ class Variants:
         if math.isinf(left_s):
             return self._resident(worker, estimate, front, len(costs) - 1, left_s), count
         serving = self._fleet.serving(engine)
-        fastest = estimates[front.places[0]]
+        fastest = estimates[front.positions[0]]
         fastest_s = fastest.batch_gain(job.job.queries) * fastest.per_query_s / costs[0]
         remaining = max(1, job.pending.total)
         allowance = JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
         allowance = min(allowance, self.allowance(engine, now))
         at = max(0, bisect_right(costs, allowance) - 1)
         chosen = self._resident(worker, estimate, front, at, left_s)
-        if at + 1 < len(costs) and chosen is estimates[front.places[at]]:
+        if at + 1 < len(costs) and chosen is estimates[front.positions[at]]:
             cheap = (costs[at + 1] - allowance) / (costs[at + 1] - costs[at])
             count = min(count, max(1, math.ceil(remaining * min(1.0, cheap))))
         query_s = chosen.batch_gain(job.job.queries) * chosen.per_query_s
@@ -208,9 +252,9 @@ class Variants:
         if last is None or last.leases % last.most == 0:
             return None  # the next batch may use another variant
         session = next(reversed(worker.leases.values())).session
-        for place in front.places:
-            if estimates[place].session == session:
-                return estimates[place]
+        for position in front.positions:
+            if estimates[position].session == session:
+                return estimates[position]
         return None
 
     def _resident(
@@ -224,25 +268,25 @@ class Variants:
         """
         engine = planned.session.engine
         estimates = self._estimator.estimates(engine, worker)
-        for number in [*range(at, -1, -1), *range(at + 1, len(front.places))]:
-            loaded: Estimate = estimates[front.places[number]]
+        for number in [*range(at, -1, -1), *range(at + 1, len(front.positions))]:
+            loaded: Estimate = estimates[front.positions[number]]
             if loaded.session in worker.sessions:
                 if front.values[number] > 0.0 or self._estimator.waits_for_load(engine, worker):
                     return loaded
-                slower = front.places[number + 1 : at + 1]
+                slower = front.positions[number + 1 : at + 1]
                 return _to_load(estimates, slower, left_s, loaded)
         if self._estimator.waits_for_load(engine, worker):
             return planned
-        fastest = estimates[front.places[0]]
-        return _to_load(estimates, front.places[: at + 1], left_s, fastest)
+        fastest = estimates[front.positions[0]]
+        return _to_load(estimates, front.positions[: at + 1], left_s, fastest)
 
 
 def _to_load(
-    estimates: Sequence[Estimate], places: Sequence[int], left_s: float, otherwise: Estimate
+    estimates: Sequence[Estimate], positions: Sequence[int], left_s: float, otherwise: Estimate
 ) -> Estimate:
     """Return the slowest of some variants that answers in time if loaded first, or `otherwise`."""
-    for place in reversed(places):
-        estimate = estimates[place]
+    for position in reversed(positions):
+        estimate = estimates[position]
         if estimate.setup_s + estimate.per_query_s <= JOB_SHARE * left_s:
             return estimate
     return otherwise

@@ -19,7 +19,7 @@ class Front(Struct):
     """Variants that no mixture of others beats, from the fastest to the most accurate.
 
     Attributes:
-        places: number of each one's estimate among those of its engine on the worker.
+        positions: number of each one's estimate among those of its engine on the worker.
         costs: worker time per query by variant, in times of the engine's fastest variant.
         values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
             none is known, that of the reference is 1.
@@ -27,7 +27,7 @@ class Front(Struct):
         fastest_s: worker time per query of the engine's fastest variant, by these.
     """
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     costs: tuple[float, ...]
     values: tuple[float, ...]
     with_tensors: bool
@@ -38,13 +38,13 @@ class Front(Struct):
     @property
     def slowest(self) -> Estimate:
         """The most accurate variant."""
-        return self.estimates[self.places[-1]]
+        return self.estimates[self.positions[-1]]
 
     def follow(self, estimates: Sequence[Estimate]) -> None:
         """Take over estimates that differ only in pace and transfer time."""
         self.estimates = estimates
         self.fastest_s = (
-            estimates[self.places[0]].capacity_s(with_tensors=self.with_tensors) / self.costs[0]
+            estimates[self.positions[0]].capacity_s(with_tensors=self.with_tensors) / self.costs[0]
         )
 
 
@@ -62,8 +62,8 @@ def build_front(
     higher by less than the standard error of the difference is no better for sure, and left out.
     If no accuracy is known, only the reference is accurate.
     """
-    places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
-    if not places:
+    positions = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
+    if not positions:
         return None
     seconds = [each.capacity_s(with_tensors=with_tensors) for each in estimates]
     fastest_s = min(seconds)
@@ -71,15 +71,15 @@ def build_front(
     if not any(accuracies):
         accuracies = [float(each.configuration.variant == reference) for each in estimates]
     errors = [each.entry.accuracy_error for each in estimates]
-    places.sort(key=lambda place: seconds[place])
+    positions.sort(key=lambda position: seconds[position])
     kept: list[int] = []
-    for place in places:
+    for position in positions:
         if kept:
-            gain = accuracies[place] - accuracies[kept[-1]]
-            if gain <= math.hypot(errors[place], errors[kept[-1]]):
+            gain = accuracies[position] - accuracies[kept[-1]]
+            if gain <= math.hypot(errors[position], errors[kept[-1]]):
                 continue
-        kept.append(place)
-    hull = concave_hull([(seconds[place], accuracies[place]) for place in kept])
+        kept.append(position)
+    hull = concave_hull([(seconds[position], accuracies[position]) for position in kept])
     best = max(max(accuracies), 1e-9)
     return Front(
         tuple([kept[number] for number in hull]),

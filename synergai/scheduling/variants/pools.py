@@ -245,7 +245,7 @@ class Pools:
             if front is None:
                 continue
             workers += 1
-            fastest = self._estimator.estimates(engine, worker)[front.places[0]]
+            fastest = self._estimator.estimates(engine, worker)[front.positions[0]]
             rate += 1.0 / fastest.capacity_s(with_tensors=True)
             sample_rate += 1.0 / fastest.capacity_s(with_tensors=False)
             first = first or front

@@ -1,4 +1,7 @@
-"""Accordion, its baselines and the malleable policy on every stream under every SLO."""
+"""Accordion, its baselines and the malleable policy on every stream under every SLO.
+
+The policy has whole engines: every place is a worker that holds them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,23 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from synergai.domain import Configuration, Job, JobId, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.simulator.audit import audit
 from synergai.simulator.outcomes import LATE_S
 from synergai.simulator.pipelines.accordion import SCHEDULERS
 from synergai.simulator.pipelines.places import Places
 from synergai.simulator.pipelines.streams import SLOS, STREAMS, draw_stream
-from synergai.simulator.pipelines.whole_engines import as_workload, run_whole_engines
-from synergai.simulator.pipelines.widths import measured_widths
+from synergai.simulator.pipelines.widths import PLACES, measured_widths
+from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.workload import Profile, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from synergai.domain import EngineName
     from synergai.simulator.pipelines.streams import BatchQuery
+    from synergai.simulator.pipelines.widths import Widths
 
 MALLEABLE: Final = "malleable"
 
@@ -94,3 +103,111 @@ def _result(
         full=None if full_s is None else full_s / makespan_s,
         violations_at_least=bound,
     )
+
+
+_PLACE: Final = WorkerClass("place")
+
+
+def as_workload(
+    queries: Sequence[BatchQuery], tables: Mapping[EngineName, Widths], seed: int
+) -> Workload:
+    """Return a stream as jobs, whose queries are the samples of a batch; sessions are resident."""
+    profile = Profile(
+        ProfileEntry(
+            engine=engine,
+            worker_class=_PLACE,
+            configuration=Configuration(threads=1),
+            qps=1.0 / table.whole_s,
+        )
+        for engine, table in tables.items()
+    )
+    jobs = tuple(
+        Job(
+            id=JobId(f"{query.number:03d}"),
+            engine=query.engine,
+            queries=query.batch,
+            arrival=query.arrival,
+            deadline=query.deadline,
+            priority=int(query.high),
+        )
+        for query in queries
+    )
+    return Workload(
+        experiment="accordion",
+        seed=seed,
+        profile=profile,
+        sessions="prewarmed",
+        t_pre="fixed",
+        jobs=jobs,
+        factors={(job.id, _PLACE): 1.0 for job in jobs},
+        fleet={_PLACE: PLACES},
+    )
+
+
+def run_whole_engines(workload: Workload) -> dict[int, float]:
+    """Run a stream under the malleable policy and return when each query ended, by number."""
+    run = simulate(workload, scheduling_settings("malleable"))
+    audit(run)
+    return {int(job_id): at for job_id, at in run.finished.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure by which schedulers are compared; None where it is not known."""
+
+    title: str
+    of: Callable[[StreamResult], float | None]
+    digits: int
+
+
+FIGURES: Final = (
+    Figure("violations (%)", lambda each: 100 * each.violations / each.queries, 1),
+    Figure("mean latency (ms)", lambda each: 1000 * each.mean_s, 0),
+    Figure("queries per second", lambda each: each.rate, 1),
+    Figure("time with all places taken (%)", lambda each: _percent(each.full), 0),
+)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def schedulers_of(results: Sequence[StreamResult]) -> list[str]:
+    """Return the schedulers in order."""
+    return list(dict.fromkeys(each.scheduler for each in results))
+
+
+def rows(results: Sequence[StreamResult], figure: Figure) -> list[list[str]]:
+    """Return the means over seeds for each stream, and over all streams of each SLO."""
+    schedulers = schedulers_of(results)
+    table = []
+    for slo in SLOS:
+        of_slo = [each for each in results if each.slo == slo]
+        for stream in STREAMS:
+            of_stream = [each for each in of_slo if each.stream == stream]
+            table.append([slo, stream, *_cells(of_stream, schedulers, figure)])
+        table.append([slo, "mean", *_cells(of_slo, schedulers, figure)])
+    return table
+
+
+def bound_rows(results: Sequence[StreamResult]) -> list[list[str]]:
+    """Return the mean lower bounds on violations by SLO; empty if they were not computed."""
+    table = []
+    for slo in SLOS:
+        bounds = [
+            100 * each.violations_at_least / each.queries
+            for each in results
+            if each.slo == slo and each.violations_at_least is not None
+        ]
+        if bounds:
+            table.append([slo, f"{statistics.fmean(bounds):.1f}"])
+    return table
+
+
+def _cells(results: Sequence[StreamResult], schedulers: Sequence[str], figure: Figure) -> list[str]:
+    cells = []
+    for scheduler in schedulers:
+        of_runs = [figure.of(each) for each in results if each.scheduler == scheduler]
+        values = [each for each in of_runs if each is not None]
+        cells.append(f"{statistics.fmean(values):.{figure.digits}f}" if values else "-")
+    return cells

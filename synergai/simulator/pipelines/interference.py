@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from synergai.domain import EngineName
 from synergai.routes.links import Hop, Link, Links
-from synergai.routes.odin import LeastLoaded, Odin
 from synergai.routes.problem import Route, RouteProblem, RouteTimes, RouteWorker
+from synergai.routes.tuning import LeastLoaded, Odin
 from synergai.simulator.pipelines.balancers import (
     Balancer,
     Fixed,
@@ -104,11 +104,7 @@ class InterferenceResult:
 
 
 def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[InterferenceResult]:
-    """Run each balancer through the same scenarios.
-
-    Args:
-        slow: what becomes slow.
-    """
+    """Run each balancer through the same scenarios."""
     problem = pipeline() if slow == "workers" else linked_pipeline()
     names = [worker.name for worker in problem.workers]
     parts: Sequence[Part] = names if slow == "workers" else list(permutations(names, 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
+from synergai.routes.problem import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,12 +27,7 @@ _EXTENSIONS: Final = (
 
 
 def extract_member(archive: Path, member: str, target: Path) -> None:
-    """Extract one member of a gzipped tar archive to `target`, and no other.
-
-    Args:
-        member: The member's name, with or without a leading ``./``.
-        target: The file to write; paths, owners and links in the archive are ignored.
-    """
+    """Extract one member of a gzipped tar archive to `target`, and no other."""
     damage = ""
     try:
         with tarfile.open(archive, "r|gz", tarinfo=_BoundedTarInfo) as tar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -12,9 +13,9 @@ from urllib.parse import urlsplit
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.installation import stage_engine, write_definition
+from synergai.runtime.atomic_file import write_atomic
 from synergai.zoo.fetch.archive import extract_member
 from synergai.zoo.fetch.download import download
-from synergai.zoo.fetch.known_digests import KnownDigests
 from synergai.zoo.fetch.published import find_published
 
 if TYPE_CHECKING:
@@ -143,3 +144,33 @@ def _install_model(published: Published, file: Path, models: Path, replace: bool
                 "outputs": published.outputs,
             },
         )
+
+
+KNOWN_DIGESTS_FILE: Final = "fetched.json"
+
+
+class KnownDigests:
+    """The digests of the files fetched into a model directory, by URL."""
+
+    def __init__(self, models: Path) -> None:
+        self.path: Final = models / KNOWN_DIGESTS_FILE
+        try:
+            entries = json.loads(self.path.read_text("utf-8"))
+            self._digests = {str(url): str(sha256) for url, sha256 in entries.items()}
+        except FileNotFoundError:
+            self._digests = {}
+        except OSError as error:
+            raise InvalidInput(f"{self.path} cannot be read: {error.strerror}") from error
+        except (ValueError, AttributeError) as error:
+            raise InvalidInput(
+                f"{self.path} is corrupt: repair it, or delete it to trust the next downloads"
+            ) from error
+
+    def sha256(self, url: str) -> str:
+        """Return the recorded digest for `url`; empty if there is none."""
+        return self._digests.get(url, "")
+
+    def record(self, url: str, sha256: str) -> None:
+        """Record the digest for `url`."""
+        self._digests[url] = sha256
+        write_atomic(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")

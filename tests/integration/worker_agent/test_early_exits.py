@@ -17,7 +17,7 @@ from synergai.protocol.arrays import build_request, read_outputs
 from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from synergai.zoo import build as zoo
 from worker_agent.cli.check import run_samples
-from worker_agent.host.typed_contents import BINARY_PARAMETER
+from worker_agent.host.tensor_codec import BINARY_PARAMETER
 from worker_agent.hosts.sync_client import HostClient
 
 ENGINE = "onnx_digits"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy_format
 
-from synergai.data.array_stream import ArrayStream
+from synergai.data.row_files import ArrayStream
 from synergai.errors import InvalidInput
 
 

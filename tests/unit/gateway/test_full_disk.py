@@ -177,7 +177,11 @@ async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
 
     monkeypatch.setattr("gateway.journal.schema.read_version", fail)
     for module in ("opening", "archive"):
-        monkeypatch.setattr(f"gateway.journal.{module}.is_disk_full", lambda *_: True)
+        # SQLite's error says no more than "disk I/O error"; its connection has the cause.
+        monkeypatch.setattr(
+            f"gateway.journal.{module}.is_disk_full",
+            lambda _error, connection: isinstance(connection, apsw.Connection),
+        )
     for read in (Journal, check):
         with pytest.raises(StoreFull, match=f"{tmp_path} is full"):
             read(tmp_path)

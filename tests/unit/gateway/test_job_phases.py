@@ -10,7 +10,7 @@ import pytest
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.errors import StoreFull
-from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import RecordedExecution
 from synergai.domain import Configuration, EngineName, Fault, JobSpec, JobState, WorkerId
 from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock

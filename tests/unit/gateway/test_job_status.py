@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from gateway.jobs.tracker import JobTracker, ProgressRate
-from gateway.journal.executions import RecordedExecution
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import JobRecord, RecordedExecution
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.jobs import JobStatus
 from synergai.protocol.converters import (

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.jobs.tracker import JobTracker
-from gateway.journal.executions import Executions, RecordedExecution, merge_adjacent
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import Executions, JobRecord, RecordedExecution, merge_adjacent
 from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
-from gateway.journal.executions import RecordedExecution
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import JobRecord, RecordedExecution
 from gateway.journal.journal import Journal
 from gateway.journal.opening import open_journal
 from gateway.journal.sqlite_store import SqliteStore

@@ -14,7 +14,7 @@ from gateway.requests.timings import join_timings
 from synergai.domain import Engine, TensorSpec, WorkerId
 from synergai.errors import EngineUnloaded, Unavailable
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.versions import EngineName, stage_name, stage_places
+from synergai.versions import EngineName, stage_name, stage_positions
 
 BOX = WorkerId("box")
 OTHER = WorkerId("other")
@@ -37,7 +37,7 @@ def stage(first: int, last: int, *, end: int = 9, of: str = "a" * 64, version: s
 
 
 def places(stages: tuple[Engine, ...]) -> list[tuple[int, int]]:
-    return [stage_places(each.name) for each in stages]
+    return [stage_positions(each.name) for each in stages]
 
 
 def test_stages_that_expect_another_datatype_are_left_out() -> None:

@@ -202,12 +202,12 @@ def test_tensors_of_absurd_size_or_unknown_type_are_no_cuts() -> None:
 
 def test_cuts_are_selected_by_name_in_order() -> None:
     cuts = find_cuts(chain("Relu", "Neg", "Relu"))
-    assert [cut.position for cut in select_cuts(cuts, ["t1", "t2"])] == [1, 2]
-    with pytest.raises(NotFound, match="no cut at 'missing'"):
-        select_cuts(cuts, ["missing"])
+    assert [cut.position for cut in select_cuts("net", cuts, ["t1", "t2"])] == [1, 2]
+    with pytest.raises(NotFound, match="engine 'net' has no cut at 'missing'"):
+        select_cuts("net", cuts, ["missing"])
     for tensors in (["t2", "t1"], ["t1", "t1"]):
         with pytest.raises(InvalidInput, match="in the order of the data flow"):
-            select_cuts(cuts, tensors)
+            select_cuts("net", cuts, tensors)
 
 
 def test_the_child_process_returns_cuts_and_says_why_it_refuses(tmp_path: Path) -> None:

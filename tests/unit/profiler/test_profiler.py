@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.cli import NOT_INSTALLED, choose_timer
-from profiler.loadgen_log import parse_detail_log, read_detail_log
+from profiler.loadgen_run import parse_detail_log, read_detail_log
 from profiler.measuring_process import (
     ACCURACY_S,
     MeasurementPlan,

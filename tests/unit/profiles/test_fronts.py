@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from synergai.cli.engine_plots import plot_fronts
 from synergai.cli.engines import app
-from synergai.cli.front_plot import plot_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry

@@ -19,9 +19,8 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2
 from synergai.protocol import arrays
 from synergai.protocol.oip_rest import responses, tensors
-from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import MAX_JSON_BYTES, OutputForm, read_request
-from synergai.protocol.oip_rest.responses import write_response
+from synergai.protocol.oip_rest.responses import message_to_json, write_response
 from synergai.protocol.parameters import read_parameters
 from synergai.protocol.validation import DATATYPES
 from tests.inference_messages import build_response

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
-from synergai.routes.chain import Chain
 from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteWorker
+from synergai.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
 
 SECONDS = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
 CHAIN = Chain(

@@ -7,10 +7,9 @@ import math
 import pytest
 
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
 from synergai.routes.links import Link, Links
 from synergai.routes.options import split_options, staged_options, whole_options
-from synergai.routes.problem import HOST_BYTES, RouteProblem, RouteWorker
+from synergai.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 
 CHAIN = Chain(
     engine=EngineName("net"),

@@ -11,12 +11,10 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
 from synergai.routes.links import Link, Links
 from synergai.routes.optimal import optimal_route
-from synergai.routes.partition import partition
-from synergai.routes.plan import Plan, pour
-from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteWorker
+from synergai.routes.plan import Plan, partition, pour
+from synergai.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
 
 WHOLE = HOST_BYTES + 2.6 * 100
 HALF = HOST_BYTES + 2.6 * 50

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.domain import EngineName
-from synergai.routes.chain import Chain
 from synergai.routes.links import GATEWAY, Link, Links
 from synergai.routes.plan import Plan, pour
-from synergai.routes.problem import Leg, Route, RouteProblem, RouteWorker
+from synergai.routes.problem import Chain, Leg, Route, RouteProblem, RouteWorker
 
 WHOLE = Chain(engine=EngineName("net"), sizes=(1, 1), weights_before=(0, 1), weights_after=(1, 0))
 WORKERS = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0, 100)), min_size=1, max_size=6)

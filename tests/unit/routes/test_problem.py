@@ -8,9 +8,16 @@ import pytest
 
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
-from synergai.routes.chain import Chain
 from synergai.routes.links import GATEWAY, Hop, Link, Links
-from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteTimes, RouteWorker
+from synergai.routes.problem import (
+    HOST_BYTES,
+    Chain,
+    Leg,
+    Route,
+    RouteProblem,
+    RouteTimes,
+    RouteWorker,
+)
 
 CHAIN = Chain(
     engine=EngineName("net"),

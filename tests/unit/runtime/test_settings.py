@@ -310,7 +310,20 @@ def test_address_is_host_and_port(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8001", ":8001", "host:", "host:65536", "::1:80", "[]:1", "a b:1", "h:-1", "h:٣"]
+    "text",
+    [
+        "",
+        "8001",
+        ":8001",
+        "host:",
+        "host:65536",
+        "::1:80",
+        "[]:1",
+        "a b:1",
+        "h:-1",
+        "h:٣",
+        "h:" + "1" * 5000,
+    ],
 )
 def test_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not an address"):

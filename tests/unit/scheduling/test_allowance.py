@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.scheduling.variants.allowance import Demand, allowances, concave_hull
-from synergai.scheduling.variants.credit import Credit
+from synergai.scheduling.variants.choice import Credit
 from synergai.scheduling.variants.pools import planned_share
 
 points = st.lists(

@@ -153,8 +153,8 @@ def test_infeasible_job_is_rejected_if_so_configured() -> None:
     core = empty_core(infeasible="reject")
     core.handle(make_worker(FAST), 0.0)
     [command] = core.handle(make_job("late", 100, deadline=0.5), 0.0)
-    assert isinstance(command, Reject)
-    assert command.job_id == "late"
+    reason = "no worker can meet the deadline: the fastest needs 1 s, 0.5 s remain"
+    assert command == Reject(JobId("late"), reason)
 
 
 def test_configuration_with_the_highest_profiled_qps_is_used() -> None:

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
-from synergai.explanations.causes import cause_of
 from synergai.explanations.facts import End, Explanation, Obstacle, Run, Verdict
-from synergai.explanations.wording import sentences, worded
+from synergai.explanations.wording import cause_of, sentences, worded
 from synergai.scheduling.events import (
     AssignmentEnded,
     JobArrived,

@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from synergai.domain import EngineName
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.pipelines.accordion import SCHEDULERS, Accordion
-from synergai.simulator.pipelines.comparison import MALLEABLE, compare
+from synergai.simulator.pipelines.comparison import (
+    MALLEABLE,
+    as_workload,
+    compare,
+    run_whole_engines,
+)
 from synergai.simulator.pipelines.places import Places, WidthScheduler
 from synergai.simulator.pipelines.streams import SLOS, STREAMS, BatchQuery, draw_stream
-from synergai.simulator.pipelines.whole_engines import as_workload, run_whole_engines
 from synergai.simulator.pipelines.widths import PLACES, Widths, measured_widths, widths_of
 
 ENGINE = EngineName("even")

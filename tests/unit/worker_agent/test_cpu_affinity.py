@@ -89,7 +89,9 @@ def test_places_are_equal_parts_of_the_cores() -> None:
             split_places(places, cores)
 
 
-@pytest.mark.parametrize("places", ["0", "2x0", "x2", "2x", "two", "-1", "2x2x2", "9999"])
+@pytest.mark.parametrize(
+    "places", ["0", "2x0", "x2", "2x", "two", "-1", "2x2x2", "9999", "9" * 5000]
+)
 def test_other_texts_are_no_places(places: str) -> None:
     with pytest.raises(InvalidInput, match="write their number, such as 4, or 4x2"):
         check_places(places)

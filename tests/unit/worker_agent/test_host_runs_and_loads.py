@@ -7,9 +7,9 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from worker_agent.hosts.connection import WINDOW, Runs
 from worker_agent.hosts.loads import LoadCrashed, Loads, LoadSuspected
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.runs import WINDOW, Runs
 from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena, slots_for
 from worker_agent.ipc.frames import (
     ArenaRef,

@@ -376,6 +376,17 @@ def test_failed_query_stops_the_rest_of_its_work(runner: Runner, host: FakeHost)
     assert handler.lines[-1] == ("FAILED", 1, [b"response 1"], "BAD_INPUT")
 
 
+def test_first_failure_of_queries_is_that_of_their_work(runner: Runner, host: FakeHost) -> None:
+    work, handler = add(runner, queries=3)
+    host.end(1, Outcome.FAILED, fault=Fault.BAD_INPUT)
+    host.end(2, Outcome.FAILED, fault=Fault.HOST_DIED)
+    host.end(3)
+    ended = handler.lines[-1]
+    assert (ended[0], ended[-1]) == ("FAILED", "BAD_INPUT")
+    runner.stop(work)
+    assert handler.lines[-1] is ended, "work ends once"
+
+
 @pytest.mark.parametrize(
     ("session", "fault"),
     [

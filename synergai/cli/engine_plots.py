@@ -1,4 +1,4 @@
-"""Plot of fronts: accuracy against throughput, a panel per worker class and configuration."""
+"""Plots of an engine: the fronts of its variants, and its cuts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from synergai.models.cutting.cuts import Cut
     from synergai.profiles.fronts import FrontPoint, VariantFront
 
 _FRONT: Final = "#0072b2"
@@ -83,3 +84,41 @@ def _points(axes: Axes, points: Sequence[FrontPoint], colour: str, label: str, m
 
 def _pairs(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
+
+
+_SEAM: Final = "#0072b2"
+_OTHER: Final = "#9aa5b1"
+_MIB: Final = 1 << 20
+
+
+def plot_cuts(cuts: Sequence[Cut], title: str, path: Path) -> None:
+    """Write a PNG of cuts."""
+    figure = make_figure(9.0, 7.0)
+    figure.suptitle(title)
+    sizes, weights = figure.subplots(2, 1, sharex=True)
+    for label, colour, chosen in (
+        ("seam", _SEAM, [cut for cut in cuts if cut.seam]),
+        ("other cut", _OTHER, [cut for cut in cuts if not cut.seam]),
+    ):
+        if chosen:
+            work = [cut.work * 100 for cut in chosen]
+            megabytes = [cut.size_bytes / _MIB for cut in chosen]
+            sizes.plot(work, megabytes, "o", color=colour, label=label, markersize=4)
+    use_log(sizes, "y")
+    sizes.set_ylabel("tensor (MiB)")
+    if cuts:
+        sizes.legend()
+    work = [cut.work * 100 for cut in cuts]
+    for label, values in (
+        ("before", [cut.weights_before / _MIB for cut in cuts]),
+        ("behind", [cut.weights_after / _MIB for cut in cuts]),
+    ):
+        weights.plot(work, values, label=label)
+    plain_ticks(weights, "y")
+    weights.set_ylabel("weights (MiB)")
+    weights.set_xlabel("estimated work before the cut (%)")
+    if cuts:
+        weights.legend()
+    for axes in (sizes, weights):
+        axes.grid(alpha=0.3)
+    save(figure, path)
