@@ -21,7 +21,9 @@ from msgspec import Struct
 
 from gateway.fleet.stages import tensor_bytes
 from synergai.errors import SynergaiError
+from synergai.profiles.dictionary import OBSERVED
 from synergai.runtime.tasks import TaskBag
+from synergai.versions import engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,7 +181,20 @@ class Chains:
                 seconds_before, queries_before = before.get(key, (seconds, queries))
                 if queries > queries_before:
                     observed_s = (seconds - seconds_before) / (queries - queries_before)
-                    self._observed[worker.id, stage.name] = _Observed(observed_s, now)
+                    self._note(worker, stage.name, observed_s, now)
+
+    def _note(
+        self, worker: ConnectedWorker, engine: EngineName, seconds: float, now: float
+    ) -> None:
+        """Note what queries of a stage take, and what follows for those that ran before."""
+        before = self._observed.get((worker.id, engine))
+        self._observed[worker.id, engine] = _Observed(seconds, now)
+        if before is None or not before.seconds:
+            return
+        model, slower = engine_of_stage(engine), seconds / before.seconds
+        for key, other in self._observed.items():
+            if key[0] == worker.id and other.at < now and engine_of_stage(key[1]) == model:
+                self._observed[key] = other._replace(seconds=slower * other.seconds)
 
     def _review(self, engine: EngineName, choice: _Choice, candidates: Candidates) -> None:
         known = self._known(candidates)
@@ -257,24 +272,34 @@ class Chains:
     ) -> dict[tuple[int, int], float]:
         """Return seconds per query of the stages of a worker, as far as anything is known.
 
-        What slows some stages down slows the others of the same model down as well.
+        Stages that have run recently tell by how much the others of the same model are slower than
+        profiled, or than they were when they were inspected. Profiles of single stages in service
+        say little: they were made at different times.
         """
-        profiled = {
-            entry.engine: (pace or 1.0) / entry.qps
-            for entry, pace in self._dispatcher.profiles(worker)
+        profiled, learned = {}, {}
+        for entry, pace in self._dispatcher.profiles(worker):
+            if entry.label == OBSERVED:
+                learned[entry.engine] = (pace or 1.0) / entry.qps
+            else:
+                profiled[entry.engine] = 1.0 / entry.qps
+        offered = {
+            stage.name: positions
+            for positions, stage in candidates.items()
+            if stage.name in worker.usable_engines
         }
-        known, seen = {}, {}
-        for positions, stage in candidates.items():
-            if stage.name not in worker.usable_engines:
-                continue
-            seconds = profiled.get(stage.name) or worker.query_s.get(stage.name)
-            observed = self._observed.get((worker.id, stage.name))
-            if seconds:
-                known[positions] = seconds
-                if observed is not None and observed.seconds:
-                    seen[positions] = observed.seconds
-        slower = sum(seen.values()) / sum(map(known.__getitem__, seen)) if seen else 1.0
-        return {positions: seen.get(positions, slower * known[positions]) for positions in known}
+        seen = {
+            name: observed.seconds
+            for name in offered
+            if (observed := self._observed.get((worker.id, name))) is not None and observed.seconds
+        }
+        found = dict(seen)
+        for known in (profiled, worker.query_s, learned):
+            both = [name for name in seen if known.get(name)]
+            slower = sum(seen[n] for n in both) / sum(known[n] for n in both) if both else 1.0
+            for name in offered:
+                if known.get(name):
+                    found.setdefault(name, slower * known[name])
+        return {offered[name]: seconds for name, seconds in found.items()}
 
     def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
         """Return the chains, that with the shortest interval first."""

@@ -15,6 +15,7 @@ from synergai.errors import OutOfMemory, SynergaiError
 from synergai.models.formats.model_files import SAMPLES_FILE
 from synergai.models.samples import RANDOM_SAMPLES, Samples, load_samples
 from synergai.models.synthetic import Synthesiser
+from worker_agent.backends import JobAware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,6 +85,8 @@ class SelfCheck:
 
     def _try(self, sample: Mapping[str, Array]) -> str:
         """Run one query; return why it failed, or an empty text."""
+        if isinstance(self._backend, JobAware):
+            self._backend.begin("")
         begin = self._clock()
         try:
             self._backend.run(sample, self._outputs)

@@ -7,13 +7,13 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.dispatch.chains import REVIEWS, Chains
+from gateway.dispatch.chains import REVIEW_S, REVIEWS, Chains
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.versions import stage_name
 from tests.clocks import FakeClock
 from tests.cores import new_entry
@@ -43,14 +43,20 @@ class Fleet:
         self.loaded: list[str] = []
         self.moves: list[list[tuple[int, int]]] = []
         self.fails = False
+        self.all_run = True
+        self.are_profiled = True
 
     def worker(self, worker_id: WorkerId) -> ConnectedWorker | None:
         return self.fleet.get(worker_id)
 
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
         return [
-            (new_entry(name, "local", 1 / self.seconds(engine), model_load_s=0.1), None)
+            (
+                new_entry(name, "local", 1 / self.seconds(engine), model_load_s=0.1, label=label),
+                None,
+            )
             for name, engine in worker.engines.items()
+            if (label := "" if self.are_profiled else OBSERVED) == "" or name in worker.computed
         ]
 
     async def load(self, engine: EngineName) -> None:
@@ -75,10 +81,14 @@ class Fleet:
         return places(self.chains.of_jobs(engine))
 
     async def review(self, times: int = 1) -> None:
-        """Run queries of all stages, and review the chains."""
+        """Run queries of all stages, or those of the chain, and review the chains."""
         for _ in range(times):
+            running = self.chain()
+            self.clock.now += REVIEW_S
             for name, worker in self.fleet.items():
                 for each in worker.engines.values():
+                    if not (self.all_run or places((each,))[0] in running):
+                        continue
                     seconds, queries = worker.computed.get(each.name, (0.0, 0))
                     took = self.pace[name] * self.seconds(each)
                     worker.computed[each.name] = seconds + took, queries + 1
@@ -150,6 +160,32 @@ async def test_change_that_passes_moves_nothing(fleet: Fleet) -> None:
             fleet.pace = dict.fromkeys(fleet.fleet, 1.0)
             fleet.pace["a"] = pace
             await fleet.review()
+    assert not fleet.moves
+
+
+async def test_job_moves_back_once_a_slow_down_is_over(fleet: Fleet) -> None:
+    fleet.add("a", stage(0, 4))
+    fleet.add("b", stage(4, 9))
+    fleet.all_run = False
+    assert fleet.chain() == [(0, 4), (4, 9)]
+    await fleet.review(REVIEWS)
+    for pace, cut in ((3.0, 6), (1.0, 4), (3.0, 6), (1.0, 4)):
+        fleet.pace["b"] = pace
+        await fleet.review(2 * REVIEWS)
+        assert fleet.chain() == [(0, cut), (cut, 9)]
+
+
+async def test_stages_that_have_not_run_are_compared_as_they_were_inspected(fleet: Fleet) -> None:
+    fleet.add("a", stage(0, 4))
+    fleet.add("b", stage(4, 9))
+    fleet.all_run = fleet.are_profiled = False
+    for worker in fleet.fleet.values():  # idle machines are faster
+        worker.engines = {
+            name: replace(each, query_s=fleet.seconds(each) / 2)
+            for name, each in worker.engines.items()
+        }
+    assert fleet.chain() == [(0, 4), (4, 9)]
+    await fleet.review(3 * REVIEWS)
     assert not fleet.moves
 
 
