@@ -148,6 +148,9 @@ class ReportIntake:
         now = self._clock.now()
         if handler is not None:
             handler.on_progress(worker, progress, responses, now)
+        else:
+            for held in progress.held.values():
+                self._dispatcher.drop(held)
         compute_s = max(0.0, progress.compute_s - computed_s)
         if progress.assignment.count > 1:
             compute_s *= progress.batch  # which each query of a request reports, but none of a job

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 FIRST_QUERIES: Final = 4
 """Queries of a run that are on their way before one has reached the last stage, which shows how
 large its tensors are."""
+WORTH_S: Final = 0.5
+"""Time for which queries on their way last: so long, a job that moves to other stages is still in
+the former ones."""
+LEAST_QUERIES: Final = 4
+"""Queries on their way for each worker, however long they take."""
 MOST_REPEATS: Final = 10
 """Times that a query begins again after the worker that held its tensors was lost."""
 _REFILL: Final = 0.25
@@ -187,6 +193,13 @@ class _Stage(JobHandler):
         self.added += len(queries)
         self._run.dispatcher.post(QueriesReady(self.job.id, self.added))
 
+    def withdraw(self) -> list[_Query]:
+        """Withdraw the stage; return the queries that it has not answered."""
+        self._run.dispatcher.suspend(self.job.id)
+        queries = list(self._queries.values())
+        self._queries.clear()
+        return queries
+
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Return no requests: the inputs follow."""
         return ()
@@ -297,6 +310,7 @@ class StagedRun:
         self._room_bytes = 0
         self._sized = False  # until a query has been in all stages
         self._largest_bytes = max(tensor_bytes(stage.outputs) for stage in way.engines)
+        self._interval_s = 0.0  # between results
         self._moved = asyncio.Event()
         self._decoder = RequestDecoder()
         name, version = split_version(way.whole.name)
@@ -318,11 +332,13 @@ class StagedRun:
         self._tasks.start(self._feed())
 
     def use(self, way: Way) -> None:
-        """Let queries that have not begun take another way; the others go on in theirs."""
+        """Let queries that no stage has answered take another way; the others go on in theirs."""
         self.way = way
-        self._former.append(self._stages)
+        former = self._stages
+        self._former.append(former)
         self._stages = self._new_line()
         self._submit()
+        self._begin(former[0].withdraw())
         self._end_former()
 
     @property
@@ -524,7 +540,12 @@ class StagedRun:
         """Return how many queries may be on their way."""
         if not self._sized:
             return FIRST_QUERIES
-        return max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
+        most = max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
+        if not self._interval_s:
+            return most
+        workers = sum(max(1, len(stage.workers)) for stage in self._stages)
+        worth = math.ceil(WORTH_S / self._interval_s)
+        return min(most, max(worth, LEAST_QUERIES * workers))
 
     async def _read(self, first: int, queries: int) -> list[bytes]:
         if self._log is None:
@@ -635,6 +656,8 @@ class StagedRun:
             labelled=sum(query.correct is not None for query in done),
             correct=sum(query.correct is True for query in done),
         )
+        weight = min(1.0, len(done) / LEAST_QUERIES / len(line))
+        self._interval_s += weight * ((now - self._recorded_at) / len(done) - self._interval_s)
         self._recorded_at = now
         before = self._recording
         if before is None or (before.worker_id, before.stop) != (new.worker_id, new.first):

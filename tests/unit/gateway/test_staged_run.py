@@ -23,7 +23,7 @@ from gateway.fleet.worker import (
     StopAssignment,
 )
 from gateway.jobs import staged_run
-from gateway.jobs.staged_run import FIRST_QUERIES, MOST_QUERIES, StagedRun
+from gateway.jobs.staged_run import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedRun
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable
@@ -163,6 +163,18 @@ async def test_few_queries_are_on_their_way(stages: Stages) -> None:
     assert await run_all(stages, stages.head, "t4") == MOST_QUERIES - first.count
 
 
+async def test_slow_queries_are_fewer_on_their_way(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_run, "WORTH_S", 0.0)
+    await stages.submit(10 * MOST_QUERIES)
+    begun = await run_all(stages, stages.head, "t4")
+    for _ in range(5):
+        ended = await run_all(stages, stages.tail, "t9")
+        begun += await run_all(stages, stages.head, "t4") - ended
+    assert begun <= 2 * LEAST_QUERIES
+
+
 async def test_large_tensors_let_fewer_queries_on_their_way(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +266,18 @@ async def test_outputs_that_a_worker_holds_are_pulled_and_then_dropped(stages: S
     assert (await stages.status(job)).state is JobState.SUCCEEDED
 
 
+async def test_outputs_that_are_held_for_a_cancelled_job_are_dropped(stages: Stages) -> None:
+    stages.head.peer_address = "head:7000"
+    job = await stages.submit(1)
+    assignment, _ = await stages.next(stages.head)
+    await stages.gateway.jobs.cancel(UNRESTRICTED, job.id)
+    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
+    progress.held.add(query=0, token="token", size=16)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
+    assert DropTensors("token") in stages.gateway.orders(stages.head)
+
+
 @pytest.mark.parametrize(("token", "size"), [("", 16), ("token", MAX_HELD_BYTES + 1)])
 async def test_worker_holds_no_outputs_beyond_the_limits(
     stages: Stages, token: str, size: int
@@ -329,12 +353,14 @@ async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
     assert not caplog.records
 
 
-async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
+async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_move(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await stages.submit(2 * FIRST_QUERIES)
     first, _ = await stages.next(stages.head)
     assert first.count == FIRST_QUERIES
+    progress = hub_pb2.Progress(assignment_id=first.id, done=1)
+    stages.gateway.intake.apply_progress(stages.head, progress, [response("t4")])
     for worker, other in ((stages.head, stage(0, 2)), (stages.tail, stage(2, 9))):
         worker.engines[other.name] = other
         stages.gateway.catalogue.update(worker.id, other)
@@ -344,14 +370,18 @@ async def test_queries_on_their_way_end_in_the_chain_in_which_they_began(
     monkeypatch.setattr(chains, "of_jobs", lambda _: tuple(chosen))
     chains.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
-    stages.answer(stages.head, first, "t4")
-    second, _ = await stages.next(stages.head)
-    assert (second.engine, second.count) == ("net.s0-2", FIRST_QUERIES)
-    stages.answer(stages.head, second, "t2")
-    for tail in ("net.s4-9", "net.s2-9"):
-        assignment, _ = await stages.next(stages.tail)
-        assert assignment.engine == tail
-        stages.answer(stages.tail, assignment, "t9")
+    progress = hub_pb2.Progress(assignment_id=first.id, done=2)
+    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_STOPPED)
+    stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
+    counts = {"net.s0-2": 0, "net.s4-9": 0, "net.s2-9": 0}
+    for worker, tensor in ((stages.head, "t2"), (stages.tail, "t9")) * 4:
+        for assignment in stages.gateway.assignments(worker):
+            counts[assignment.engine] += assignment.count
+            stages.answer(worker, assignment, tensor)
+        await turns()
+        await stages.gateway.flush_journal()
+    moved = 2 * FIRST_QUERIES - 1
+    assert counts == {"net.s0-2": moved, "net.s4-9": 1, "net.s2-9": moved}
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2 * FIRST_QUERIES)
 
