@@ -9,15 +9,7 @@ from benchmarks import client
 from benchmarks.call_patterns import STREAM_1, STREAM_4, UNARY_1, UNARY_4, probes
 from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import (
-    DISCARD,
-    ECHO,
-    GATEWAY,
-    SERVE,
-    run_bare_grpc,
-    run_serve,
-    run_synergai,
-)
+from benchmarks.servers import DISCARD, ECHO, GATEWAY, SERVE, run_bare_grpc, run_serve, run_synergai
 from benchmarks.workloads import large
 
 if TYPE_CHECKING:

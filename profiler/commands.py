@@ -25,17 +25,8 @@ from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.cutting.stages import cut_engine
-from synergai.profiles.dictionary import (
-    DISTURBED,
-    MEASURED,
-    PREDICTED,
-    ConfigurationDictionary,
-)
-from synergai.profiles.files import (
-    add_to_dictionary,
-    delete_from_dictionary,
-    load_dictionary,
-)
+from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
+from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.runtime.text import counted
 from synergai.versions import is_stage
 

@@ -14,12 +14,7 @@ from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
 from synergai.names import is_number, validate_name
-from synergai.versions import (
-    FIRST_VERSION,
-    validate_variant,
-    validate_version,
-    versioned,
-)
+from synergai.versions import FIRST_VERSION, validate_variant, validate_version, versioned
 from synergai.versions import EngineName as EngineName  # part of the model
 
 if TYPE_CHECKING:

@@ -17,15 +17,7 @@ from synergai.names import validate_name
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.setting_types import (
-    HUB,
-    Checked,
-    Cores,
-    HubAddresses,
-    LogLevel,
-    Size,
-    named,
-)
+from synergai.runtime.setting_types import HUB, Checked, Cores, HubAddresses, LogLevel, Size, named
 from synergai.runtime.settings import Settings
 from worker_agent.cpu_affinity import check_places, check_thread_counts
 from worker_agent.power.selection import AUTO, known_controller

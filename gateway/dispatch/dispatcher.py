@@ -16,12 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.dispatch.preloads import Preloads
-from gateway.fleet.worker import (
-    AssignmentProgress,
-    DropTensors,
-    RunAssignment,
-    StopAssignment,
-)
+from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
 from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
 from synergai.scheduling.events import (

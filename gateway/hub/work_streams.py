@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.worker import (
-    DropTensors,
-    RunAssignment,
-    SendInputs,
-    SendTensors,
-    StopAssignment,
-)
+from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
 from gateway.hub.relays import Relays
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.converters import configuration_to_proto

@@ -23,12 +23,7 @@ from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
 from synergai.domain import JobId, JobState
-from synergai.errors import (
-    InvalidInput,
-    JobNotFound,
-    Overloaded,
-    SynergaiError,
-)
+from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

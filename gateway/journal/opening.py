@@ -16,12 +16,7 @@ from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_
 from gateway.journal.files import CLUSTER, DATABASE, LOG, MARKER, is_empty
 from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
 from synergai.errors import Unavailable
-from synergai.runtime.database import (
-    connect,
-    describe,
-    expect_checksums,
-    find_damage,
-)
+from synergai.runtime.database import connect, describe, expect_checksums, find_damage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from profiler.search.process import (
-    QPS,
-    WATTS,
-    SharedProcess,
-    expected_log_qps,
-    expected_log_watts,
-)
+from profiler.search.process import QPS, WATTS, SharedProcess, expected_log_qps, expected_log_watts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

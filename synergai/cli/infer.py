@@ -10,12 +10,7 @@ import typer
 
 from synergai.cli.durations import parse_duration
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.options import (
-    AsJson,
-    EngineVersion,
-    MinAccuracy,
-    Priority,
-)
+from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.deadlines import Budget
 from synergai.errors import InvalidInput

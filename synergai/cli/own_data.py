@@ -16,12 +16,7 @@ import msgspec
 import typer
 
 from synergai.cli.durations import parse_instant
-from synergai.cli.jobs import (
-    print_accepted,
-    print_status,
-    raise_unless_good,
-    watch_progress,
-)
+from synergai.cli.jobs import print_accepted, print_status, raise_unless_good, watch_progress
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
 from synergai.cli.result_files import FailureList, fetch_results, has_all

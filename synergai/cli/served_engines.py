@@ -8,13 +8,7 @@ import typer
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
-from synergai.cli.output import (
-    cut_text,
-    format_percent,
-    format_seconds,
-    print_json,
-    print_table,
-)
+from synergai.cli.output import cut_text, format_percent, format_seconds, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -17,12 +17,7 @@ from synergai.cli.jobs import (
     parse_format,
     print_accepted,
 )
-from synergai.cli.options import (
-    AsJson,
-    EngineVersion,
-    MinAccuracy,
-    Priority,
-)
+from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority
 from synergai.domain import JobState
 from synergai.errors import InvalidSettings
 

@@ -25,13 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import InvalidInput
-from synergai.models.definition_values import (
-    choice_of,
-    fraction,
-    quote,
-    sha256_digest,
-    string,
-)
+from synergai.models.definition_values import choice_of, fraction, quote, sha256_digest, string
 from synergai.models.formats.model_files import DEFINITION_FILE, is_version
 from synergai.versions import validate_variant
 

@@ -22,13 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
-from synergai.errors import (
-    InternalError,
-    InvalidInput,
-    QuotaExceeded,
-    SynergaiError,
-    Unavailable,
-)
+from synergai.errors import InternalError, InvalidInput, QuotaExceeded, SynergaiError, Unavailable
 from synergai.protocol.grpcio.connections import shut_down_connection
 from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION

@@ -48,14 +48,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.runtime.setting_types import (
-    Checked,
-    Duration,
-    OptionName,
-    Parsed,
-    Positional,
-    Share,
-)
+from synergai.runtime.setting_types import Checked, Duration, OptionName, Parsed, Positional, Share
 from synergai.runtime.text import suggestion
 
 if TYPE_CHECKING:

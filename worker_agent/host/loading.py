@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
-from synergai.errors import (
-    BackendMissing,
-    EngineUnusable,
-    InvalidInput,
-    OutOfMemory,
-    SynergaiError,
-)
+from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.runtime.text import pip_install

@@ -19,12 +19,7 @@ from synergai.errors import EngineUnusable, InvalidInput, OutOfMemory, SynergaiE
 from synergai.models.warmup import ADVICE
 from synergai.runtime.heap import GlibcHeap
 from worker_agent.backends import Interrupted
-from worker_agent.host.batches import (
-    BatchBuilder,
-    BatchCandidate,
-    batch_key,
-    split_rows,
-)
+from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
 from worker_agent.ipc.frames import (
     LoadStarted,

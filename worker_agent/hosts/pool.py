@@ -16,12 +16,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from synergai.errors import (
-    ConfigurationUnusable,
-    EngineUnusable,
-    SynergaiError,
-    Unavailable,
-)
+from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
 from worker_agent.hosts.loads import LoadSuspected

@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.runtimes import MODULES
 from synergai.runtime.text import printable
-from worker_agent.providers.choice import (
-    Offers,
-    ProviderChoice,
-    Refusal,
-    without_cpu,
-)
+from worker_agent.providers.choice import Offers, ProviderChoice, Refusal, without_cpu
 from worker_agent.providers.kinds import CPU, EMULATED, ONNXRUNTIME, kind_with_runtime_name
 
 if TYPE_CHECKING:

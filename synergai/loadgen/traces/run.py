@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.client.client import Client
-from synergai.errors import (
-    DeadlineExceeded,
-    InvalidInput,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
+from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, SynergaiError, Unavailable
 from synergai.loadgen.sample_set import samples_for
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.loadgen.traces.request_log import RequestLog, RunSummary, summarise

@@ -15,12 +15,7 @@ from synergai.models.definition import read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
 from synergai.models.installation import link_file, stage_engine, write_definition
-from synergai.versions import (
-    FIRST_VERSION,
-    is_stage,
-    split_version,
-    stage_name,
-)
+from synergai.versions import FIRST_VERSION, is_stage, split_version, stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterable
 
-    from synergai.domain import (
-        AssignmentId,
-        Configuration,
-        EngineName,
-        Job,
-        Variant,
-        WorkerId,
-    )
+    from synergai.domain import AssignmentId, Configuration, EngineName, Job, Variant, WorkerId
     from synergai.explanations.facts import Run
     from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.settings import SchedulingSettings

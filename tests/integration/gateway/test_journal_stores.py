@@ -15,14 +15,7 @@ from msgspec.structs import replace
 from gateway.fleet.descriptions import Description, EstablishedDescription
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    JobState,
-    WorkerId,
-)
+from synergai.domain import AssignmentId, Configuration, EngineName, JobId, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from tests.journals import Journals
 from tests.postgresql import PostgresqlServer

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
-from synergai.oip.inference_pb2 import (
-    ModelInferRequest,
-    ModelInferResponse,
-)
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import wait_until
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES

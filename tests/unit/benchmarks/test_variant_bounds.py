@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.variants.bounds import (
-    accuracy_at_most,
-    relative_accuracy_at_most,
-    taut_string,
-)
+from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most, taut_string
 from benchmarks.variants.simulation import Scenario
 from synergai.domain import EngineName
 

@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.variants.bounds import (
-    accuracy_at_most,
-    relative_accuracy_at_most,
-    schedule_at_most,
-)
+from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most, schedule_at_most
 from benchmarks.variants.demand import Shape
 from benchmarks.variants.scenarios import SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Scenario, Start, simulate

@@ -8,13 +8,7 @@ from msgspec import structs
 
 from synergai.cli.workers import show_workers
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, Session, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import new_entry
 from tests.engines import new_engine

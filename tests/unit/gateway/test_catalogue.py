@@ -7,17 +7,8 @@ from msgspec.structs import replace
 
 from gateway.fleet.catalogue import MAX_ABSENT, Catalogue
 from gateway.fleet.descriptions import Description, EstablishedDescription
-from synergai.domain import (
-    Engine,
-    EngineName,
-    TensorSpec,
-    Variant,
-    WorkerId,
-)
-from synergai.errors import (
-    EngineNotFound,
-    Unavailable,
-)
+from synergai.domain import Engine, EngineName, TensorSpec, Variant, WorkerId
+from synergai.errors import EngineNotFound, Unavailable
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 

@@ -10,10 +10,7 @@ from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.job_record import JobRecord, RecordedExecution
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.jobs import JobStatus
-from synergai.protocol.converters import (
-    job_status_from_proto,
-    job_status_to_proto,
-)
+from synergai.protocol.converters import job_status_from_proto, job_status_to_proto
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
 from tests.cores import new_assignment

@@ -9,13 +9,7 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from synergai.domain import Engine, EngineName, TensorSpec, WorkerId
-from synergai.errors import (
-    DeadlineExceeded,
-    EngineUnusable,
-    NotFound,
-    Unavailable,
-    VersionNotFound,
-)
+from synergai.errors import DeadlineExceeded, EngineUnusable, NotFound, Unavailable, VersionNotFound
 from synergai.versions import split_version, versioned
 from tests.unit.gateway.conftest import ENGINE
 from tests.waiting import turns

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synergai.errors import (
-    DeadlineExceeded,
-    InvalidInput,
-    InvalidSettings,
-    Overloaded,
-    Unavailable,
-)
+from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.loadgen.accuracy_log import read_accuracy_log
 from synergai.loadgen.loadgen_settings import LoadgenSettings
 from synergai.loadgen.mlperf import scenario_settings

@@ -6,12 +6,7 @@ import pytest
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import digest
-from synergai.models.manifest import (
-    MAX_ENGINE_BYTES,
-    Manifest,
-    ManifestFile,
-    read_manifest,
-)
+from synergai.models.manifest import MAX_ENGINE_BYTES, Manifest, ManifestFile, read_manifest
 from synergai.models.package import pack, packed_name
 from synergai.versions import validate_stored_version
 

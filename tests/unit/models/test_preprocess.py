@@ -8,12 +8,7 @@ from numpy.typing import NDArray
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models import preprocess
-from synergai.models.preprocess import (
-    FAMILIES,
-    MOBILENET,
-    ImageInput,
-    prepare,
-)
+from synergai.models.preprocess import FAMILIES, MOBILENET, ImageInput, prepare
 from synergai.models.quantisation import Quantisation
 from synergai.zoo.photographs import load_photographs
 

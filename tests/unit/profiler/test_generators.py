@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.generators import (
-    GENERATORS,
-    Draft,
-    Machine,
-    Pruned,
-    generate,
-    powers_of_two,
-)
+from profiler.generators import GENERATORS, Draft, Machine, Pruned, generate, powers_of_two
 from profiler.profiler_settings import ProfilerSettings
 from profiler.search.space import Knobs
 from profiler.searched_space import knobs_of

@@ -26,11 +26,7 @@ from synergai.profiles.dictionary import (
     ConfigurationDictionary,
     ProfileEntry,
 )
-from synergai.profiles.files import (
-    add_to_dictionary,
-    check_dictionary,
-    load_dictionary,
-)
+from synergai.profiles.files import add_to_dictionary, check_dictionary, load_dictionary
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.tls import (
-    ClientTls,
-    Identity,
-    channel_credentials,
-    server_context,
-)
+from synergai.protocol.tls import ClientTls, Identity, channel_credentials, server_context
 
 FILES = Path(__file__).parents[2] / "integration" / "tls"
 CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"

@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.protocol.request_codec import field_prefix
-from synergai.protocol.work_messages import (
-    Orders,
-    Reports,
-    decode_orders,
-    decode_reports,
-)
+from synergai.protocol.work_messages import Orders, Reports, decode_orders, decode_reports
 from synergai.v1.hub_pb2 import (
     OUTCOME_STOPPED,
     Assignment,

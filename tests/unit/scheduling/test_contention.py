@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from synergai.domain import EngineName, Outcome
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import Assignment, AssignmentEnded, QueriesDone, Stop
-from synergai.scheduling.policies.malleable.contended import (
-    Contended,
-    Running,
-    choose_plan,
-    play,
-)
+from synergai.scheduling.policies.malleable.contended import Contended, Running, choose_plan, play
 from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, plan_cost
 from synergai.scheduling.state import contention
 from synergai.scheduling.state.contention import MOST, Contention
