@@ -119,85 +119,136 @@ def play(
     that is faster with it. The last result is who is allowed to run what, with the helpers that are
     not idle before: the others are meant to wait.
     """
-    rates, setup = problem.rates.tolist(), problem.setup.tolist()
-    saved, slowdowns = problem.saved.tolist(), contended.slowdowns.tolist()
-    left, ready = problem.queries.tolist(), problem.ready.tolist()
-    goes_on = {worker: each.alone_s for worker, each in contended.running.items()}
-    for worker in goes_on:
-        ready[worker] = 0.0
-    workers = range(len(ready))
-    running: list[int | None] = [None] * len(ready)
-    begins = list(ready)
-    completes = np.zeros(len(slowdowns))
-    completes[: len(left)] = math.inf
-    now = effort_s = 0.0
-    used = [list(row) for row in allowed]
-    idle_since: dict[int, float] = {}
+    return _Play(problem, contended, order, allowed).play()
 
-    def choose(worker: int) -> int | None:
-        able = [job for job in order if left[job] > 0 and rates[job][worker] > 0]
+
+class _Play:
+    """Jobs that are played through on workers which slow each other down; `play` says how."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        contended: Contended,
+        order: Sequence[int],
+        allowed: Sequence[Sequence[bool]],
+    ) -> None:
+        self._contended = contended
+        self._order, self._allowed = order, allowed
+        self._rates, self._setup = problem.rates.tolist(), problem.setup.tolist()
+        self._saved, self._slowdowns = problem.saved.tolist(), contended.slowdowns.tolist()
+        self._left, self._ready = problem.queries.tolist(), problem.ready.tolist()
+        self._first_ready = problem.ready.tolist()
+        self._goes_on = {worker: each.alone_s for worker, each in contended.running.items()}
+        for worker in self._goes_on:
+            self._ready[worker] = 0.0
+        self._workers = range(len(self._ready))
+        self._running: list[int | None] = [None] * len(self._ready)
+        self._begins = list(self._ready)
+        self._completes = np.zeros(len(self._slowdowns))
+        self._completes[: len(self._left)] = math.inf
+        self._now = 0.0
+        self._used = [list(row) for row in allowed]
+        self._idle_since: dict[int, float] = {}
+
+    def play(self) -> tuple[Floats, float, list[list[bool]]]:
+        """Play from one change to the next, until there is none."""
+        effort_s = 0.0
+        while True:
+            self._start_jobs()
+            engines = self._engines()
+            paces = self._paces(engines)
+            speeds = self._speeds(paces)
+            now = self._now
+            ends = {job: now + self._left[job] / speed for job, speed in enumerate(speeds) if speed}
+            stops = {
+                worker: now + alone_s / paces[worker] for worker, alone_s in self._goes_on.items()
+            }
+            instants = [*ends.values(), *stops.values()]
+            instants += [begin for begin in self._begins if begin > now]
+            instants += [ready for ready in self._ready if ready > now]
+            if not instants:
+                return self._completes, effort_s, self._used
+            until = min(instants)
+            effort_s += sum(engine is not None for engine in engines) * (until - now)
+            self._advance(until, paces, speeds, ends, stops)
+
+    def _start_jobs(self) -> None:
+        """Let free workers run jobs."""
+        now = self._now
+        for worker in self._workers:
+            idle = worker not in self._goes_on and self._running[worker] is None
+            if idle and self._ready[worker] <= now:
+                self._running[worker] = job = self._choose(worker)
+                if job is not None:
+                    is_first = self._ready[worker] == self._first_ready[worker]
+                    self._begins[worker] = now + self._setup[job][worker]
+                    self._begins[worker] -= self._saved[job][worker] if is_first else 0.0
+
+    def _choose(self, worker: int) -> int | None:
+        able = [job for job in self._order if self._left[job] > 0 and self._rates[job][worker] > 0]
         for job in able:
-            if allowed[job][worker]:
+            if self._allowed[job][worker]:
                 return job
         for job in able:
-            others = running.count(job)
-            if others and slowdowns[job][job] < 1 + 1 / others:
-                used[job][worker] |= now - idle_since.get(worker, now) <= SHORT_S
+            others = self._running.count(job)
+            if others and self._slowdowns[job][job] < 1 + 1 / others:
+                idle_s = self._now - self._idle_since.get(worker, self._now)
+                self._used[job][worker] |= idle_s <= SHORT_S
                 return job
-        idle_since.setdefault(worker, now)
+        self._idle_since.setdefault(worker, self._now)
         return None
 
-    while True:
-        for worker in workers:
-            if worker not in goes_on and running[worker] is None and ready[worker] <= now:
-                running[worker] = job = choose(worker)
-                if job is not None:
-                    is_first = ready[worker] == problem.ready[worker]
-                    begins[worker] = now + setup[job][worker]
-                    begins[worker] -= saved[job][worker] if is_first else 0.0
-        engines = [
-            contended.running[worker].job if worker in goes_on else running[worker]
-            for worker in workers
-        ]
-        paces = [
+    def _engines(self) -> list[int | None]:
+        """Return what each worker computes, as the number of a job."""
+        going, running = self._contended.running, self._running
+        return [going[w].job if w in self._goes_on else running[w] for w in self._workers]
+
+    def _paces(self, engines: Sequence[int | None]) -> list[float]:
+        """Return how fast each worker is, next to the others of its machine."""
+        slowdowns, mates = self._slowdowns, self._contended.mates
+        return [
             math.prod(
                 1 / slowdowns[engine][other]
-                for mate in contended.mates[worker]
+                for mate in mates[worker]
                 if (other := engines[mate]) is not None
             )
             if (engine := engines[worker]) is not None
             else 0.0
-            for worker in workers
+            for worker in self._workers
         ]
-        speeds = [0.0] * len(left)
-        for worker in workers:
-            job = running[worker]
-            if job is not None and begins[worker] <= now:
-                speeds[job] += rates[job][worker] * paces[worker]
-        ends = {job: now + left[job] / speed for job, speed in enumerate(speeds) if speed}
-        stops = {worker: now + alone_s / paces[worker] for worker, alone_s in goes_on.items()}
-        instants = [*ends.values(), *stops.values()]
-        instants += [begins[worker] for worker in workers if begins[worker] > now]
-        instants += [ready[worker] for worker in workers if ready[worker] > now]
-        if not instants:
-            return completes, effort_s, used
-        until = min(instants)
-        effort_s += sum(engine is not None for engine in engines) * (until - now)
-        # Compared below are instants: what rounding leaves of long work would not advance the time.
-        for worker in list(goes_on):
-            goes_on[worker] -= paces[worker] * (until - now)
+
+    def _speeds(self, paces: Sequence[float]) -> list[float]:
+        """Return the queries per second of each job."""
+        speeds = [0.0] * len(self._left)
+        for worker, job in enumerate(self._running):
+            if job is not None and self._begins[worker] <= self._now:
+                speeds[job] += self._rates[job][worker] * paces[worker]
+        return speeds
+
+    def _advance(
+        self,
+        until: float,
+        paces: Sequence[float],
+        speeds: Sequence[float],
+        ends: Mapping[int, float],
+        stops: Mapping[int, float],
+    ) -> None:
+        # Compared are instants: what rounding leaves of long work would not advance the time.
+        passed_s = until - self._now
+        for worker in list(self._goes_on):
+            self._goes_on[worker] -= paces[worker] * passed_s
             if stops[worker] <= until:
-                del goes_on[worker]
-                ready[worker] = until
-                job = contended.running[worker].job
-                if job >= len(left) or completes[job] < math.inf:
-                    completes[job] = max(completes[job], until)
+                del self._goes_on[worker]
+                self._ready[worker] = until
+                job = self._contended.running[worker].job
+                if job >= len(self._left) or self._completes[job] < math.inf:
+                    self._completes[job] = max(self._completes[job], until)
         for job, speed in enumerate(speeds):
-            left[job] -= speed * (until - now)
+            self._left[job] -= speed * passed_s
             if speed and ends[job] <= until:
-                left[job] = 0.0
-                completes[job] = until
-                for worker in workers:
-                    if running[worker] == job:
-                        running[worker], ready[worker] = None, until
-        now = until
+                self._left[job] = 0.0
+                self._completes[job] = until
+                for worker in self._workers:
+                    if self._running[worker] == job:
+                        self._running[worker], self._ready[worker] = None, until
+        self._now = until
