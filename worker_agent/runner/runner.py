@@ -275,13 +275,13 @@ class Runner:
     def _note_fed(self, item: WorkItem) -> None:
         """Update the state of an item after something was fed."""
         if item.state is QUEUED:
-            item.state = FEEDING
+            item.enter(FEEDING)
             if not item.concurrent:
                 self._running.append(item)
             if item.concurrent or len(self._running) == 1:
                 item.reporter.start()
         if item.fed == item.count:
-            item.state = DRAINING
+            item.enter(DRAINING)
             self._waiting(item).remove(item)
 
     # --- transitions ------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Runner:
         if item.state is ENDED:
             return
         if item.state is not DRAINING:
-            item.state = DRAINING
+            item.enter(DRAINING)
             self._waiting(item).remove(item)
         if item.failure is None or (failure is not None and failure.fault is Fault.CRASHED):
             item.failure = failure
@@ -304,7 +304,7 @@ class Runner:
 
     def _end(self, item: WorkItem) -> None:
         """Report the outcome of `item`; the next running item is the first now."""
-        item.state = ENDED
+        item.enter(ENDED)
         if item.fed and not item.concurrent:
             self._running.remove(item)
             if self._running:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class WorkState(enum.Enum):
-    """Lifecycle of a work item in the runner.
-
-    ``QUEUED -> FEEDING -> DRAINING -> ENDED``. A stop or a failure leads from ``QUEUED`` or
-    ``FEEDING`` to ``DRAINING``, and on to ``ENDED`` if no run is in flight.
-    """
+    """Lifecycle of a work item in the runner; see `TRANSITIONS`."""
 
     QUEUED = enum.auto()
     """None of its queries has been fed to a host."""
@@ -40,6 +36,13 @@ QUEUED: Final = WorkState.QUEUED
 FEEDING: Final = WorkState.FEEDING
 DRAINING: Final = WorkState.DRAINING
 ENDED: Final = WorkState.ENDED
+
+TRANSITIONS: Final[Mapping[WorkState, frozenset[WorkState]]] = {
+    QUEUED: frozenset((FEEDING, DRAINING, ENDED)),  # it ends at once if its engine cannot run
+    FEEDING: frozenset((DRAINING,)),
+    DRAINING: frozenset((ENDED,)),
+    ENDED: frozenset(),
+}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,3 +79,9 @@ class WorkItem:
     failed_inputs: deque[tuple[int, Failure]] = field(default_factory=deque, init=False)
     failure: Failure | None = field(default=None, init=False)
     reporter: ItemReporter = field(init=False)
+
+    def enter(self, state: WorkState) -> None:
+        """Change the state."""
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"work item: {self.state.name} before {state.name}")
+        self.state = state

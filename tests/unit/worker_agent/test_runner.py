@@ -33,7 +33,7 @@ from worker_agent.runner.reporting import (
     Failure,
 )
 from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import WorkItem, WorkState
+from worker_agent.runner.work_item import TRANSITIONS, WorkItem, WorkState
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))
@@ -286,6 +286,21 @@ def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:
     assert [first.state, second.state] == [WorkState.ENDED, WorkState.DRAINING]
     host.end(3, Outcome.STOPPED)
     assert [first.state, second.state] == [WorkState.ENDED, WorkState.ENDED]
+
+
+@pytest.mark.parametrize("before", WorkState)
+@pytest.mark.parametrize("after", WorkState)
+def test_a_work_item_enters_no_state_that_does_not_follow(
+    before: WorkState, after: WorkState
+) -> None:
+    item = WorkItem(session=DIGITS, handler=RecordingHandler())
+    item.state = before
+    if after in TRANSITIONS[before]:
+        item.enter(after)
+        assert item.state is after
+    else:
+        with pytest.raises(RuntimeError, match=f"{before.name} before {after.name}"):
+            item.enter(after)
 
 
 def test_single_query_on_a_resident_engine_reports_only_its_end(
