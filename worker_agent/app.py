@@ -22,6 +22,7 @@ from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.cpu_affinity import split_places
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
+from worker_agent.hosts.spare import SpareHost
 from worker_agent.hub_client.identity import WorkerIdentity
 from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.remote import RemoteHub
@@ -85,6 +86,10 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
+            if self._link is not None and not self._memory.limit_bytes:
+                # It starts while this process imports the gateway.
+                self._memory.spare = await SpareHost.start()
+                stack.push_async_callback(self._memory.close_spare)
             await self._open_peer_port()
             stack.push_async_callback(self._exchange.close)
             files = MachineFiles(self._config.worker.root)

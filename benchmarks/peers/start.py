@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import compileall
 import contextlib
 import shutil
 import statistics
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.client import TRITON, Client, Dialect, WrongResponse
 from benchmarks.peers.environment import ensure_installed
-from benchmarks.peers.peer_process import run_peer
+from benchmarks.peers.peer_process import ROOT, run_peer
 from benchmarks.ports import wait_for_port
 from benchmarks.report import table
 from benchmarks.servers import SERVE, THREADS
@@ -32,6 +33,8 @@ POLL_S: Final = 0.005
 
 async def measure(peers: Sequence[Peer], cache: Path, folder: Path, rounds: int) -> str:
     """Start every server in turn, `rounds` times; return the medians as Markdown."""
+    for package in ("synergai", "gateway", "worker_agent"):  # as installing a package does
+        compileall.compile_dir(ROOT / package, quiet=1)
     workload, models = identity(), folder / "models"
     workload.build(models)
     engines = [workload.engine]

@@ -40,13 +40,9 @@ _QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load the engine, report it as ready, and serve runs until the agent disconnects."""
     options = _parse(arguments)
-    die_with_parent(options.parent)
+    bind_to_agent(options.parent)
     arena = Arena(options.arena)
     arena.bound = True
-    prefer_oom_kill()
-    # The agent stops its hosts, also when a service manager signals all processes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     if options.cores:
         restrict_to(options.cores)
@@ -56,14 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads = options.threads or len(os.sched_getaffinity(0))
     if provider is not None:
         threads = provider.threads(options.threads)
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = str(threads)
+    set_threads(threads)
     os.environ |= _QUIET
     with socket.socket(fileno=options.socket) as agent_socket:
         try:
             return _run(agent_socket, arena, options, threads)
         except ConnectionError:  # the agent disconnected while the engine was loading
             return 0
+
+
+def bind_to_agent(agent: int) -> None:
+    """Let this process end when its agent does, and no earlier."""
+    die_with_parent(agent)
+    prefer_oom_kill()
+    # The agent stops its hosts, also when a service manager signals all processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def set_threads(threads: int) -> None:
+    """Tell the libraries that are imported after this how many threads to use."""
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = str(threads)
 
 
 def _run(

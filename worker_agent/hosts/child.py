@@ -23,11 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 class Child:
-    """A process that has been started. Created by `start`."""
+    """A process that has been started. Created by `start`.
+
+    Attributes:
+        engine: whose output it logs.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, engine: EngineName) -> None:
         self._process = process
-        self._engine = engine
+        self.engine = engine
         self._kill_reason = ""
         self._kill_error: SynergaiError | None = None
 
@@ -86,4 +90,4 @@ class Child:
         reader = cast("asyncio.StreamReader", self._process.stdout)
         while chunk := await reader.read(_LOG_CHUNK_BYTES):
             for line in chunk.decode(errors="replace").splitlines():
-                _log.info("[%s] %s", self._engine, line)
+                _log.info("[%s] %s", self.engine, line)

@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from worker_agent.cpu_affinity import format_cores
 from worker_agent.ipc.arena import Arena
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Session
     from worker_agent.providers.choice import ProviderChoice
+
+
+_PYTHON: Final = sys.executable, "-m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,8 @@ class Launch:
     host_socket: socket.socket
     arena: Arena
     interrupt_writer: int
-    interrupt_reader: int
-    command: tuple[str, ...]
+    inherited_fds: tuple[int, int, int]
+    command: tuple[str, ...] = ()
 
     @classmethod
     def prepare(
@@ -46,37 +49,57 @@ class Launch:
         provider: ProviderChoice | None = None,
     ) -> Launch:
         """Create the socket pair, arena and interrupt pipe for a host."""
+        launch = cls._open()
+        arguments = launch.arguments(models, session, cores, data_bytes, provider)
+        return replace(launch, command=(*_PYTHON, "worker_agent.host.main", *arguments))
+
+    @classmethod
+    def prepare_spare(cls) -> Launch:
+        """Create the same for a host that gets its `arguments` later, through the socket."""
+        launch = cls._open()
+        arguments = str(launch.inherited_fds[0]), str(os.getpid())
+        return replace(launch, command=(*_PYTHON, "worker_agent.host.spare", *arguments))
+
+    @classmethod
+    def _open(cls) -> Launch:
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()
         interrupt_reader, interrupt_writer = os.pipe()
         os.set_blocking(interrupt_writer, False)
-        command = (
-            sys.executable,
-            "-m",
-            "worker_agent.host.main",
+        inherited = host_socket.fileno(), arena.fd, interrupt_reader
+        return cls(agent_socket, host_socket, arena, interrupt_writer, inherited)
+
+    def arguments(
+        self,
+        models: Path,
+        session: Session,
+        cores: Sequence[int] = (),
+        data_bytes: int = 0,
+        provider: ProviderChoice | None = None,
+    ) -> tuple[str, ...]:
+        """Return the command-line arguments of the host."""
+        host_socket, arena, interrupts = map(str, self.inherited_fds)
+        return (
             *("--models", str(models), "--engine", session.engine),
             *("--variant", session.configuration.variant),
             *("--threads", str(session.configuration.threads)),
             *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
-            *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),
-            *("--interrupts", str(interrupt_reader)),
+            *("--socket", host_socket, "--arena", arena, "--interrupts", interrupts),
             *(() if provider is None else ("--provider", provider.encode())),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
         )
-        return cls(agent_socket, host_socket, arena, interrupt_writer, interrupt_reader, command)
-
-    @property
-    def inherited_fds(self) -> tuple[int, int, int]:
-        """File descriptors to pass to the host."""
-        return self.host_socket.fileno(), self.arena.fd, self.interrupt_reader
 
     def __enter__(self) -> Launch:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.host_socket.close()
-        os.close(self.interrupt_reader)
+        os.close(self.inherited_fds[2])
         if error is not None:
-            os.close(self.interrupt_writer)
-            self.agent_socket.close()
-            self.arena.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the ends of this process."""
+        os.close(self.interrupt_writer)
+        self.agent_socket.close()
+        self.arena.close()

@@ -9,6 +9,7 @@ from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from synergai.domain import Session
+    from worker_agent.hosts.spare import SpareHost
     from worker_agent.peers.held import HeldTensors
 
 ENFORCEMENT: Final = "sampled, rlimit"
@@ -40,17 +41,33 @@ class HostMemory:
     """All engine hosts of an agent, and the limit of their memory; 0 is none.
 
     Those that are loading or being inspected are included, and so are tensors that are held.
+
+    Attributes:
+        hosts: the hosts.
+        spare: a host without an engine, for the next one that is loaded.
     """
 
     def __init__(self, limit_bytes: int = 0, held: HeldTensors | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
+        self.spare: SpareHost | None = None
+
+    def take_spare(self) -> SpareHost | None:
+        """Return the spare host, if there is one, which is the caller's then."""
+        spare, self.spare = self.spare, None
+        return spare
+
+    async def close_spare(self) -> None:
+        """End the spare host, if there is one."""
+        if (spare := self.take_spare()) is not None:
+            await spare.close()
 
     def used_bytes(self) -> int:
         """Return the resident memory of all hosts, and the size of the held tensors."""
         held_bytes = 0 if self._held is None else self._held.used_bytes
-        return held_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
+        spare_bytes = 0 if self.spare is None else rss_bytes(self.spare.pid)
+        return held_bytes + spare_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
     @property
     def exceeded(self) -> bool:

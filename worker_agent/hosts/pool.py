@@ -386,13 +386,15 @@ class HostPool:
 
     async def _start(self, session: Session, preload: Preload | None) -> HostProcess:
         models = await asyncio.to_thread(self._models.of, session.engine)
+        provider = self._providers.get(session.configuration.execution_provider)
         try:
             return await HostProcess.start(
                 models,
                 session,
                 memory=self._memory,
+                spare=self._memory.take_spare() if provider is None else None,
                 cores=self._cores,
-                provider=self._providers.get(session.configuration.execution_provider),
+                provider=provider,
                 hang_timeout_s=self._hang_timeout_s,
                 on_launched=(lambda _: None) if preload is None else preload.watch,
                 on_exit=self._remove,

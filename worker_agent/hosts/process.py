@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
     from worker_agent.hosts.connection import OnEnded, OnProgress
+    from worker_agent.hosts.spare import SpareHost
     from worker_agent.ipc.arena import Arena
     from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
@@ -91,6 +92,7 @@ class HostProcess:
         session: Session,
         *,
         memory: HostMemory | None = None,
+        spare: SpareHost | None = None,
         cores: Sequence[int] = (),
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
@@ -102,17 +104,28 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
+        A `spare` one becomes the host, which has no `provider` then.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
         data_bytes = memory.data_limit_bytes(session.configuration.threads)
         if provider is not None and not provider.uses_threads:
             data_bytes = 0  # drivers of devices map much more memory than they use
-        with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
-            host = cls(session, launch.arena, hang_timeout_s, on_unusable)
-            host._interrupt_writer = launch.interrupt_writer
-            host._child = await Child.start(launch, session.engine)
+        launch = child = None
+        if spare is not None:
+            with contextlib.suppress(OSError):
+                launch, child = spare.become(models, session, cores, data_bytes)
+        if launch is None or child is None:
+            with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
+                child = await Child.start(launch, session.engine)
+        host = cls(session, launch.arena, hang_timeout_s, on_unusable)
+        host._interrupt_writer = launch.interrupt_writer
+        host._child = child
+        try:
             await loop.create_connection(lambda: host._connection, sock=launch.agent_socket)
+        except BaseException:
+            launch.close()
+            raise
         memory.hosts.add(host)
         host._supervisor = asyncio.create_task(host._supervise(on_exit))
         host._supervisor.add_done_callback(lambda _: memory.hosts.discard(host))

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 MAX_FRAME: Final = 16384
-"""Bytes of a frame after its header, in either direction."""
+"""Bytes of a frame after its header, but for data of clients."""
+MAX_DATA_FRAME: Final = 64 << 10
+"""The same for data of clients: each frame costs more than the bytes of a small one."""
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _CONNECTION_WINDOW: Final = 1 << 30
@@ -40,7 +42,7 @@ _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
 _NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0, 1, 3, 5
 _REFUSED_STREAM, CANCEL = 7, 8
-_MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_HEADER_LIST_SIZE = 3, 4, 6
+_MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
 _FRAME: Final = struct.Struct(">HBBBI")
 """Length, its last byte apart, kind, flags and stream."""
 _SETTING: Final = struct.Struct(">HI")
@@ -59,6 +61,7 @@ _PREFACE_OF_SERVER: Final = frame(
     0,
     _SETTING.pack(_MAX_CONCURRENT_STREAMS, MAX_CALLS_PER_CONNECTION)
     + _SETTING.pack(_INITIAL_WINDOW_SIZE, STREAM_WINDOW)
+    + _SETTING.pack(_MAX_FRAME_SIZE, MAX_DATA_FRAME)
     + _SETTING.pack(_MAX_HEADER_LIST_SIZE, MAX_FRAME),
 ) + frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_CONNECTION_WINDOW - _DEFAULT_WINDOW))
 
@@ -400,11 +403,12 @@ class Session:
                 break
             high, low, kind, flags, number = _FRAME.unpack_from(data, at)
             size = high << 8 | low
-            if size > MAX_FRAME:
+            comes_in_parts = kind == _DATA and size and not flags & _PADDED
+            if size > (MAX_DATA_FRAME if comes_in_parts else MAX_FRAME):
                 raise InvalidInput(f"a frame of {size:,} bytes")
             start, stop = at + _HEADER, at + _HEADER + size
             number &= 0x7FFFFFFF
-            if kind == _DATA and size and not flags & _PADDED:
+            if comes_in_parts:
                 self._data_frame, self._data_to_come = (number, flags), size
                 at = start
                 continue

@@ -178,13 +178,15 @@ class Decisions:
                     continue
                 if head.estimate is None and head.session in worker.sessions:
                     self._await_measurement(head)
+                if not worker.may_run_concurrently(estimate):
+                    continue
                 place = worker.index, is_brief(estimate, head)
                 if place in awaited:
                     continue
                 if worker.runs_concurrently(estimate):
                     answer_s = worker.ahead_s(estimate, self._state.now) + estimate.per_query_s
                     found.append((answer_s, worker.index, worker, estimate))
-                elif worker.may_run_concurrently(estimate):
+                else:
                     awaited.add(place)
             if found:
                 _, _, worker, estimate = min(found, key=lambda each: each[:2])

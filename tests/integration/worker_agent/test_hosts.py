@@ -23,6 +23,7 @@ from tests.waiting import until
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.spare import SpareHost
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -57,6 +58,44 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
     assert host.is_closed
     assert (await run_samples(host, 1)).fault is Fault.HOST_DIED
     await closing
+
+
+async def test_spare_host_loads_the_next_engine(models: Path) -> None:
+    before = shared_memory()
+    memory = HostMemory()
+    memory.spare = spare = await SpareHost.start()
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    try:
+        host = await hosts.load(TWICE)
+        assert host.pid == spare.pid
+        assert memory.take_spare() is None
+        assert (await run_samples(host, 5)).outcome is Outcome.COMPLETED
+        assert (await hosts.load(LABELLED)).pid != spare.pid
+    finally:
+        await hosts.close()
+    assert not psutil.pid_exists(spare.pid)
+    assert shared_memory() == before
+
+
+async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path) -> None:
+    spare = await SpareHost.start()
+    process = psutil.Process(spare.pid)
+    process.kill()
+    await until(lambda: not process.is_running())
+    host = await HostProcess.start(models, TWICE, spare=spare)
+    assert host.pid != spare.pid
+    await host.close()
+
+
+async def test_spare_host_that_is_not_needed_ends() -> None:
+    before = shared_memory()
+    memory = HostMemory(100 << 20)
+    memory.spare = spare = await SpareHost.start()
+    await until(memory.used_bytes)
+    await memory.close_spare()
+    await memory.close_spare()
+    assert not psutil.pid_exists(spare.pid)
+    assert (memory.used_bytes(), shared_memory()) == (0, before)
 
 
 class Changes(list[SessionChange]):

@@ -12,7 +12,14 @@ from synergai.errors import InvalidInput
 from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
-from synergai.protocol.native.session import CANCEL, MAX_FRAME, STREAM_WINDOW, Session, Stream
+from synergai.protocol.native.session import (
+    CANCEL,
+    MAX_DATA_FRAME,
+    MAX_FRAME,
+    STREAM_WINDOW,
+    Session,
+    Stream,
+)
 from tests import http2
 from tests.http2 import (
     DATA,
@@ -123,7 +130,7 @@ async def test_large_frame_is_passed_on_as_it_arrives_but_in_no_small_parts(
     connection: Connection,
 ) -> None:
     owner = connection.call()
-    content = bytes(range(256)) * (MAX_FRAME // 256)
+    content = bytes(range(256)) * (MAX_DATA_FRAME // 256)
     sent = frame(DATA, END_STREAM, 1, content)
     received = []
     for first in range(0, len(sent), 400):
@@ -320,7 +327,8 @@ def data_of(size: int) -> bytes:
 
 
 VIOLATIONS: dict[str, Callable[[], bytes]] = {
-    "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_FRAME + 1)),
+    "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_DATA_FRAME + 1)),
+    "an unknown frame that is too large": lambda: frame(0xFA, 0, 0, bytes(MAX_FRAME + 1)),
     "data of no call": lambda: http2.message(3, b"x"),
     "an even number": lambda: http2.headers(2, "/a/B"),
     "a reset of no call": lambda: http2.reset(3),
