@@ -35,6 +35,7 @@ from synergai.protocol.grpcio import front
 from synergai.protocol.request_codec import RequestDecoder
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
+from worker_agent.host import spare
 from worker_agent.host.inbox import Inbox
 from worker_agent.host.loop import HostLoop
 from worker_agent.hosts.connection import Connection
@@ -42,6 +43,8 @@ from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.gateway_settings import GrpcServer
 
 REQUESTS: Final = 2000
@@ -100,26 +103,32 @@ async def send_requests(address: str, call: str) -> None:
     print(json.dumps(_stamps))
 
 
-def run_host(stamps_file: str, arguments: list[str]) -> int:
-    """Run an engine host, and write its stamps to a file at the end."""
+def run_host(stamps_file: str, module: str, arguments: list[str]) -> int:
+    """Run an engine host, maybe a spare one, and write its stamps to a file at the end."""
     for each in _HOST_STAMPS:
         stamp(*each)
-    code = host_main.main(arguments)
+    is_spare = module == spare.__name__
+    code = spare.run(*map(int, arguments)) if is_spare else host_main.main(arguments)
     Path(stamps_file).write_text(json.dumps(_stamps))
     return code
 
 
 def stamp_hosts(stamps_file: Path) -> None:
     """Start engine hosts with stamps."""
-    prepare = Launch.prepare
+    for function in ("prepare", "prepare_spare"):
+        setattr(Launch, function, with_stamps(getattr(Launch, function), stamps_file))
+
+
+def with_stamps(prepare: Callable[..., Launch], stamps_file: Path) -> Callable[..., Launch]:
+    """Return what prepares a launch of the same host with stamps."""
 
     def prepare_with_stamps(*arguments: Any, **named: Any) -> Launch:
         launch = prepare(*arguments, **named)
-        program, _, _, *rest = launch.command
+        program, _, *rest = launch.command
         command = (program, "-m", __spec__.name, "host", str(stamps_file), *rest)
         return dataclasses.replace(launch, command=command)
 
-    Launch.prepare = prepare_with_stamps  # type: ignore[method-assign]  # its callers are measured as they are
+    return prepare_with_stamps
 
 
 async def serve_requests(folder: Path, server: GrpcServer, call: str) -> None:
@@ -188,8 +197,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["client", address, call]:
             uvloop.run(send_requests(address, call))
-        case ["host", stamps_file, *arguments]:
-            sys.exit(run_host(stamps_file, arguments))
+        case ["host", stamps_file, module, *arguments]:
+            sys.exit(run_host(stamps_file, module, arguments))
         case arguments:
             main(
                 "grpcio" if "grpcio" in arguments else "native",
