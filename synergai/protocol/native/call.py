@@ -12,7 +12,7 @@ import grpc
 
 from synergai.errors import SynergaiError
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
-from synergai.protocol.native.messages import Compressed, MessageReader, prefixed
+from synergai.protocol.native.messages import PREFIX_BYTES, Compressed, MessageReader, prefixed
 from synergai.protocol.native.session import CANCEL
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
@@ -151,10 +151,9 @@ class Call:
     def _respond_at_once(self, response: Buffer) -> None:
         """Send the only response in the turn in which it arrives, if the client takes it now."""
         begun, self._begun = self._begun, None
-        data = prefixed(response)
-        if self._stream.takes(len(data)):
+        if self._stream.takes(PREFIX_BYTES + len(response)):
             self._has_ended = True
-            self._stream.respond(RESPONSE, data, SUCCEEDED)
+            self._stream.respond(RESPONSE, prefixed(response), SUCCEEDED)
             if self._timer is not None:
                 self._timer.cancel()
         elif begun is not None:
@@ -163,6 +162,8 @@ class Call:
     def _finish(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
         """Let a task respond with a result."""
         self._begun = None
+        if not result.cancelled():
+            result.exception()  # else asyncio logs it if the client leaves before the task starts
         if not self._has_ended:
             self._start(partial(self._respond_with, handler, result))
 

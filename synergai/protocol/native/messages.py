@@ -10,7 +10,7 @@ from synergai.errors import InvalidInput, NotSupported, Overloaded
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
-_PREFIX: Final = 5
+PREFIX_BYTES: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
 _KEPT_SHARE: Final = 4
 """Memory that a message occupies while it arrives, at most, relative to what has arrived of it."""
@@ -52,11 +52,11 @@ class MessageReader:
         messages: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
-            if len(self._prefix) < _PREFIX:
-                taken = min(_PREFIX - len(self._prefix), end - at)
+            if len(self._prefix) < PREFIX_BYTES:
+                taken = min(PREFIX_BYTES - len(self._prefix), end - at)
                 self._prefix += data[at : at + taken]
                 at += taken
-                if len(self._prefix) < _PREFIX:
+                if len(self._prefix) < PREFIX_BYTES:
                     break
                 self._to_come = int.from_bytes(self._prefix[1:])
                 if self._to_come > self._max_bytes:

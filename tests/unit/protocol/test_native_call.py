@@ -357,6 +357,27 @@ async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: st
     assert not len(server._handlers.tasks)
 
 
+@pytest.mark.parametrize("began", [True, False])
+@pytest.mark.parametrize("leave", ["reset", "close"])
+async def test_error_that_its_client_no_longer_awaits_is_not_logged(
+    server: Server, began: bool, leave: str
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    number = server.call("Begin", b"x" if began else b"refused")
+    if began:
+        server.begun.pop().result.set_exception(Overloaded("busy"))
+        await turns(1)
+    if leave == "reset":
+        server.session.receive(http2.reset(number))
+    else:
+        server.session.close()
+    server.calls.clear()
+    await turns()
+    gc.collect()
+    assert not faults
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
