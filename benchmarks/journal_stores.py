@@ -19,7 +19,7 @@ from typing import Final
 
 from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
-from gateway.journal.postgresql.leadership import Candidate
+from gateway.journal.postgresql.leadership import LeaderCandidate
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.runtime.clock import Clock
 from tests.postgresql import find_programs, running_server, synchronous_standby
@@ -52,7 +52,7 @@ async def measure(journal: Journal, writers: int, new_id: Callable[[], str]) -> 
 
 
 async def run(url: str, directory: Path, numbers: "itertools.count[int]") -> None:
-    candidate = await asyncio.to_thread(Candidate, url, directory / "shared", Clock(), "")
+    candidate = await asyncio.to_thread(LeaderCandidate, url, directory / "shared", Clock(), "")
     journals = {
         "SQLite": Journal(directory / "own"),
         "PostgreSQL": Journal(directory / "shared", store=await asyncio.to_thread(candidate.lead)),

@@ -16,7 +16,7 @@ from benchmarks.drawn_routes import MBIT
 from benchmarks.report import table
 from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
-from synergai.routes.plan import Plan, partition, pour
+from synergai.routes.plan import RoutePlan, partition, pour
 from synergai.routes.problem import RouteProblem, RouteWorker
 from synergai.simulator.pipelines.measured_chains import measured_chains
 
@@ -90,7 +90,7 @@ def problem_of(
 
 def cell(problem: RouteProblem) -> Cell:
     """Compare the plan of a problem with all that can be done."""
-    whole_s = Plan(shares=pour(problem, list(routes(problem, 1)))).seconds
+    whole_s = RoutePlan(shares=pour(problem, list(routes(problem, 1)))).seconds
     split_s = min(
         problem.times(route).seconds(problem.queries)
         for route in routes(problem)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from gateway.journal.journal import KEPT_JOBS, Journal
-from gateway.journal.postgresql.leadership import Candidate
+from gateway.journal.postgresql.leadership import LeaderCandidate
 from gateway.journal.postgresql.store import PostgresqlStore
 from synergai.domain import AssignmentId, JobId
 from synergai.runtime.clock import Clock
@@ -40,7 +40,7 @@ class Journals:
 
     def _lead(self, clock: Clock) -> PostgresqlStore:
         """Lead the database, once a process that was killed leads it no longer."""
-        candidate = Candidate(self._url, self._directory, clock, LISTEN)
+        candidate = LeaderCandidate(self._url, self._directory, clock, LISTEN)
         try:
             while (store := candidate.lead()) is None:
                 time.sleep(0.02)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from synergai.loadgen.traces.request_log import RequestLog, Second
+    from synergai.loadgen.traces.request_log import RequestLog, SecondCounts
 
 _COLOURS: Final = {
     RequestOutcome.MET: "#1b7837",
@@ -38,7 +38,7 @@ def plot_run(log: RequestLog, title: str, path: Path) -> None:
     save(figure, path)
 
 
-def _rates(axes: Axes, by_second: list[Second]) -> None:
+def _rates(axes: Axes, by_second: list[SecondCounts]) -> None:
     edges = [*(second.at for second in by_second), len(by_second)]
     axes.stairs([second.offered for second in by_second], edges, label="offered", color=_OFFERED)
     met = [second.met for second in by_second]
@@ -50,7 +50,7 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
     axes.legend()
 
 
-def _variants(axes: Axes, by_second: list[Second], names: Sequence[str]) -> None:
+def _variants(axes: Axes, by_second: list[SecondCounts], names: Sequence[str]) -> None:
     """Draw the answers of each variant on top of each other."""
     edges = [*(second.at for second in by_second), len(by_second)]
     below = [0] * len(by_second)

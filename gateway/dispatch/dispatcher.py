@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.dispatch.preloads import Preloads
+from gateway.dispatch.preloads import PreloadCosts
 from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
 from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
@@ -106,7 +106,7 @@ class Dispatcher:
         self.ejections = 0
         self.variant_crashes = 0
         self.unloaded: Collection[EngineName] = ()
-        self.preloads = Preloads()
+        self.preloads = PreloadCosts()
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""

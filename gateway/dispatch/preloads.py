@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     _Key: TypeAlias = tuple[WorkerId, Session]
 
 
-class Preloads:
+class PreloadCosts:
     """Seconds of loading sessions before they were needed, until a query uses them."""
 
     def __init__(self) -> None:

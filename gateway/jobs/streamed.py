@@ -46,7 +46,7 @@ WINDOW_QUERIES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class StreamedQuery:
     """A query: its index in the job and its serialized ``ModelInferRequest``."""
 
     index: int
@@ -94,7 +94,7 @@ class StreamedJob(JobHandler):
         self._sending: list[Answer] = []
         self.answers: SendQueue[Answer] = SendQueue(WINDOW_QUERIES + 2)
 
-    async def put(self, query: Query) -> None:
+    async def put(self, query: StreamedQuery) -> None:
         """Add the next query, waiting until the window has room for it."""
         queries = self.tracker.spec.queries
         if query.index != self.arrived or query.index >= queries:
@@ -201,7 +201,7 @@ class StreamedJobs:
         caller: Caller,
         spec: JobSpec,
         budget_s: float | None,
-        queries: AsyncIterator[Query],
+        queries: AsyncIterator[StreamedQuery],
         on_disconnected: Callable[[SynergaiError], object] = lambda _: None,
     ) -> AsyncGenerator[Answer, None]:
         """Run a job; yield its initial status, results in any order, and the final status.
@@ -237,7 +237,7 @@ class StreamedJobs:
         caller: Caller,
         job: StreamedJob,
         budget_s: float | None,
-        queries: AsyncIterator[Query],
+        queries: AsyncIterator[StreamedQuery],
         usage: TenantUsage | None,
     ) -> AsyncGenerator[Answer, None]:
         tracker = job.tracker
@@ -263,7 +263,7 @@ class StreamedJobs:
         self,
         caller: Caller,
         job: StreamedJob,
-        queries: AsyncIterator[Query],
+        queries: AsyncIterator[StreamedQuery],
         usage: TenantUsage | None,
     ) -> None:
         tracker = job.tracker

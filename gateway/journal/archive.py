@@ -50,7 +50,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class JournalReport:
     """State of a journal, or of a copy of one; the fault is empty if nothing is wrong."""
 
     path: Path
@@ -60,7 +60,7 @@ class Report:
     copy_of: Path | None = None
 
 
-def check(directory: Path) -> Report:
+def check(directory: Path) -> JournalReport:
     """Read all of a journal and report its state; changes nothing."""
     path = _existing(directory)
     with _perhaps_locked(directory) as running:
@@ -72,13 +72,13 @@ def check(directory: Path) -> Report:
                 content = _read_content(connection)
                 check_content(connection, path, mark, thorough=True)
         except JournalDamaged as error:
-            return Report(path=path, running=running, fault=error.fault, content=content)
+            return JournalReport(path=path, running=running, fault=error.fault, content=content)
         except (apsw.Error, schema.WrongVersion) as error:
-            return Report(path=path, running=running, fault=describe(error), content=content)
-    return Report(path=path, running=running, content=content)
+            return JournalReport(path=path, running=running, fault=describe(error), content=content)
+    return JournalReport(path=path, running=running, content=content)
 
 
-def back_up(directory: Path, target: Path) -> Report:
+def back_up(directory: Path, target: Path) -> JournalReport:
     """Copy a journal to a new file, atomically; return the state of the copy.
 
     The copy has everything that can be read. It may therefore lack what the marker knows of.
@@ -97,10 +97,10 @@ def back_up(directory: Path, target: Path) -> Report:
             raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
         except OSError as error:
             raise InvalidInput(f"cannot write {target}: {error.strerror}") from error
-    return Report(path=target, running=False, content=content, copy_of=path)
+    return JournalReport(path=target, running=False, content=content, copy_of=path)
 
 
-def restore(directory: Path, source: Path) -> Report:
+def restore(directory: Path, source: Path) -> JournalReport:
     """Replace a journal by a backup; the files before it move to a folder of their own.
 
     The gateway continues in a new epoch, so that reports on earlier assignments are rejected.
@@ -116,7 +116,7 @@ def restore(directory: Path, source: Path) -> Report:
         os.close(descriptor)
 
 
-def replace_journal(directory: Path, source: Path) -> Report:
+def replace_journal(directory: Path, source: Path) -> JournalReport:
     """Replace the journal of a directory that the caller has locked; see `restore`."""
     path = directory / DATABASE
     with ExitStack() as stack:
@@ -142,7 +142,7 @@ def replace_journal(directory: Path, source: Path) -> Report:
             own_like(directory, directory / MARKER)
         except (OSError, apsw.Error) as error:
             raise Unavailable(f"cannot write to {directory}: {error}") from error
-    return Report(path=path, running=False, content=replace(content, epoch=mark.epoch))
+    return JournalReport(path=path, running=False, content=replace(content, epoch=mark.epoch))
 
 
 def _existing(directory: Path) -> Path:

@@ -14,7 +14,7 @@ from synergai.runtime.paths import gateway_state
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from gateway.journal.archive import Report
+    from gateway.journal.archive import JournalReport
 
 app: Final = typer.Typer(
     help="Check, back up and restore a gateway's journal.",
@@ -99,7 +99,7 @@ def copy(
     print_facts([("copied", counted(jobs, "job")), ("state", "equal to the source")])
 
 
-def _print(report: Report, *, as_json: bool = False) -> None:
+def _print(report: JournalReport, *, as_json: bool = False) -> None:
     content = report.content
     if as_json:
         facts = {"path": str(report.path), "ok": not report.fault, "fault": report.fault}

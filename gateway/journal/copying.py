@@ -26,7 +26,7 @@ from gateway.journal.postgresql.connection import storable, translated
 from gateway.journal.postgresql.leadership import LOCK
 from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
-from gateway.journal.postgresql.session import Session, where
+from gateway.journal.postgresql.session import DatabaseSession, where
 from gateway.journal.store import Row
 from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import write_atomic
@@ -217,7 +217,7 @@ class _Database:
     def __init__(self, url: str, directory: Path, *, insecure: bool) -> None:
         self._directory = directory
         self._place = where(url)
-        self._session = Session(url)
+        self._session = DatabaseSession(url)
         try:
             check_server(self._session)
             if not insecure:

@@ -46,7 +46,7 @@ _LOGGERS: Final = (
 _LOGGED_EVERY_S: Final = 60.0
 
 
-class Run(Struct, frozen=True):
+class TracedRun(Struct, frozen=True):
     """The last run of a request on a worker; instants are monotonic seconds."""
 
     worker: str
@@ -166,7 +166,7 @@ class Trace:
             "infer", (now, now), self._context, attributes=attributes, error=error, kind="SERVER"
         )
 
-    def end(self, job: Job, run: Run | None, error: SynergaiError | None, now: float) -> str:
+    def end(self, job: Job, run: TracedRun | None, error: SynergaiError | None, now: float) -> str:
         """Record a request that has ended; return the id of its trace, in hexadecimal digits."""
         tracing = self._tracing
         attributes = {

@@ -10,7 +10,7 @@ from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
-from gateway.monitoring.tracing import Run
+from gateway.monitoring.tracing import TracedRun
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import EngineName, Job, JobId, JobState
@@ -137,7 +137,7 @@ class Request(JobHandler):
         self.metrics = metrics
         self.usage = usage
         self.trace = trace
-        self.run: Run | None = None
+        self.run: TracedRun | None = None
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
         self.accuracy = 0.0
@@ -226,7 +226,7 @@ class Request(JobHandler):
             statistics = self.metrics.variant(variant).statistics
             statistics.record_success(queue_s, worker_s - compute_s, compute_s)
         if self.trace is not None:
-            self.run = Run(
+            self.run = TracedRun(
                 worker=assignment.worker_id,
                 configuration=str(configuration),
                 dispatched_at=progress.dispatched_at,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from gateway.jobs.streamed import Query, Result
+from gateway.jobs.streamed import Result, StreamedQuery
 from gateway.journal.job_record import SubmissionTerms
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
@@ -20,7 +20,7 @@ from synergai.v1 import jobs_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.jobs.results import Batch, JobResults
+    from gateway.jobs.results import JobResults, ResultBatch
     from gateway.jobs.streamed import StreamedJobs
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
@@ -156,7 +156,7 @@ class JobsServicer:
             unread.close()
 
 
-def _serialise(batch: Batch) -> bytes:
+def _serialise(batch: ResultBatch) -> bytes:
     """Return the serialised ``ResultBatch``; the results are not parsed."""
     parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
     for result in batch.results:
@@ -164,8 +164,10 @@ def _serialise(batch: Batch) -> bytes:
     return b"".join(parts)
 
 
-async def _queries(requests: AsyncIterator[jobs_pb2.RunRequest]) -> AsyncGenerator[Query, None]:
+async def _queries(
+    requests: AsyncIterator[jobs_pb2.RunRequest],
+) -> AsyncGenerator[StreamedQuery, None]:
     async for request in requests:
         if request.WhichOneof("message") != "query":
             raise InvalidInput("every message after the first must be a `query`")
-        yield Query(request.query.index, request.query.request)
+        yield StreamedQuery(request.query.index, request.query.request)

@@ -214,7 +214,7 @@ JOBS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PrintedCell:
     """One run of chapter 7.
 
     Attributes:
@@ -231,34 +231,34 @@ class Cell:
 
 
 CELLS: Final = {
-    ("rr", "DL-FL"): Cell(11, 11.5, 39.9),
-    ("rr", "DL-FH"): Cell(16, 93.6, 84.0),
-    ("rr", "DH-FL"): Cell(11, 9.8, 74.4),
-    ("rr", "DH-FH"): Cell(17, 84.0, 114.0),
-    ("srr", "DL-FL"): Cell(18, 216.0, 258.0),
-    ("srr", "DL-FH"): Cell(21, 798.0, 822.0),
-    ("srr", "DH-FL"): Cell(19, 212.0, 298.0),
-    ("srr", "DH-FH"): Cell(21, 774.0, 852.0),
-    ("lru", "DL-FL"): Cell(14, 18.8, 46.7),
-    ("lru", "DL-FH"): Cell(15, 81.6, 78.0),
-    ("lru", "DH-FL"): Cell(14, 6.26, 79.8),
-    ("lru", "DH-FH"): Cell(17, 72.0, 108.0),
-    ("mru", "DL-FL"): Cell(5, 0.0, 20.7),
-    ("mru", "DL-FH"): Cell(16, 84.6, 78.0),
-    ("mru", "DH-FL"): Cell(5, 0.0, 31.84),
-    ("mru", "DH-FH"): Cell(18, 108.0, 141.0),
-    ("be", "DL-FL"): Cell(3, 0.0, 13.4),
-    ("be", "DL-FH"): Cell(16, 85.2, 84.0),
-    ("be", "DH-FL"): Cell(5, 0.0, 35.03),
-    ("be", "DH-FH"): Cell(16, 66.0, 84.0),
-    ("slo_mael", "DL-FL"): Cell(5, 31.5, 7.1),
-    ("slo_mael", "DL-FH"): Cell(13, 93.5, 83.0, derived=True),
-    ("slo_mael", "DH-FL"): Cell(10, 35.5, 16.0, derived=True),
-    ("slo_mael", "DH-FH"): Cell(17, 90.0, 122.0, derived=True),
-    ("synergai", "DL-FL"): Cell(2, 0.0, 2.3),
-    ("synergai", "DL-FH"): Cell(6, 49.2, 37.7),
-    ("synergai", "DH-FL"): Cell(2, 0.0, 4.59),
-    ("synergai", "DH-FH"): Cell(11, 60.0, 66.0),
+    ("rr", "DL-FL"): PrintedCell(11, 11.5, 39.9),
+    ("rr", "DL-FH"): PrintedCell(16, 93.6, 84.0),
+    ("rr", "DH-FL"): PrintedCell(11, 9.8, 74.4),
+    ("rr", "DH-FH"): PrintedCell(17, 84.0, 114.0),
+    ("srr", "DL-FL"): PrintedCell(18, 216.0, 258.0),
+    ("srr", "DL-FH"): PrintedCell(21, 798.0, 822.0),
+    ("srr", "DH-FL"): PrintedCell(19, 212.0, 298.0),
+    ("srr", "DH-FH"): PrintedCell(21, 774.0, 852.0),
+    ("lru", "DL-FL"): PrintedCell(14, 18.8, 46.7),
+    ("lru", "DL-FH"): PrintedCell(15, 81.6, 78.0),
+    ("lru", "DH-FL"): PrintedCell(14, 6.26, 79.8),
+    ("lru", "DH-FH"): PrintedCell(17, 72.0, 108.0),
+    ("mru", "DL-FL"): PrintedCell(5, 0.0, 20.7),
+    ("mru", "DL-FH"): PrintedCell(16, 84.6, 78.0),
+    ("mru", "DH-FL"): PrintedCell(5, 0.0, 31.84),
+    ("mru", "DH-FH"): PrintedCell(18, 108.0, 141.0),
+    ("be", "DL-FL"): PrintedCell(3, 0.0, 13.4),
+    ("be", "DL-FH"): PrintedCell(16, 85.2, 84.0),
+    ("be", "DH-FL"): PrintedCell(5, 0.0, 35.03),
+    ("be", "DH-FH"): PrintedCell(16, 66.0, 84.0),
+    ("slo_mael", "DL-FL"): PrintedCell(5, 31.5, 7.1),
+    ("slo_mael", "DL-FH"): PrintedCell(13, 93.5, 83.0, derived=True),
+    ("slo_mael", "DH-FL"): PrintedCell(10, 35.5, 16.0, derived=True),
+    ("slo_mael", "DH-FH"): PrintedCell(17, 90.0, 122.0, derived=True),
+    ("synergai", "DL-FL"): PrintedCell(2, 0.0, 2.3),
+    ("synergai", "DL-FH"): PrintedCell(6, 49.2, 37.7),
+    ("synergai", "DH-FL"): PrintedCell(2, 0.0, 4.59),
+    ("synergai", "DH-FH"): PrintedCell(11, 60.0, 66.0),
 }
 """Figures 7.3 to 7.7 by policy and experiment: one run each."""
 

@@ -46,7 +46,7 @@ _BASE_W: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
+class KernelWidths:
     """Standard deviations of the terms, of a logarithm.
 
     Attributes:
@@ -78,7 +78,7 @@ class Widths:
     wider_full: float = 0.6
 
 
-QPS: Final = Widths(
+QPS: Final = KernelWidths(
     engine=1.2,
     device=0.8,
     both=0.45,
@@ -89,7 +89,7 @@ QPS: Final = Widths(
     mode=0.10,
     full=0.25,
 )
-WATTS: Final = Widths(
+WATTS: Final = KernelWidths(
     engine=0.15,
     device=0.7,
     both=0.10,
@@ -154,7 +154,7 @@ class SharedProcess:
     """
 
     def __init__(
-        self, space: SearchSpace, widths: Widths, expected: Callable[[Knobs], float]
+        self, space: SearchSpace, widths: KernelWidths, expected: Callable[[Knobs], float]
     ) -> None:
         points = space.points
         self._widths = widths

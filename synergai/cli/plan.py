@@ -63,7 +63,7 @@ def plan(
     the deadline is missed.
     """
     from synergai.cli.plan_case import make_case
-    from synergai.cli.plan_output import Answer, print_answer, record
+    from synergai.cli.plan_output import PlanAnswer, print_answer, record
     from synergai.routes.options import OPTIMAL
     from synergai.routes.planner import ROUTE_PLANNERS
 
@@ -79,7 +79,7 @@ def plan(
     if deadline_s is not None and not deadline_s > 0:
         raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
     case = make_case(name, models, dictionary, fleet, source, queries)
-    answer = Answer(case, case.weigh(planners), deadline_s)
+    answer = PlanAnswer(case, case.weigh(planners), deadline_s)
     if plot is not None:
         from synergai.cli.plan_plot import plot_plan
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from synergai.models.cutting.process import ModelCuts
     from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ConfigurationDictionary
-    from synergai.routes.fleet import Fleet
-    from synergai.routes.options import Option
+    from synergai.routes.fleet import FleetFile
+    from synergai.routes.options import RouteOption
     from synergai.routes.problem import Leg
     from synergai.routes.profiled import ClassTimes
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
         """Return a worker by its name."""
         return next(each for each in self.problem.workers if each.name == name)
 
-    def weigh(self, planners: Sequence[str]) -> list[Option]:
+    def weigh(self, planners: Sequence[str]) -> list[RouteOption]:
         """Return the options that can run, whole ones first."""
         options = whole_options(self.problem)
         for planner in planners:
@@ -157,7 +157,7 @@ def _read_entries(
 
 def _default_fleet(
     entries: ConfigurationDictionary, model: EngineDefinition, notes: Sequence[str]
-) -> Fleet:
+) -> FleetFile:
     classes = sorted({entry.worker_class for entry in entries if entry.engine == model.name})
     if not classes:
         fault = (

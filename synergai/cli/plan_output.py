@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.cli.plan_case import Case
-    from synergai.routes.options import Option
+    from synergai.routes.options import RouteOption
     from synergai.routes.plan import Share
 
 _SHOWN_GAIN: Final = 0.005
@@ -26,15 +26,15 @@ _LEAST_GAIN: Final = 0.02
 """What a split has to save: predicted times of stages are not more exact."""
 
 
-class Answer(NamedTuple):
+class PlanAnswer(NamedTuple):
     """The options of a case, those that do not split the engine first."""
 
     case: Case
-    options: Sequence[Option]
+    options: Sequence[RouteOption]
     deadline_s: float | None
 
     @property
-    def choice(self) -> Option:
+    def choice(self) -> RouteOption:
         """The fastest option; one that does not split the engine, if a split hardly saves time."""
         fastest = _fastest(self.options)
         whole = [option for option in self.options if not option.is_split]
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
         return _joined([self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:]])
 
 
-def print_answer(answer: Answer, *, explain: bool) -> None:
+def print_answer(answer: PlanAnswer, *, explain: bool) -> None:
     """Print the choice, and with `explain` all that was considered."""
     case = answer.case
     typer.echo(answer.reason())
@@ -105,7 +105,7 @@ def print_answer(answer: Answer, *, explain: bool) -> None:
         typer.echo(note)
 
 
-def record(answer: Answer) -> dict[str, Any]:
+def record(answer: PlanAnswer) -> dict[str, Any]:
     """Return the answer for JSON."""
     case = answer.case
     return {
@@ -125,7 +125,7 @@ def record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _fastest(options: Sequence[Option]) -> Option:
+def _fastest(options: Sequence[RouteOption]) -> RouteOption:
     return min(options, key=lambda option: option.seconds)
 
 
@@ -137,12 +137,12 @@ def _joined(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def _figures(option: Option) -> tuple[str, ...]:
+def _figures(option: RouteOption) -> tuple[str, ...]:
     seconds = (option.latency_s, option.interval_s, option.seconds)
     return _workers(option.shares), *map(format_seconds, seconds)
 
 
-def _verdict(deadline_s: float, option: Option) -> str:
+def _verdict(deadline_s: float, option: RouteOption) -> str:
     slack_s = deadline_s - option.seconds
     return f"{'met' if slack_s >= 0 else 'missed'} by {format_seconds(abs(slack_s))}"
 
@@ -165,7 +165,7 @@ def _memory(needed: float, budget: float) -> str:
     return f"{decimal(int(needed))}{limit}"
 
 
-def _print_options(answer: Answer) -> None:
+def _print_options(answer: PlanAnswer) -> None:
     """Print the options, and the workers that have not the memory for the whole engine."""
     problem, deadline_s = answer.case.problem, answer.deadline_s
     needed = problem.memory_bytes(0, problem.chain.end)
@@ -205,7 +205,7 @@ def _print_splits(case: Case) -> None:
         typer.echo(f"{counted(more, 'slower split')} not shown (see --json)")
 
 
-def _record(case: Case, option: Option) -> dict[str, Any]:
+def _record(case: Case, option: RouteOption) -> dict[str, Any]:
     return {
         "name": option.name,
         "split": option.is_split,

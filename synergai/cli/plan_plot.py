@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from synergai.cli.plan_output import Answer
-    from synergai.routes.options import Option
+    from synergai.cli.plan_output import PlanAnswer
+    from synergai.routes.options import RouteOption
     from synergai.routes.plan import Share
 
 _QUERIES: Final = 12
@@ -56,12 +56,12 @@ class _Row(NamedTuple):
     bars: dict[int, _Bar]
 
 
-def plot_plan(answer: Answer, path: Path) -> None:
+def plot_plan(answer: PlanAnswer, path: Path) -> None:
     """Write a PNG of a plan."""
     save(draw_plan(answer), path)
 
 
-def draw_plan(answer: Answer) -> Figure:
+def draw_plan(answer: PlanAnswer) -> Figure:
     """Draw the figure of `plot_plan`."""
     problem = answer.case.problem
     rows = list(_rows(answer.choice.shares[:_ROUTES], problem.source))
@@ -141,7 +141,7 @@ def _draw_timeline(axes: Axes, rows: Sequence[_Row]) -> None:
     axes.set_title(f"{first} on workers and links; grey: a worker waits", fontsize=9, loc="left")
 
 
-def _draw_progress(axes: Axes, answer: Answer) -> None:
+def _draw_progress(axes: Axes, answer: PlanAnswer) -> None:
     """Draw the answered queries over time, by option."""
     options = sorted(answer.options, key=lambda option: option.seconds)
     shown_s = min(options[-1].seconds, _SLOWEST * options[0].seconds)
@@ -162,7 +162,7 @@ def _draw_progress(axes: Axes, answer: Answer) -> None:
     plain_ticks(axes, "y")
 
 
-def _progress(option: Option) -> list[tuple[float, float]]:
+def _progress(option: RouteOption) -> list[tuple[float, float]]:
     """Return when a route of an option begins or ends to answer, and what has been answered."""
     instants = {at for share in option.shares for at in (share.times.latency_s, share.seconds)}
     return [

@@ -20,7 +20,7 @@ DEFAULT_TARGET: Final = "127.0.0.1:8001"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
 
-class Connection(TypedDict):
+class ConnectionOptions(TypedDict):
     """Arguments of a `Client` that encrypt and authenticate its connection; see there."""
 
     tls_ca: Path | None
@@ -45,9 +45,9 @@ def default_token_file() -> Path | None:
     return _path(TOKEN_FILE_VARIABLE)
 
 
-def connection(tls_ca: Path | None, token_file: Path | None) -> Connection:
+def connection(tls_ca: Path | None, token_file: Path | None) -> ConnectionOptions:
     """Return the arguments for a client, with everything else from the environment."""
-    return Connection(
+    return ConnectionOptions(
         tls_ca=tls_ca,
         tls_cert=_path(TLS_CERT_VARIABLE),
         tls_key=_path(TLS_KEY_VARIABLE),

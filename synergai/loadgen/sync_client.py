@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Unpack
 
-    from synergai.client.target import Connection
+    from synergai.client.target import ConnectionOptions
     from synergai.domain import Engine
     from synergai.errors import SynergaiError
 
@@ -46,7 +46,7 @@ class SyncStreamClient:
         **connection: encryption and credentials, as for `Client`.
     """
 
-    def __init__(self, target: str, **connection: Unpack[Connection]) -> None:
+    def __init__(self, target: str, **connection: Unpack[ConnectionOptions]) -> None:
         self._target = target
         tls_ca = connection["tls_ca"]
         identity = Identity.read(connection["tls_cert"], connection["tls_key"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from synergai.client.target import (
-    Connection,
+    ConnectionOptions,
     connection,
     default_target,
     default_tls_ca,
@@ -43,7 +43,7 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
     ] = None
     given: frozenset[str] = frozenset()
 
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionOptions:
         """Return the arguments that encrypt and authenticate a client's connection."""
         return connection(self.tls_ca, self.token_file)
 

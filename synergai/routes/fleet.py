@@ -58,7 +58,7 @@ class _Pair(_Speed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     target: str = msgspec.field(name="to")
 
 
-class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers and links, as in a fleet file.
 
     A link has the same bandwidth and latency in both directions, unless the file has the other
@@ -105,22 +105,22 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Links(both | links, self.default_link.link())
 
 
-def read_fleet(path: Path) -> Fleet:
+def read_fleet(path: Path) -> FleetFile:
     """Read a fleet file."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise InvalidInput(f"fleet {path} is larger than {_MAX_FILE_BYTES:,} bytes")
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Fleet)
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), FleetFile)
     except OSError as error:
         raise InvalidInput(f"fleet {path} cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
-        # Errors of `Fleet` itself say what to do.
+        # Errors of `FleetFile` itself say what to do.
         advice = "" if error.__cause__ else f"; {_KEYS}"
         raise InvalidInput(f"fleet {path}: {error}{advice}") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError
         raise InvalidInput(f"fleet {path} is not TOML: {error}") from None
 
 
-def one_of_each(classes: Iterable[WorkerClass]) -> Fleet:
+def one_of_each(classes: Iterable[WorkerClass]) -> FleetFile:
     """Return a fleet of one worker per class, which has its name, with the default link."""
-    return Fleet(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))
+    return FleetFile(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))

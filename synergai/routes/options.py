@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
 from synergai.routes.optimal import optimal_route
-from synergai.routes.plan import Plan, Share, partition, pour
+from synergai.routes.plan import RoutePlan, Share, partition, pour
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.routes.problem import Leg, Route
 
@@ -21,7 +21,7 @@ MAX_LEGS: Final = 8
 """Legs of the longest route that is weighed."""
 
 
-class Option(Plan, frozen=True, kw_only=True):
+class RouteOption(RoutePlan, frozen=True, kw_only=True):
     """A way to run the queries of a problem.
 
     Attributes:
@@ -31,7 +31,7 @@ class Option(Plan, frozen=True, kw_only=True):
     name: str
 
 
-def whole_options(problem: RouteProblem) -> list[Option]:
+def whole_options(problem: RouteProblem) -> list[RouteOption]:
     """Return the options that do not split the engine: each worker alone, and all as replicas."""
     end = problem.chain.end
     alone = [
@@ -42,10 +42,10 @@ def whole_options(problem: RouteProblem) -> list[Option]:
     if len(alone) < 2 or problem.queries < 2:
         return alone
     routes = [option.shares[0].route for option in alone]
-    return [*alone, Option(name="replicas", shares=pour(problem, routes))]
+    return [*alone, RouteOption(name="replicas", shares=pour(problem, routes))]
 
 
-def staged_options(problem: RouteProblem, planner: str) -> list[Option]:
+def staged_options(problem: RouteProblem, planner: str) -> list[RouteOption]:
     """Return options with stages: the route of a planner, or all that `optimal` has to offer.
 
     These are the best route of each number of legs, and several routes side by side. A planner may
@@ -64,11 +64,11 @@ def staged_options(problem: RouteProblem, planner: str) -> list[Option]:
     ]
     plan = partition(problem)
     if plan is not None and plan.is_split and len(plan.shares) > 1:
-        options.append(Option(name="several routes", shares=plan.shares))
+        options.append(RouteOption(name="several routes", shares=plan.shares))
     return options
 
 
-def split_options(problem: RouteProblem) -> Iterator[tuple[int, Option]]:
+def split_options(problem: RouteProblem) -> Iterator[tuple[int, RouteOption]]:
     """Yield each position that can be cut, with the best two workers for its sides."""
     end = problem.chain.end
     for position in range(1, end):
@@ -87,6 +87,6 @@ def split_options(problem: RouteProblem) -> Iterator[tuple[int, Option]]:
             yield position, min(options, key=lambda option: option.seconds)
 
 
-def _of_route(problem: RouteProblem, name: str, route: Route) -> Option:
+def _of_route(problem: RouteProblem, name: str, route: Route) -> RouteOption:
     share = Share(route, problem.times(route), problem.queries)
-    return Option(name=name, shares=(share,))
+    return RouteOption(name=name, shares=(share,))

@@ -34,7 +34,7 @@ class Share(NamedTuple):
         return self.times.seconds(self.queries)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class RoutePlan(Struct, frozen=True, kw_only=True):
     """Routes that have no worker in common, each with some of the queries."""
 
     shares: tuple[Share, ...]
@@ -93,7 +93,7 @@ def _counts(times: Sequence[RouteTimes], queries: int) -> list[int]:
 _ROUNDS: Final = 3
 
 
-def partition(problem: RouteProblem) -> Plan | None:
+def partition(problem: RouteProblem) -> RoutePlan | None:
     """Return a plan for a range of queries; None if none is possible.
 
     Neither replicas nor a single route end earlier. Of plans that end at the same time, replicas
@@ -122,7 +122,7 @@ def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
     return [*sets, *([worker] for worker in workers.values())]
 
 
-def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> Plan | None:
+def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> RoutePlan | None:
     """Return the plan of the best routes over some sets of workers; None if none has a route."""
     best = None
     counts = [math.ceil(problem.queries / len(sets))] * len(sets)
@@ -135,7 +135,7 @@ def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> Plan 
         possible = [route for route in routes if route is not None]
         if not possible:
             return None
-        plan = Plan(shares=pour(problem, possible))
+        plan = RoutePlan(shares=pour(problem, possible))
         best = plan if best is None or plan.seconds < best.seconds else best
         served: dict[Route | None, int] = {share.route: share.queries for share in plan.shares}
         before, counts = counts, [served.get(route, 1) for route in routes]

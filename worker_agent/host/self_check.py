@@ -33,7 +33,7 @@ _MAX_REASON_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSession:
     """Result of the check; `unverified` says why the model is not known to work."""
 
     samples: Samples
@@ -52,7 +52,7 @@ class SelfCheck:
         self._run_s = 0.0
         self._query_s = math.inf
 
-    def run(self, definition: EngineDefinition) -> Checked:
+    def run(self, definition: EngineDefinition) -> CheckedSession:
         """Check and warm up the model with its sample set, or with synthetic inputs."""
         if definition.samples is None:
             samples, unverified = self._search(definition)
@@ -63,7 +63,7 @@ class SelfCheck:
         if not unverified:
             self._warm_up(samples.inputs[0])
         query_s = 0.0 if unverified else self._query_s
-        return Checked(samples, unverified, self._run_s, query_s)
+        return CheckedSession(samples, unverified, self._run_s, query_s)
 
     def _search(self, definition: EngineDefinition) -> tuple[Samples, str]:
         """Return samples that the model accepts; none, and the reason, if there are no such."""

@@ -35,7 +35,7 @@ class LoadSuspected(Unavailable):
     """The engine host crashed while it loaded a variant and computed runs; either was the cause."""
 
 
-class Loads:
+class HostLoads:
     """The first load, and orders in flight, one for each variant at a time.
 
     `loading` is the variant that the host is loading; None if it loads none.

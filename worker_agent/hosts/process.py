@@ -17,7 +17,7 @@ from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, Connection, Runs, host_died
 from worker_agent.hosts.launch import Launch
-from worker_agent.hosts.loads import LoadCrashed, Loads
+from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.ipc.arena import slots_for
 from worker_agent.ipc.frames import (
@@ -77,7 +77,7 @@ class HostProcess:
         self._loop = asyncio.get_running_loop()
         self._runs = Runs(arena)
         self._connection = Connection(self._runs.by_id, self._receive, self._reject)
-        self._loads = Loads(self._send_order, self.kill)
+        self._loads = HostLoads(self._send_order, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
         self._closing = False
         self._retired: asyncio.Future[None] | None = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.journal.operations import Accept
-    from gateway.journal.postgresql.session import Session
+    from gateway.journal.postgresql.session import DatabaseSession
 
 _Pair: TypeAlias = tuple[str, str]
 
@@ -45,7 +45,7 @@ _UPLOADS: Final = (
 
 
 def accept_all(
-    session: Session, epoch: int, now: float, accepts: Sequence[Accept]
+    session: DatabaseSession, epoch: int, now: float, accepts: Sequence[Accept]
 ) -> list[JobId | SynergaiError]:
     """Insert jobs; return the id or the error of each, as one after another would give.
 
@@ -60,7 +60,7 @@ def accept_all(
 
 
 def _explain(
-    session: Session, accepts: Sequence[Accept], accepted: set[str]
+    session: DatabaseSession, accepts: Sequence[Accept], accepted: set[str]
 ) -> list[JobId | SynergaiError]:
     """Return the outcomes where some jobs were not inserted, for their keys and uploads."""
     keys = {

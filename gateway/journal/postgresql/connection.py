@@ -13,7 +13,7 @@ from gateway.journal.errors import RuleViolated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gateway.journal.postgresql.session import Session
+    from gateway.journal.postgresql.session import DatabaseSession
     from gateway.journal.store import Row
 
 
@@ -38,7 +38,7 @@ class PipelinedConnection:
     sent at once, and a refused one raises `RuleViolated` in its operation.
     """
 
-    def __init__(self, session: Session, begin: Callable[[], None]) -> None:
+    def __init__(self, session: DatabaseSession, begin: Callable[[], None]) -> None:
         self._session = session
         self._begin = begin
         self._statement = ""

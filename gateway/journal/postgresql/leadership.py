@@ -14,7 +14,7 @@ from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
-from gateway.journal.postgresql.session import Session, where
+from gateway.journal.postgresql.session import DatabaseSession, where
 from gateway.journal.postgresql.store import PostgresqlStore
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.runtime.atomic_file import write_atomic
@@ -41,7 +41,7 @@ _END_HUNG: Final = (
 it, the timeouts of idle sessions do not run."""
 
 
-class Candidate:
+class LeaderCandidate:
     """A gateway's session with the database, until it leads. Every method blocks.
 
     Args:
@@ -57,7 +57,7 @@ class Candidate:
         self._clock = clock
         self._address = address
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._session = Session(url)
+        self._session = DatabaseSession(url)
         try:
             check_server(self._session)
             if not insecure:

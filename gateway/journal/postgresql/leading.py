@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.journal.errors import JournalBroken
-from gateway.journal.postgresql.leadership import LEASE_S, Candidate
+from gateway.journal.postgresql.leadership import LEASE_S, LeaderCandidate
 
 if TYPE_CHECKING:
     from gateway.gateway_settings import GatewaySettings
@@ -35,9 +35,9 @@ async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -
     # With one thread, closing waits for a step that was cancelled.
     with ThreadPoolExecutor(1, "leadership") as thread:
         step = partial(asyncio.get_running_loop().run_in_executor, thread)
-        candidate: Candidate = await step(
+        candidate: LeaderCandidate = await step(
             partial(
-                Candidate,
+                LeaderCandidate,
                 config.journal,
                 config.state,
                 clock,

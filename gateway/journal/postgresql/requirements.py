@@ -8,13 +8,13 @@ from gateway.journal.postgresql.session import where
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from gateway.journal.postgresql.session import Session
+    from gateway.journal.postgresql.session import DatabaseSession
 
 _OLDEST: Final = 140_000
 """Ends sessions that are idle (``idle_session_timeout``), so that a hung leader is replaced."""
 
 
-def check_server(session: Session) -> None:
+def check_server(session: DatabaseSession) -> None:
     """Check the server and the way to it."""
     place = where(session.url)
     began, current = session.process_ids
@@ -43,7 +43,7 @@ def check_server(session: Session) -> None:
             )
 
 
-def check_encryption(session: Session) -> None:
+def check_encryption(session: DatabaseSession) -> None:
     """Check that what other machines could read is encrypted."""
     encrypted_or_local = session.value(
         "SELECT ssl OR client_addr IS NULL OR client_addr <<= '127.0.0.0/8' OR client_addr = '::1' "

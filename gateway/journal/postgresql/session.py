@@ -24,7 +24,7 @@ _STATEMENT_S: Final = 7.0
 _CLOSE_S: Final = 2.0
 
 
-class Session:
+class DatabaseSession:
     """A session with an event loop of its own; one thread at a time uses it.
 
     Raises:

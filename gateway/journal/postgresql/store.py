@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from gateway.journal.postgresql.session import Session
+    from gateway.journal.postgresql.session import DatabaseSession
     from gateway.journal.store import Operation
     from synergai.domain import JobId
     from synergai.runtime.clock import Clock
@@ -37,7 +37,7 @@ class PostgresqlStore:
     """Database of the gateway that leads it, since an epoch began."""
 
     def __init__(
-        self, session: Session, clock: Clock, directory: Path, epoch: int, cluster: str
+        self, session: DatabaseSession, clock: Clock, directory: Path, epoch: int, cluster: str
     ) -> None:
         self._leading = hold_cluster(directory)
         self.epoch = epoch

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from profiler.reports.charts import Chart
     from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.study import Study
-    from profiler.reports.printed import Cell
+    from profiler.reports.printed import PrintedCell
     from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.results import SimulationResult
 
@@ -95,7 +95,7 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
         title: str,
         label: str,
         metric: Callable[[SimulationResult], float],
-        cell: Callable[[Cell], float],
+        cell: Callable[[PrintedCell], float],
         *,
         log: bool,
     ) -> Bars:

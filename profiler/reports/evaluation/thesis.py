@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from profiler.reports.evaluation.study import Study
-    from profiler.reports.printed import Cell
+    from profiler.reports.printed import PrintedCell
     from synergai.simulator.results import SimulationResult
 
 REFERENCE: Final = "synergai"
 METRICS: Final[
-    tuple[tuple[str, Callable[[SimulationResult], float], Callable[[Cell], float]], ...]
+    tuple[tuple[str, Callable[[SimulationResult], float], Callable[[PrintedCell], float]], ...]
 ] = (
     ("violations", lambda result: result.violations, lambda cell: cell.violations),
     ("mean wait (s)", lambda result: result.mean_wait_s, lambda cell: cell.wait_s),

@@ -171,7 +171,7 @@ def _last_met(log: RequestLog) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
+class SecondCounts:
     """Statistics of the requests due in one second of a run.
 
     Attributes:
@@ -188,7 +188,7 @@ class Second:
     variants: dict[str, int]
 
 
-def by_second(log: RequestLog) -> list[Second]:
+def by_second(log: RequestLog) -> list[SecondCounts]:
     """Return the statistics of each second of a run."""
     if not len(log):
         return []
@@ -198,7 +198,7 @@ def by_second(log: RequestLog) -> list[Second]:
     return [_second(log, at, those) for at, those in enumerate(rows)]
 
 
-def _second(log: RequestLog, at: int, rows: list[int]) -> Second:
+def _second(log: RequestLog, at: int, rows: list[int]) -> SecondCounts:
     outcomes = [log.outcomes[row] for row in rows]
     latencies = sorted(
         log.latencies[row]
@@ -209,7 +209,7 @@ def _second(log: RequestLog, at: int, rows: list[int]) -> Second:
     variants = Counter(split_variant(log.versions[row])[1] for row in rows)
     del variants[""]
     met = outcomes.count(RequestOutcome.MET)
-    return Second(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
+    return SecondCounts(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
 
 
 def _nearest(percentile: float, count: int) -> int:

@@ -14,7 +14,7 @@ MAX_RATES: Final = 30
 """Limit of tried rates: enough to reach one a hundred thousand times the first."""
 
 
-class Verdict(enum.Enum):
+class TrialVerdict(enum.Enum):
     """Verdict of the trials at a rate; INVALID if the generator could not send it."""
 
     MET = "met"
@@ -85,7 +85,7 @@ async def find_goodput(
     """
     made: list[RateTrial] = []
 
-    async def verdict(rate: float) -> Verdict:
+    async def verdict(rate: float) -> TrialVerdict:
         met = missed = late = 0
         while 2 * max(met, missed, late) <= trials and met + missed < trials:
             trial = await run_trial(rate)
@@ -98,8 +98,8 @@ async def find_goodput(
             else:
                 late += 1
         if 2 * late > trials:
-            return Verdict.INVALID
-        return Verdict.MET if met > missed else Verdict.MISSED
+            return TrialVerdict.INVALID
+        return TrialVerdict.MET if met > missed else TrialVerdict.MISSED
 
     low, high, limited = 0.0, math.inf, False
     lowest_missed = math.inf
@@ -108,11 +108,11 @@ async def find_goodput(
     while high - low > precision * low and rate >= lowest and tried < MAX_RATES:
         tried += 1
         found = await verdict(rate)
-        if found is Verdict.MET:
+        if found is TrialVerdict.MET:
             low = rate
         else:
-            high, limited = rate, found is Verdict.INVALID
-            if found is Verdict.MISSED:
+            high, limited = rate, found is TrialVerdict.INVALID
+            if found is TrialVerdict.MISSED:
                 lowest_missed = rate  # lower than all rates missed before
         if high == math.inf:
             rate = 2 * low

@@ -69,7 +69,7 @@ class BurstResult:
     rate: float
 
 
-class Case:
+class BurstCase:
     """Engines of one network, on workers that have just the memory for the stages of all.
 
     Attributes:
@@ -150,16 +150,16 @@ class Case:
         return dispatch
 
 
-PLACEMENTS: Final[dict[str, Callable[[Case], Dispatch]]] = {
-    "whole": Case.whole,
-    "loading": Case.loading,
-    "stages": Case.stages,
+PLACEMENTS: Final[dict[str, Callable[[BurstCase], Dispatch]]] = {
+    "whole": BurstCase.whole,
+    "loading": BurstCase.loading,
+    "stages": BurstCase.stages,
 }
 
 
 def highest_rates(seeds: Sequence[int]) -> Iterator[BurstResult]:
     """Find the highest rate of a burst of each engine under each placement."""
-    case = Case()
+    case = BurstCase()
     for placement, dispatch in PLACEMENTS.items():
         for engine in range(ENGINES):
             for seed in seeds:
@@ -187,7 +187,7 @@ def rows(results: Sequence[BurstResult]) -> list[list[str]]:
     return table
 
 
-def share_in_time(case: Case, dispatch: Dispatch, burst: int, rate: float, seed: int) -> float:
+def share_in_time(case: BurstCase, dispatch: Dispatch, burst: int, rate: float, seed: int) -> float:
     """Return the share of the queries that end in time while one engine has a burst."""
     generator = np.random.default_rng(seed)
     others = BACKGROUND * WORKERS / case.whole_s / (ENGINES - 1)

@@ -152,7 +152,7 @@ def run_whole_engines(workload: Workload) -> dict[int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class StreamFigure:
     """A figure by which schedulers are compared; None where it is not known."""
 
     title: str
@@ -161,10 +161,10 @@ class Figure:
 
 
 FIGURES: Final = (
-    Figure("violations (%)", lambda each: 100 * each.violations / each.queries, 1),
-    Figure("mean latency (ms)", lambda each: 1000 * each.mean_s, 0),
-    Figure("queries per second", lambda each: each.rate, 1),
-    Figure("time with all places taken (%)", lambda each: _percent(each.full), 0),
+    StreamFigure("violations (%)", lambda each: 100 * each.violations / each.queries, 1),
+    StreamFigure("mean latency (ms)", lambda each: 1000 * each.mean_s, 0),
+    StreamFigure("queries per second", lambda each: each.rate, 1),
+    StreamFigure("time with all places taken (%)", lambda each: _percent(each.full), 0),
 )
 
 
@@ -177,7 +177,7 @@ def schedulers_of(results: Sequence[StreamResult]) -> list[str]:
     return list(dict.fromkeys(each.scheduler for each in results))
 
 
-def rows(results: Sequence[StreamResult], figure: Figure) -> list[list[str]]:
+def rows(results: Sequence[StreamResult], figure: StreamFigure) -> list[list[str]]:
     """Return the means over seeds for each stream, and over all streams of each SLO."""
     schedulers = schedulers_of(results)
     table = []
@@ -204,7 +204,9 @@ def bound_rows(results: Sequence[StreamResult]) -> list[list[str]]:
     return table
 
 
-def _cells(results: Sequence[StreamResult], schedulers: Sequence[str], figure: Figure) -> list[str]:
+def _cells(
+    results: Sequence[StreamResult], schedulers: Sequence[str], figure: StreamFigure
+) -> list[str]:
     cells = []
     for scheduler in schedulers:
         of_runs = [figure.of(each) for each in results if each.scheduler == scheduler]

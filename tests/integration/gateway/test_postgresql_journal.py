@@ -25,10 +25,10 @@ from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
 from gateway.journal.postgresql import session as session_module
-from gateway.journal.postgresql.leadership import Candidate
+from gateway.journal.postgresql.leadership import LeaderCandidate
 from gateway.journal.postgresql.leading import advertised
 from gateway.journal.postgresql.requirements import check_encryption, check_server
-from gateway.journal.postgresql.session import Session
+from gateway.journal.postgresql.session import DatabaseSession
 from gateway.journal.reserve import Space
 from gateway.server import Gateway
 from synergai.domain import AssignmentId, JobId
@@ -122,16 +122,16 @@ def test_unsuitable_server_is_refused(
         url="postgresql://h/d", process_ids=process_ids, fetch=lambda _: [settings]
     )
     with pytest.raises(InvalidInput, match=text):
-        check_server(cast("Session", session))
+        check_server(cast("DatabaseSession", session))
 
 
 async def test_connection_over_a_network_has_to_be_encrypted(server: PostgresqlServer) -> None:
-    session = await asyncio.to_thread(Session, server.url)
+    session = await asyncio.to_thread(DatabaseSession, server.url)
     await asyncio.to_thread(check_encryption, session)  # over loopback
     session.close()
     remote = SimpleNamespace(url="postgresql://h/d", value=lambda _: False)
     with pytest.raises(InvalidInput, match=r"is not encrypted: add \?sslmode=verify-full"):
-        check_encryption(cast("Session", remote))
+        check_encryption(cast("DatabaseSession", remote))
 
 
 async def test_missing_package_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ async def test_only_one_gateway_leads(
 ) -> None:
     await journal.engines()
     other = await asyncio.to_thread(
-        Candidate, server.url, state.with_name("other"), Clock(), "here:8001"
+        LeaderCandidate, server.url, state.with_name("other"), Clock(), "here:8001"
     )
     assert await asyncio.to_thread(other.lead) is None
     assert await asyncio.to_thread(other.leader) == LISTEN

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dispatch.preloads import Preloads
+from gateway.dispatch.preloads import PreloadCosts
 from synergai.domain import Configuration, EngineName, Session
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
@@ -13,7 +13,7 @@ FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first
 
 
 def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
-    ledger = Preloads()
+    ledger = PreloadCosts()
     worker = make_worker()
     for session in (FIRST, SECOND):
         ledger.ordered(worker.id, session, 3.0)
@@ -30,7 +30,7 @@ def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
 
 
 def test_a_load_that_is_needed_before_its_end_does_not_count() -> None:
-    ledger = Preloads()
+    ledger = PreloadCosts()
     worker = make_worker()
     ledger.ordered(worker.id, FIRST, 3.0)
     ledger.used(worker.id, FIRST)
@@ -39,7 +39,7 @@ def test_a_load_that_is_needed_before_its_end_does_not_count() -> None:
 
 
 def test_what_a_worker_takes_with_it_was_of_no_use() -> None:
-    ledger = Preloads()
+    ledger = PreloadCosts()
     worker, other = make_worker("w1"), make_worker("w2")
     for each in (worker, other):
         ledger.ordered(each.id, FIRST, 3.0)

@@ -12,7 +12,7 @@ from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.tenant_usage import TenantUsage
-from gateway.jobs.streamed import Query, StreamedJobs
+from gateway.jobs.streamed import StreamedJobs, StreamedQuery
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, QuotaExceeded
@@ -114,9 +114,9 @@ async def test_unfinished_jobs_count_after_a_restart(tmp_path: Path) -> None:
         await harness.journal.close()
 
 
-async def no_queries() -> AsyncGenerator[Query, None]:
+async def no_queries() -> AsyncGenerator[StreamedQuery, None]:
     await asyncio.Event().wait()
-    yield Query(0, b"")
+    yield StreamedQuery(0, b"")
 
 
 async def test_streamed_job_counts_while_its_stream_is_open(harness: GatewayHarness) -> None:

@@ -13,7 +13,7 @@ from benchmarks.drawn_routes import drawn_problem
 from synergai.domain import EngineName
 from synergai.routes.links import Link, Links
 from synergai.routes.optimal import optimal_route
-from synergai.routes.plan import Plan, partition, pour
+from synergai.routes.plan import RoutePlan, partition, pour
 from synergai.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
 
 WHOLE = HOST_BYTES + 2.6 * 100
@@ -61,7 +61,7 @@ def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem)
     assert plan.seconds <= problem.times(single).seconds(problem.queries)
     alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
     if replicas := [route for route in alone if route is not None]:
-        assert plan.seconds <= Plan(shares=pour(problem, replicas)).seconds
+        assert plan.seconds <= RoutePlan(shares=pour(problem, replicas)).seconds
 
 
 def test_engine_that_fits_on_all_workers_is_not_split() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import EngineName
 from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.plan import Plan, pour
+from synergai.routes.plan import RoutePlan, pour
 from synergai.routes.problem import Chain, Leg, Route, RouteProblem, RouteWorker
 
 WHOLE = Chain(engine=EngineName("net"), sizes=(1, 1), weights_before=(0, 1), weights_after=(1, 0))
@@ -49,7 +49,7 @@ def test_each_query_is_poured_where_it_ends_first(
     for _ in range(queries):
         end_s, number = ends[0]
         heapq.heapreplace(ends, (end_s + workers[number][0], number))
-    plan = Plan(shares=pour(problem, routes))
+    plan = RoutePlan(shares=pour(problem, routes))
     assert sum(share.queries for share in plan.shares) == queries
     assert plan.seconds == pytest.approx(end_s)
 

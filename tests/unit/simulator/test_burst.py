@@ -10,8 +10,8 @@ from synergai.simulator.pipelines.burst import (
     LOAD_S,
     PLACEMENTS,
     WORKERS,
+    BurstCase,
     BurstResult,
-    Case,
     Visit,
     rows,
     run,
@@ -20,8 +20,8 @@ from synergai.simulator.pipelines.burst import (
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
-    return Case()
+def case() -> BurstCase:
+    return BurstCase()
 
 
 def test_worker_runs_one_query_at_a_time_in_the_order_of_arrival() -> None:
@@ -33,7 +33,7 @@ def test_worker_runs_one_query_at_a_time_in_the_order_of_arrival() -> None:
     assert run([(0.0, 0), (1.0, 0)], through_both) == pytest.approx([3.75, 5.75])
 
 
-def test_whole_engines_have_at_least_the_memory_of_the_stages(case: Case) -> None:
+def test_whole_engines_have_at_least_the_memory_of_the_stages(case: BurstCase) -> None:
     sessions = case.replicas()
     assert [len(engines) for engines in sessions] == [case.sessions] * WORKERS
     assert all(len(set(engines)) == len(engines) for engines in sessions)
@@ -42,13 +42,13 @@ def test_whole_engines_have_at_least_the_memory_of_the_stages(case: Case) -> Non
     assert min(counts) >= 1
 
 
-def test_query_waits_for_a_session_that_is_resident(case: Case) -> None:
+def test_query_waits_for_a_session_that_is_resident(case: BurstCase) -> None:
     [visit] = case.whole()(0, 0.0, [9.0] * WORKERS)
     assert 0 in case.replicas()[visit.worker]
     assert visit.seconds == case.whole_s
 
 
-def test_session_is_loaded_where_the_query_ends_earlier_and_then_stays(case: Case) -> None:
+def test_session_is_loaded_where_the_query_ends_earlier_and_then_stays(case: BurstCase) -> None:
     resident = [0 in engines for engines in case.replicas()]
     free = [9.0 if holds else 0.0 for holds in resident]
     dispatch = case.loading()
@@ -59,7 +59,7 @@ def test_session_is_loaded_where_the_query_ends_earlier_and_then_stays(case: Cas
     assert dispatch(0, first.seconds, free) == [first._replace(seconds=case.whole_s)]
 
 
-def test_stages_of_all_engines_are_on_all_workers(case: Case) -> None:
+def test_stages_of_all_engines_are_on_all_workers(case: BurstCase) -> None:
     visits = [case.stages()(engine, 0.0, []) for engine in range(ENGINES)]
     for number in range(len(case.legs)):
         counts = [
@@ -68,13 +68,13 @@ def test_stages_of_all_engines_are_on_all_workers(case: Case) -> None:
         assert counts == [ENGINES / WORKERS] * WORKERS
 
 
-def test_fewer_queries_end_in_time_at_higher_rates(case: Case) -> None:
+def test_fewer_queries_end_in_time_at_higher_rates(case: BurstCase) -> None:
     for dispatch in PLACEMENTS.values():
         low, high = (share_in_time(case, dispatch(case), 0, rate, seed=0) for rate in (1, 200))
         assert low >= IN_TIME > high
 
 
-def test_stages_serve_a_burst_that_whole_engines_do_not(case: Case) -> None:
+def test_stages_serve_a_burst_that_whole_engines_do_not(case: BurstCase) -> None:
     shares = {
         name: [share_in_time(case, dispatch(case), each, 45, seed=0) for each in range(ENGINES)]
         for name, dispatch in PLACEMENTS.items()

@@ -8,7 +8,7 @@ import pytest
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent.hosts.connection import WINDOW, Runs
-from worker_agent.hosts.loads import LoadCrashed, Loads, LoadSuspected
+from worker_agent.hosts.loads import HostLoads, LoadCrashed, LoadSuspected
 from worker_agent.hosts.process import HostProcess
 from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena, slots_for
 from worker_agent.ipc.frames import (
@@ -91,7 +91,7 @@ class Host:
     def __init__(self) -> None:
         self.orders: asyncio.Queue[Order] = asyncio.Queue()
         self.kills: list[str] = []
-        self.loads = Loads(self.orders.put_nowait, self.kills.append)
+        self.loads = HostLoads(self.orders.put_nowait, self.kills.append)
 
 
 async def failed(*tasks: asyncio.Task[object]) -> list[object]:

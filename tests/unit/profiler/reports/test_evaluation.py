@@ -11,7 +11,7 @@ from profiler.reports.evaluation.factors import Factors
 from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
-from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, Cell
+from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, PrintedCell
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
@@ -83,7 +83,7 @@ HEADLINES = {
 """Reductions that the summaries of chapters 7 and 8 state: others over SynergAI."""
 
 
-def printed_factors(others: tuple[str, ...], value: Callable[[Cell], float]) -> Factors:
+def printed_factors(others: tuple[str, ...], value: Callable[[PrintedCell], float]) -> Factors:
     """Return the factors of policies over SynergAI that follow from the printed cells."""
     cells = [(policy, experiment) for policy in others for experiment in EXPERIMENTS]
     return Factors.of(
