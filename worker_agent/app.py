@@ -86,10 +86,6 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
-            if self._link is not None and not self._memory.limit_bytes:
-                # It starts while this process imports the gateway.
-                self._memory.spare = await SpareHost.start()
-                stack.push_async_callback(self._memory.close_spare)
             await self._open_peer_port()
             stack.push_async_callback(self._exchange.close)
             files = MachineFiles(self._config.worker.root)
@@ -102,6 +98,10 @@ class Agent:
             )
             main.modes.set_power(power)
             stack.push_async_callback(main.modes.close)
+            if self._link is not None and not self._memory.limit_bytes:
+                # It starts while this process imports the gateway, in the cgroup of power modes.
+                self._memory.spare = await SpareHost.start()
+                stack.push_async_callback(self._memory.close_spare)
             offers = await find_offers(
                 self._config.worker.providers, Runtimes(), self._config.state / "providers"
             )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock, patch
 
 import psutil
 import pytest
@@ -15,11 +16,14 @@ import pytest
 import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
+from gateway.serve.local_hub import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.inventories import described
 from tests.waiting import until
+from worker_agent.agent_settings import AgentSettings
+from worker_agent.app import Agent
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
@@ -75,6 +79,22 @@ async def test_spare_host_loads_the_next_engine(models: Path) -> None:
         await hosts.close()
     assert not psutil.pid_exists(spare.pid)
     assert shared_memory() == before
+
+
+async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_modes(
+    tmp_path: Path,
+) -> None:
+    config = AgentSettings.load({"models": str(tmp_path), "state": str(tmp_path / "state")})
+    calls = Mock()
+    calls.open = AsyncMock(return_value=AsyncMock())
+    calls.start = AsyncMock(side_effect=Unavailable("far enough"))
+    with (
+        patch("worker_agent.app.PowerManager.open", calls.open),
+        patch("worker_agent.app.SpareHost.start", calls.start),
+        pytest.raises(Unavailable, match="far enough"),
+    ):
+        await Agent(config, LocalHub()).__aenter__()
+    assert [name for name, *_ in calls.mock_calls] == ["open", "start"]
 
 
 async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path) -> None:
