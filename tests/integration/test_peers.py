@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import synergai
 from synergai.cli.workers import app
+from synergai.client.sync import SyncJobHandle
 from synergai.testing import LocalFleet, reserved_port
 from tests.chains import ENGINE, write_stages
 from tests.waiting import wait_until
@@ -102,12 +104,44 @@ def test_requests_outlive_the_loss_of_a_worker_that_holds_their_tensors(peers: P
 
 def test_job_records_each_query_once_while_workers_are_killed(peers: Peers) -> None:
     with synergai.SyncClient(peers.fleet.address) as client:
-        job = client.submit(ENGINE, inputs=({"cut0": IMAGES[n % 4]} for n in range(QUERIES)))
+        job = submit(client)
         wait_until(lambda: job.status().queries_done > QUERIES // 6)
         for name in ("right", "left"):
             peers.restart(name, client)
-        job.wait().raise_unless_succeeded()
-        results = list(job.results())
-        assert [index for index, _ in results] == list(range(QUERIES))
-        for index, result in results:
-            np.testing.assert_array_equal(result["cut3"], IMAGES[index % 4])
+        check(job)
+
+
+def test_gateway_that_is_killed_with_tensors_on_their_way_loses_no_query(peers: Peers) -> None:
+    with synergai.SyncClient(peers.fleet.address) as client:
+        job = submit(client)
+        wait_until(lambda: job.status().queries_done > QUERIES // 6)
+        peers.fleet.kill("gateway")
+        peers.fleet.start_gateway()
+        check(job)
+
+
+def test_worker_that_hangs_with_tensors_of_others_costs_no_query(peers: Peers) -> None:
+    with synergai.SyncClient(peers.fleet.address) as client, ThreadPoolExecutor(4) as pool:
+        job = submit(client)
+        found = pool.map(lambda number: run(client, number), range(QUERIES))
+        wait_until(lambda: job.status().queries_done > QUERIES // 6)
+        hung = peers.fleet.agents["left"]
+        hung.send_signal(signal.SIGSTOP)
+        try:
+            list(found)
+            check(job)
+        finally:
+            hung.send_signal(signal.SIGCONT)
+
+
+def submit(client: synergai.SyncClient) -> SyncJobHandle:
+    return client.submit(ENGINE, inputs=({"cut0": IMAGES[n % 4]} for n in range(QUERIES)))
+
+
+def check(job: SyncJobHandle) -> None:
+    """Check that each query of a job has one result, and the right one."""
+    job.wait().raise_unless_succeeded()
+    results = list(job.results())
+    assert [index for index, _ in results] == list(range(QUERIES))
+    for index, result in results:
+        np.testing.assert_array_equal(result["cut3"], IMAGES[index % 4])

@@ -162,6 +162,24 @@ async def test_idle_strangers_do_not_lock_agents_out(holder: Holder) -> None:
         writer.close()
 
 
+async def test_flood_of_old_tokens_costs_no_tensors(holder: Holder) -> None:
+    old = holder.hold()
+    holder.exchange.held.drop(old.token)
+    frames, port = 100 * (b"\x20\0\0\0" + old.token.encode()), holder.exchange.port
+    strangers = (read_all(port, frames) for _ in range(4 * MAX_UNAUTHENTICATED))
+    flood = asyncio.gather(*strangers, return_exceptions=True)
+    pulling = [asyncio.create_task(holder.pulls.pull(holder.hold(), b"")) for _ in range(20)]
+    while not all(each.done() for each in pulling):
+        await asyncio.sleep(0.01)
+        for report in holder.reports:  # of those whose connection was among the oldest
+            for token in (each.token for each in report.wanted):
+                tensors = RelayedTensors(token, holder.exchange.held.get(token) or ())
+                holder.pulls.receive(tensors)
+    assert all(has_tensor(each.result()) for each in pulling)
+    assert not any(each for each in await flood if isinstance(each, bytes))
+    assert await holder.peers.pull(holder.hold(), f"127.0.0.1:{port}"), "it is open again"
+
+
 @pytest.mark.parametrize("pulls", [1, 2 * server.MOST_PULLS])
 async def test_tensors_are_not_kept_for_an_agent_that_does_not_read(
     holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pulls: int

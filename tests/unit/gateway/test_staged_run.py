@@ -232,6 +232,16 @@ async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Sta
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 3)
 
 
+async def test_query_goes_on_in_no_stage_of_another_model(stages: Stages) -> None:
+    job = await stages.submit(2)
+    assignment, _ = await stages.next(stages.head)
+    stages.gateway.catalogue.withdraw(stages.tail.id, TAIL.name)
+    other = stages.add("other", replace(TAIL, stage_of="b" * 64))
+    stages.answer(stages.head, assignment, "t4")
+    assert (await stages.status(job)).state is JobState.RUNNING
+    assert not stages.gateway.orders(other)
+
+
 async def test_job_over_an_unloaded_engine_is_refused(stages: Stages) -> None:
     stages.gateway.catalogue.unload(NET)
     with pytest.raises(EngineUnloaded):
