@@ -17,7 +17,7 @@ from gateway.jobs.input_feed import InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
-from gateway.jobs.staged_run import StagedRuns
+from gateway.jobs.staged_runs import StagedRuns
 from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull

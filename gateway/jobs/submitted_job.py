@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
-    from gateway.jobs.staged_run import RecordedRange, StagedRuns
+    from gateway.jobs.staged_results import RecordedRange
+    from gateway.jobs.staged_runs import StagedRuns
     from gateway.jobs.tracker import JobTracker
     from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal

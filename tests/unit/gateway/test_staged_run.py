@@ -22,8 +22,8 @@ from gateway.fleet.worker import (
     SendInputs,
     StopAssignment,
 )
-from gateway.jobs import staged_run
-from gateway.jobs.staged_run import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedRun
+from gateway.jobs import staged_feed, staged_run
+from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedFeed
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable
@@ -166,7 +166,7 @@ async def test_few_queries_are_on_their_way(stages: Stages) -> None:
 async def test_slow_queries_are_fewer_on_their_way(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_run, "WORTH_S", 0.0)
+    monkeypatch.setattr(staged_feed, "WORTH_S", 0.0)
     await stages.submit(10 * MOST_QUERIES)
     begun = await run_all(stages, stages.head, "t4")
     for _ in range(5):
@@ -178,7 +178,7 @@ async def test_slow_queries_are_fewer_on_their_way(
 async def test_large_tensors_let_fewer_queries_on_their_way(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_run, "MOST_BYTES", 1000)
+    monkeypatch.setattr(staged_feed, "MOST_BYTES", 1000)
     await stages.submit(10 * MOST_QUERIES)
     assert 5 <= await run_all(stages, stages.head, "t4") <= 50
     room = stages.gateway.jobs._staged_runs.room
@@ -321,14 +321,14 @@ async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None
 async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_theirs(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, readable = StagedRun._read, asyncio.Event()
+    read, readable = StagedFeed._read, asyncio.Event()
 
-    async def read_late(run: StagedRun, first: int, queries: int) -> list[bytes]:
+    async def read_late(feed: StagedFeed, first: int, queries: int) -> list[bytes]:
         if first >= FIRST_QUERIES:
             await readable.wait()
-        return await read(run, first, queries)
+        return await read(feed, first, queries)
 
-    monkeypatch.setattr(StagedRun, "_read", read_late)
+    monkeypatch.setattr(StagedFeed, "_read", read_late)
     job = await stages.submit(2 * FIRST_QUERIES)
     assignment, _ = await stages.next(stages.head)
     stages.answer(stages.head, assignment, "t4")
