@@ -8,12 +8,12 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.pipelines.pipeline_settings import (
+from synergai.simulator.simulator_settings import (
     AccordionSettings,
     BurstSettings,
     InterferenceSettings,
+    SimulatorSettings,
 )
-from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,9 +61,8 @@ def accordion(settings: AccordionSettings) -> None:
         run_count,
         schedulers_of,
     )
-    from synergai.simulator.simulator_settings import parse_seeds
 
-    seeds = parse_seeds(settings.seeds)
+    seeds = settings.drawn
     results = _progress(compare(seeds, bounds=settings.bounds), run_count(seeds))
     if settings.as_json:
         print_json(results)
@@ -82,9 +81,8 @@ def burst(settings: BurstSettings) -> None:
     """
     require("numpy")
     from synergai.simulator.pipelines.burst import ENGINES, PLACEMENTS, highest_rates, rows
-    from synergai.simulator.simulator_settings import parse_seeds
 
-    seeds = parse_seeds(settings.seeds)
+    seeds = settings.drawn
     results = _progress(highest_rates(seeds), len(PLACEMENTS) * ENGINES * len(seeds))
     if settings.as_json:
         print_json(results)
@@ -101,9 +99,8 @@ def interference(settings: InterferenceSettings) -> None:
     """
     require("numpy")
     from synergai.simulator.pipelines.interference import BALANCERS, compare, rows
-    from synergai.simulator.simulator_settings import parse_seeds
 
-    seeds = parse_seeds(settings.seeds)
+    seeds = settings.drawn
     results = _progress(compare(seeds, settings.slow), len(BALANCERS) * len(seeds))
     if settings.as_json:
         print_json(results)

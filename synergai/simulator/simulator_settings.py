@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -225,3 +225,41 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
         int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
     ] = 32
     cells: Annotated[Path, "Map of cells, which are planned one by one."] | None = None
+
+
+Slow: TypeAlias = Literal["workers", "links"]
+
+
+class BurstSettings(Settings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines burst``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_BURST_"
+
+    seeds: Annotated[
+        str, Checked(checked_seeds), "One run per seed; all that is compared gets the same queries."
+    ] = "0-4"
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The seeds."""
+        return parse_seeds(self.seeds)
+
+
+class AccordionSettings(BurstSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines accordion``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_ACCORDION_"
+
+    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
+
+
+class InterferenceSettings(BurstSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines interference``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_INTERFERENCE_"
+
+    seeds: Annotated[str, Checked(checked_seeds), "One scenario per seed."] = "0-11"
+    slow: Annotated[Slow, "What becomes slow for a while."] = "workers"

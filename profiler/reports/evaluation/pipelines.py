@@ -9,13 +9,12 @@ from profiler.reports.document import Figure, Section, Table
 from profiler.reports.statistics import Distribution, mean
 from synergai.simulator.pipelines import burst, comparison, interference
 from synergai.simulator.pipelines.comparison import FIGURES, schedulers_of
-from synergai.simulator.pipelines.pipeline_settings import (
+from synergai.simulator.pipelines.streams import SLOS
+from synergai.simulator.simulator_settings import (
     AccordionSettings,
     BurstSettings,
     InterferenceSettings,
 )
-from synergai.simulator.pipelines.streams import SLOS
-from synergai.simulator.simulator_settings import parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
     from synergai.simulator.pipelines.burst import BurstResult
     from synergai.simulator.pipelines.comparison import StreamResult
     from synergai.simulator.pipelines.interference import InterferenceResult
-    from synergai.simulator.pipelines.pipeline_settings import Slow
+    from synergai.simulator.simulator_settings import Slow
 
 _SLOWED: Final[dict[Slow, str]] = {"workers": "Slow workers", "links": "Slow links"}
 
 
 def simulate_pipelines() -> Section:
     """Return the section of the experiments of ``synergai simulate pipelines``."""
-    seeds = parse_seeds(InterferenceSettings().seeds)
+    seeds = InterferenceSettings().drawn
     balanced = {slow: list(interference.compare(seeds, slow)) for slow in _SLOWED}
-    bursts = list(burst.highest_rates(parse_seeds(BurstSettings().seeds)))
-    streams = list(comparison.compare(parse_seeds(AccordionSettings().seeds), bounds=False))
+    bursts = list(burst.highest_rates(BurstSettings().drawn))
+    streams = list(comparison.compare(AccordionSettings().drawn, bounds=False))
     return Section(
         key="pipelines",
         title="Pipelines of stages",

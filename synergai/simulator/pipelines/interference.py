@@ -34,7 +34,7 @@ from synergai.simulator.pipelines.measured_chains import measured_chains
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from synergai.simulator.pipelines.pipeline_settings import Slow
+    from synergai.simulator.simulator_settings import Slow
 
 WORKERS: Final = 4
 NETWORK: Final = EngineName("onnx_resnet50_op11")
