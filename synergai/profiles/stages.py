@@ -80,7 +80,8 @@ class StageTimes:
         positions = sorted(known)
         heads = _ascending(positions, [known[position][0] for position in positions], whole_s)
         self.heads = _interpolate(shares, [0, *heads, self._end], [0.0, *heads.values(), whole_s])
-        costs = [sum(known[position]) - whole_s for position in positions]
+        # Of these heads, so that what is left for a tail between two known ones is never negative.
+        costs = [self.heads[position] + known[position][1] - whole_s for position in positions]
         # The nearest known cut stands for those near the ends; but no tail saves all its time.
         at_end = max(0.0, costs[-1])
         self.costs = _interpolate(shares, [0, *positions, self._end], [costs[0], *costs, at_end])

@@ -1,6 +1,10 @@
 """Times of stages, from heads and tails in the dictionary."""
 
+from itertools import combinations
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
@@ -70,6 +74,21 @@ def test_cut_whose_tail_saves_time_costs_other_stages_nothing() -> None:
     assert milliseconds(found, 2, 4) == pytest.approx(40)
     assert milliseconds(found, 1, 5) == pytest.approx(100 - 20 - 2)
     assert milliseconds(found, 3, 5) == pytest.approx(58 * 2 / 3)
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 9), st.tuples(st.integers(1, 999), st.integers(1, 999)), min_size=1
+    )
+)
+def test_every_stage_takes_time_however_disturbed_the_measurements_were(
+    measured: dict[int, tuple[int, int]],
+) -> None:
+    known = {f"net_s0_{cut}": float(head) for cut, (head, _) in measured.items()}
+    known |= {f"net_s{cut}_10": float(tail) for cut, (_, tail) in measured.items()}
+    works = [each / 10 for each in range(1, 10)]
+    found = StageTimes(dictionary(net=1000.0, **known), ENGINE, works, HERE, ONE)
+    assert all(found.of(first, last).seconds > 0 for first, last in combinations(range(11), 2))
 
 
 def test_an_entry_of_the_stage_itself_beats_the_prediction() -> None:
