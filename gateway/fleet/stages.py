@@ -35,22 +35,32 @@ class EngineInStages(EngineUnusable):
 
 
 def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
-    """Return stages without those whose inputs are of another datatype than any outputs there.
+    """Return stages without those that do not fit the datatype of the tensor at one of their ends.
 
-    There are such while an engine is being split again, to send other tensors between its stages.
+    There are such if an engine is split again, to send other tensors between its stages. Of two
+    datatypes that are both made and expected at a cut, the smaller one counts.
     """
     found = list(stages)
-    made = {
-        (each.stage_of, stage_positions(each.name)[1], tensor.datatype)
-        for each in found
-        for tensor in each.outputs
+    made, expected = defaultdict(set), defaultdict(set)
+    for stage in found:
+        first, last = stage_positions(stage.name)
+        expected[stage.stage_of, first].update(each.datatype for each in stage.inputs)
+        made[stage.stage_of, last].update(each.datatype for each in stage.outputs)
+    sent = {
+        at: min(both, key=lambda datatype: (ELEMENT_BYTES.get(datatype, 1), datatype))
+        for at, datatypes in made.items()
+        if (both := datatypes & expected[at])
     }
-    return [
-        each
-        for each in found
-        if (first := stage_positions(each.name)[0]) == 0
-        or all((each.stage_of, first, tensor.datatype) in made for tensor in each.inputs)
-    ]
+
+    def fits(stage: Engine) -> bool:
+        first, last = stage_positions(stage.name)
+        takes = sent.get((stage.stage_of, first))
+        gives = sent.get((stage.stage_of, last))
+        return (first == 0 or takes in {each.datatype for each in stage.inputs}) and (
+            gives is None or gives in {each.datatype for each in stage.outputs}
+        )
+
+    return list(filter(fits, found))
 
 
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:

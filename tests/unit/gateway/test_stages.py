@@ -47,6 +47,15 @@ def test_stages_that_expect_another_datatype_are_left_out() -> None:
     assert matching_stages([stage(0, 4), stage(4, 9)]) == [stage(0, 4), stage(4, 9)]
 
 
+def test_stages_of_an_engine_that_was_split_twice_agree_on_the_tensors_between_them() -> None:
+    half = TensorSpec("t4/half", "FP16", (1, 4))
+    halved = [replace(stage(0, 4), outputs=(half,)), replace(stage(4, 6), inputs=(half,))]
+    others = [stage(0, 2), stage(2, 4), stage(4, 9), stage(6, 9)]
+    assert matching_stages([*halved, *others]) == [*halved, stage(0, 2), stage(6, 9)]
+    exiting = [stage(0, 4)]
+    assert matching_stages([*exiting, halved[1]]) == exiting
+
+
 @pytest.mark.parametrize(
     ("stages", "chain"),
     [
