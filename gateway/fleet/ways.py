@@ -73,6 +73,11 @@ class Way(Struct, frozen=True):
         last = self.engines[-1]
         return whole_engine(self.engines) if last.stage_of else last
 
+    @property
+    def has_exits(self) -> bool:
+        """Whether queries may leave behind one of the engines, or are asked to stay."""
+        return _has_exits(self.engines)
+
     def may_leave(self, position: int) -> bool:
         """Return whether queries may leave behind one of the engines."""
         exit_ = self.engines[position].exit

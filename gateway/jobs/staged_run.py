@@ -115,7 +115,12 @@ class StagedRun:
         self._former.append(former)
         self._line = self._new_line()
         self._line.submit()
-        self._begin(former.stages[0].withdraw())
+        waiting = former.stages[0].withdraw()
+        if way == former.way or not (way.has_exits or former.way.has_exits):
+            self._begin(waiting)
+        else:  # their inputs say what is asked of an exit
+            for query in waiting:
+                self._read_again(query)
         self._end_former()
 
     @property
@@ -205,7 +210,10 @@ class StagedRun:
         if query.repeats > MOST_REPEATS:
             self.fail(f"the tensors of query {query.index} were lost {query.repeats} times")
         elif not self._closed:
-            self._feed.read_again(query.index, partial(self._begin_with, [query]))
+            self._read_again(query)
+
+    def _read_again(self, query: StagedQuery) -> None:
+        self._feed.read_again(query.index, partial(self._begin_with, [query]))
 
     def _begin_read(self, first: int, inputs: Sequence[bytes], room_bytes: int) -> None:
         """Let queries begin that have been read."""

@@ -451,6 +451,27 @@ async def test_query_that_stays_begins_again_where_the_engine_is_whole(tmp_path:
         assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2)
 
 
+async def test_query_that_moves_to_another_way_is_prepared_for_it(tmp_path: Path) -> None:
+    async with running(tmp_path, EARLY, replace(TAIL, query_s=5.0)) as stages:
+        job = await stages.submit(1)
+        first, [request] = await stages.next(stages.head)
+        assert EXIT not in request.parameters
+        whole = stages.add("whole", WHOLE)
+        assert (await stages.status(job)).stages == (HEAD.name, NET)
+        stopped = hub_pb2.Ended(
+            progress=hub_pb2.Progress(assignment_id=first.id), outcome=hub_pb2.OUTCOME_STOPPED
+        )
+        stages.gateway.intake.apply_ended(stages.head, stopped)
+        assignment, [request] = await stages.next(stages.head)
+        assert request.parameters[EXIT].string_param == DROP
+        nothing = oip.ModelInferResponse().SerializeToString()
+        stages.gateway.complete(stages.head, assignment, [nothing], done=1)
+        assignment, [request] = await stages.next(whole)
+        assert request.parameters[SAMPLE].int64_param == 0
+        stages.answer(whole, assignment, "t9")
+        assert (await stages.status(job)).state is JobState.SUCCEEDED
+
+
 async def test_job_with_a_floor_leaves_only_where_it_is_held(tmp_path: Path) -> None:
     async with running(tmp_path, EARLY, WHOLE) as stages:
         way = stages.gateway.jobs._staged_runs.way
