@@ -50,6 +50,7 @@ class Call:
         self._requests: deque[bytes] = deque()
         self._take: Callable[[bytes], bool] | None = None
         self._has_all_requests = False
+        self._ignores_data = False
         self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
         self._loop = handlers.loop
@@ -116,6 +117,7 @@ class Call:
             request = self._read_requests()
         else:
             data = await self._next_request()
+            self._ignore_data()
             if data is None:
                 self._end(grpc.StatusCode.INTERNAL, "the call has no request")
                 return
@@ -140,6 +142,7 @@ class Call:
             self._start(self._find_and_handle)
             return
         request = handler.request_deserializer(self._requests.popleft())
+        self._ignore_data()
         context: Any = self
         try:
             self._begun = handler.begin(request, context, self._respond_at_once)
@@ -174,7 +177,7 @@ class Call:
 
     def receive(self, data: Buffer) -> None:
         """Take data of the client."""
-        if self._has_ended:
+        if self._has_ended or self._ignores_data:
             return
         try:
             self._requests += self._reader.feed(data)
@@ -254,6 +257,11 @@ class Call:
             except SynergaiError as error:
                 await self.abort(status_code(error), error_details(error))
         return request
+
+    def _ignore_data(self) -> None:
+        """Keep nothing that the client of a unary call sends behind its request."""
+        self._ignores_data = True
+        self._requests.clear()
 
     async def _read_requests(self) -> AsyncIterator[Any]:
         while (request := await self._next_request()) is not None:

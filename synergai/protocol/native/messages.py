@@ -25,6 +25,8 @@ def prefixed(message: Buffer) -> bytes:
 class Compressed(bytes):
     """A message that is still compressed: one of a few kilobytes may decompress to the limit."""
 
+    __slots__ = ()
+
 
 class MessageReader:
     """Cuts the messages out of the data of a call.

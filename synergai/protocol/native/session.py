@@ -28,6 +28,8 @@ STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _CONNECTION_WINDOW: Final = 1 << 30
 """Of all calls: what is to bound them is the window of each."""
+_MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
+"""Data for calls that have ended meanwhile: as much as a client sends before it can know that."""
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = (1 << 31) - 1
 _COPIED_BYTES: Final = 1024
@@ -258,7 +260,8 @@ class Session:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._blocked: dict[Stream, None] = {}
-        # Bytes that clients may send for calls that have ended meanwhile.
+        self._is_widened = False
+        # Bytes that the client may send for calls that have ended meanwhile.
         self._late_room = 0
         # The streams of which views of the bytes that are being handled were passed on.
         self._viewed: dict[Stream, None] = {}
@@ -339,13 +342,13 @@ class Session:
     def unblock(self, stream: Stream) -> None:
         """Send what is blocked on a stream as soon as the client takes it."""
         self._blocked[stream] = None
-        self._send_blocked()
+        self._send_of(stream)
 
     def forget(self, number: int) -> None:
         """Remove a stream that has ended."""
         if (stream := self._streams.pop(number, None)) is not None:
             if stream.is_open:
-                self._late_room += max(0, stream.room)
+                self._late_room = min(self._late_room + max(0, stream.room), _MAX_LATE)
             self._blocked.pop(stream, None)
             stream.owner = None  # which has the stream: a cycle
         if not self._streams:
@@ -369,9 +372,14 @@ class Session:
 
     def _send_blocked(self) -> None:
         for stream in tuple(self._blocked):
-            stream.unblock()
-            if not stream.is_blocked:
-                self._blocked.pop(stream, None)
+            if not self.window:
+                break
+            self._send_of(stream)
+
+    def _send_of(self, stream: Stream) -> None:
+        stream.unblock()
+        if not stream.is_blocked:
+            self._blocked.pop(stream, None)
 
     # --- frames -----------------------------------------------------------------------------
 
@@ -404,7 +412,7 @@ class Session:
             high, low, kind, flags, number = _FRAME.unpack_from(data, at)
             size = high << 8 | low
             comes_in_parts = kind == _DATA and size and not flags & _PADDED
-            if size > (MAX_DATA_FRAME if comes_in_parts else MAX_FRAME):
+            if size > (MAX_DATA_FRAME if kind == _DATA else MAX_FRAME):
                 raise InvalidInput(f"a frame of {size:,} bytes")
             start, stop = at + _HEADER, at + _HEADER + size
             number &= 0x7FFFFFFF
@@ -431,6 +439,9 @@ class Session:
             elif kind in (_PUSH_PROMISE, _CONTINUATION):
                 raise InvalidInput("an unexpected frame")
         self._rest = data[at:] if at < end else b""
+        if self._is_widened:  # once, as clients may widen windows by a byte at a time
+            self._is_widened = False
+            self._send_blocked()
         if self._viewed:
             for stream in self._viewed:
                 if stream.owner is not None:
@@ -533,25 +544,28 @@ class Session:
             if not number:
                 raise InvalidInput("a malformed window")
             self._break(number, _FLOW_CONTROL_ERROR if more else _PROTOCOL_ERROR)
-            return
-        if self._blocked:
-            self._send_blocked()
+        elif isinstance(widened, Session):
+            self._is_widened = True
+        elif widened.is_blocked:
+            self._send_of(widened)
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
         if flags & _ACK:
             return
         if len(payload) % _SETTING.size:
             raise InvalidInput("malformed settings")
+        window = self._window_of_streams
         for key, setting in _SETTING.iter_unpack(payload):
             if key == _INITIAL_WINDOW_SIZE:
                 if setting > _MAX_WINDOW:
                     raise InvalidInput("a window that is too large")
-                for stream in self._streams.values():
-                    stream.window += setting - self._window_of_streams
-                self._window_of_streams = setting
+                window = setting
+        if window != self._window_of_streams:
+            for stream in self._streams.values():
+                stream.window += window - self._window_of_streams
+            self._window_of_streams = window
+            self._is_widened = True
         self.send(frame(_SETTINGS, _ACK, 0))
-        if self._blocked:
-            self._send_blocked()
 
 
 def _unpadded(payload: Buffer) -> Buffer:

@@ -248,6 +248,20 @@ async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
     assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
 
 
+@pytest.mark.parametrize("method", ["Hang", "Begin"])
+async def test_unary_call_takes_nothing_behind_its_request(server: Server, method: str) -> None:
+    number = server.call(method)
+    further = b"\0" + MAX_BYTES.to_bytes(4) + bytes(600_000)
+    server.session.receive(http2.message(number, b"x", last=False))
+    await turns(3)
+    sent = len(server._sent)
+    for at in range(0, len(further), 16_000):
+        server.session.receive(frame(DATA, 0, number, further[at : at + 16_000]))
+    await turns(3)
+    assert server._sent[sent:] == b""  # no larger window
+    server.session.receive(http2.reset(number))
+
+
 async def test_what_is_no_call_of_grpc_gets_a_status_of_http(server: Server) -> None:
     server.call("Echo", fields=(("content-type", "text/html"),))
     await until(lambda: server._read(1)[1].get(":status"))

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from hpack import Decoder
@@ -152,6 +153,13 @@ async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connectio
     assert (owner.path, owner.data) == ("/a/B", b"data")
 
 
+async def test_padded_data_may_be_as_large_as_other_data(connection: Connection) -> None:
+    owner = connection.call()
+    content = bytes(MAX_DATA_FRAME - 2)
+    connection.session.receive(frame(DATA, 0x8, 1, b"\x01" + content + b"\0"))
+    assert owner.data == content
+
+
 async def test_response_ends_its_stream(connection: Connection) -> None:
     owner = connection.call()
     connection.session.receive(http2.message(1, b"x"))
@@ -230,6 +238,28 @@ async def test_changed_window_applies_to_open_streams() -> None:
     connection.session.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
     connection.session.receive(frame(WINDOW_UPDATE, 0, 1, (26).to_bytes(4)))
     assert [len(each[3]) for each in await connection.sent()] == [0, 1]
+
+
+async def test_window_that_is_set_repeatedly_counts_once() -> None:
+    connection = Connection((4, 10))
+    await connection.sent()
+    connection.call().stream.send(bytes(30))
+    await connection.sent()
+    settings = b"".join(struct.pack(">HI", 4, size) for size in (30, 0, 25))
+    connection.session.receive(frame(SETTINGS, 0, 0, settings))
+    assert [len(each[3]) for each in await connection.sent()] == [0, 15]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_small_windows_do_not_cost_a_look_at_every_call(
+    connection: Connection, number: int
+) -> None:
+    owners = [connection.call() for _ in range(MAX_CALLS_PER_CONNECTION)]
+    with patch.object(Stream, "unblock", autospec=True, side_effect=Stream.unblock) as looks:
+        for owner in owners:
+            owner.stream.send(bytes(70_000))
+        connection.session.receive(frame(WINDOW_UPDATE, 0, number, (1).to_bytes(4)) * 100)
+    assert looks.call_count < 2 * MAX_CALLS_PER_CONNECTION + 100
 
 
 async def test_nothing_is_sent_while_the_connection_takes_nothing(connection: Connection) -> None:
@@ -317,6 +347,20 @@ async def test_calls_beyond_the_limit_are_refused_and_can_be_retried(
     connection.session.receive(http2.headers(number, "/a/B"))
     assert len(connection.owners) == MAX_CALLS_PER_CONNECTION
     assert await connection.sent() == [(RST_STREAM, 0, number, (7).to_bytes(4))]
+
+
+async def test_calls_that_are_reset_allow_no_more_data_than_as_many_as_can_be_open(
+    connection: Connection,
+) -> None:
+    for _ in range(MAX_CALLS_PER_CONNECTION + 10):
+        owner = connection.call()
+        connection.session.receive(http2.reset(2 * len(connection.owners) - 1))
+    assert owner.log == ["lost"]
+    late = data_of(STREAM_WINDOW)
+    for _ in range(MAX_CALLS_PER_CONNECTION):
+        connection.session.receive(late)
+    with pytest.raises(InvalidInput, match="data of no call"):
+        connection.session.receive(http2.message(1, b"x"))
 
 
 def data_of(size: int) -> bytes:
