@@ -41,7 +41,8 @@ def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
     datatypes that are both made and expected at a cut, the smaller one counts.
     """
     found = list(stages)
-    made, expected = defaultdict(set), defaultdict(set)
+    made: dict[tuple[str, int], set[str]] = defaultdict(set)
+    expected: dict[tuple[str, int], set[str]] = defaultdict(set)
     for stage in found:
         first, last = stage_positions(stage.name)
         expected[stage.stage_of, first].update(each.datatype for each in stage.inputs)
