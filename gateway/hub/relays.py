@@ -51,11 +51,13 @@ class Relays:
         wanted[token] = holder_id
         if len(wanted) > MOST_WANTED:
             del wanted[next(iter(wanted))]
-        holder = self._connections.of_worker(holder_id)
-        if holder is None or holder.worker is None or holder.worker.orders.closed:
+        connection = self._connections.of_worker(holder_id)
+        holder = None if connection is None else connection.worker
+        # Half of the queue remains for orders: a worker may ask for what another does not hold.
+        if holder is None or holder.orders.closed or holder.orders.is_half_full:
             self._pass_on(holder_id, RelayedTensors(token, ()))
         else:
-            holder.worker.orders.put(SendTensors(token))
+            holder.orders.put(SendTensors(token))
 
     def _pass_on(self, holder_id: WorkerId, tensors: RelayedTensors) -> None:
         for worker, wanted in self._wanted.items():

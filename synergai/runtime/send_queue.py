@@ -39,6 +39,11 @@ class SendQueue(Generic[T]):
         self._on_error = on_error
         self._send_at_once = send_at_once
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether its room is to be left to more important items."""
+        return 2 * len(self._items) >= self._limit
+
     def put(self, item: T) -> None:
         """Enqueue `item`; do nothing if the queue is closed."""
         if self.closed:

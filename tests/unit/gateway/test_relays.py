@@ -22,7 +22,7 @@ class Fleet:
 
     def _worker(self, name: str) -> ConnectedWorker:
         worker = make_worker(name)
-        worker.orders = SendQueue[Order](MOST_WANTED * 2)
+        worker.orders = SendQueue[Order](MOST_WANTED * 4)
         self.connections.register(AgentConnection(), worker)
         return worker
 
@@ -65,6 +65,17 @@ def test_tensors_of_a_worker_that_leaves_are_lost() -> None:
     fleet.want("token")
     fleet.relays.left(fleet.workers["holder"])
     assert fleet.orders("wants") == [RelayedTensors("token", ())]
+
+
+def test_worker_that_wants_many_tensors_ends_no_other_work_stream() -> None:
+    fleet = Fleet()
+    for number in range(5 * MOST_WANTED):
+        fleet.want(f"token-{number}")
+    holder = fleet.workers["holder"].orders
+    assert not holder.closed
+    assert len(fleet.orders("holder")) == 2 * MOST_WANTED
+    fleet.want("later")
+    assert fleet.orders("holder") == [SendTensors("later")]
 
 
 def test_tensors_that_were_wanted_longest_are_forgotten_first() -> None:
