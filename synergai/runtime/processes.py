@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,22 @@ _OOM_SCORE_ADJ: Final = 500
 """Added to the process's OOM score, in thousandths of the memory; see proc_pid_oom_score_adj(5)."""
 MAX_DESCRIPTORS: Final = 65536
 """Limit that a serving process gives itself at most; more would only let a leak go unnoticed."""
+
+_begun_at: float | None = None
+
+
+def age_s() -> float:
+    """Return the seconds since this process was started, or since it has called `begin_anew`."""
+    if _begun_at is not None:
+        return time.monotonic() - _begun_at
+    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def begin_anew() -> None:
+    """Count the age of this process from now on, as it was started before it had anything to do."""
+    global _begun_at
+    _begun_at = time.monotonic()
 
 
 def prefer_oom_kill() -> None:

@@ -32,7 +32,6 @@ scaled setup time and the actual one, positive or negative, is applied to the jo
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import tomllib
@@ -44,6 +43,7 @@ import numpy as np
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, OutOfMemory
+from synergai.runtime.processes import age_s
 from worker_agent.backends import Interrupted
 
 if TYPE_CHECKING:
@@ -65,12 +65,7 @@ _INPUT: Final = TensorSpec("x", "FP32", (-1,))
 _OUTPUT: Final = TensorSpec("y", "FP32", (-1,))
 
 
-@cache
-def _first_age_s() -> float:
-    """Return the seconds since this process was started, as of the first call."""
-    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+_first_age_s: Final = cache(age_s)
 
 
 def _age_s() -> float:

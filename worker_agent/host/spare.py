@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
+from synergai.runtime.processes import begin_anew
 from worker_agent.host.main import bind_to_agent, main, set_threads
 
 
@@ -28,6 +29,7 @@ def run(descriptor: int, agent: int) -> int:
         if not data:  # the agent needs no host any more
             return 0
         line += data
+    begin_anew()
     return main(json.loads(line))
 
 

@@ -2,7 +2,7 @@
 
 An architecture is written once, as a function that calls a `LayerBuilder` for each layer. Its
 implementations list the layers (`layer_collector`), determine weights (`calibration`), or write
-models (`onnx_layer_builder`, `tensorflow_layer_builder`). So all back ends build the same network,
+models (`onnx_models`, `tensorflow_layer_builder`). So all back ends build the same network,
 and tests of small networks cover the code of the large ones.
 
 Weights are a dict of float32 arrays, independent of any runtime: ``NAME/weights`` is

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -79,6 +80,26 @@ async def test_spare_host_loads_the_next_engine(models: Path) -> None:
         await hosts.close()
     assert not psutil.pid_exists(spare.pid)
     assert shared_memory() == before
+
+
+async def test_spare_host_takes_as_long_to_load_an_emulated_engine_as_any_other(
+    tmp_path: Path,
+) -> None:
+    engine = tmp_path / "slow"
+    engine.mkdir()
+    (engine / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
+    model = "[[configurations]]\nthreads = 1\nquery_s = 0.001\nsetup_s = 1.0\n"
+    (engine / "model.toml").write_text(model)
+    spare = await SpareHost.start()
+    await until(lambda: time.time() - psutil.Process(spare.pid).create_time() > 1.0, pause_s=0.05)
+    began = time.monotonic()
+    session = Session(EngineName("slow"), Configuration(1))
+    host = await HostProcess.start(tmp_path, session, spare=spare)
+    try:
+        assert host.pid == spare.pid
+        assert time.monotonic() - began > 1.0
+    finally:
+        await host.close()
 
 
 async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_modes(
