@@ -195,7 +195,7 @@ class Call:
                 self._requests.popleft()
         if self._requests:
             _complete(self._arrived)
-        else:
+        elif not 0 < self._reader.to_come <= self._stream.room:
             self._stream.take()
 
     def release(self, size: int) -> None:

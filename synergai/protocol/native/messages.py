@@ -34,6 +34,9 @@ class MessageReader:
     Args:
         max_bytes: largest message, also once it is decompressed.
         encoding: how compressed messages are compressed.
+
+    Attributes:
+        to_come: bytes that are missing of the message whose beginning has arrived.
     """
 
     def __init__(self, max_bytes: int, encoding: str) -> None:
@@ -43,7 +46,7 @@ class MessageReader:
         # Of the message whose prefix has arrived.
         self._chunks: list[Buffer] = []
         self._released = 0
-        self._to_come = 0
+        self.to_come = 0
 
     def feed(self, data: Buffer) -> list[bytes]:
         """Return the messages that the data completes.
@@ -60,14 +63,14 @@ class MessageReader:
                 at += taken
                 if len(self._prefix) < PREFIX_BYTES:
                     break
-                self._to_come = int.from_bytes(self._prefix[1:])
-                if self._to_come > self._max_bytes:
-                    raise _too_large(self._to_come, self._max_bytes)
-            taken = min(self._to_come, end - at)
+                self.to_come = int.from_bytes(self._prefix[1:])
+                if self.to_come > self._max_bytes:
+                    raise _too_large(self.to_come, self._max_bytes)
+            taken = min(self.to_come, end - at)
             self._chunks.append(data[at : at + taken])
-            self._to_come -= taken
+            self.to_come -= taken
             at += taken
-            if not self._to_come:
+            if not self.to_come:
                 message = b"".join(self._chunks)
                 messages.append(Compressed(message) if self._prefix[0] else message)
                 self._chunks.clear()

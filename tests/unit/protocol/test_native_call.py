@@ -27,7 +27,7 @@ from tests import http2
 from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 21
 caller: ContextVar[str] = ContextVar("caller")
 
 
@@ -443,6 +443,18 @@ async def test_requests_that_are_not_read_stop_the_client(server: Server) -> Non
     [call] = server.calls
     assert call._stream.room < MAX_BYTES // 2
     assert call._requests
+
+
+@pytest.mark.parametrize(("size", "widens"), [(800_000, False), (1_500_000, True)])
+async def test_client_may_send_more_only_if_its_message_needs_it(
+    server: Server, size: int, widens: bool
+) -> None:
+    number = server.call("Echo")
+    server.session.receive(frame(DATA, 0, number, b"\0" + size.to_bytes(4)))
+    for _ in range(40):
+        server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+    await turns()
+    assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
 
 
 async def test_parts_of_a_message_keep_no_large_buffer(server: Server) -> None:
