@@ -113,7 +113,7 @@ class Chains:
         self._catalogue = catalogue
         self._clock = clock
         self._choices: dict[EngineName, _Choice] = {}
-        self._observed: dict[tuple[WorkerId, EngineName], _Observed] = {}
+        self._observed: dict[WorkerId, dict[EngineName, _Observed]] = {}
         # As of the last review: seconds and queries in all.
         self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
         self._moves: dict[EngineName, asyncio.Task[None]] = {}
@@ -163,8 +163,12 @@ class Chains:
             self._observe(candidates.values(), before, now)
             if engine not in self._moves:
                 self._review(engine, choice, candidates)
-        for stale in [k for k, each in self._observed.items() if each.at < now - _REMEMBERED_S]:
-            del self._observed[stale]
+        since = now - _REMEMBERED_S
+        self._observed = {
+            worker: recent
+            for worker, stages in self._observed.items()
+            if (recent := {name: each for name, each in stages.items() if each.at >= since})
+        }
 
     def _observe(
         self,
@@ -187,14 +191,15 @@ class Chains:
         self, worker: ConnectedWorker, engine: EngineName, seconds: float, now: float
     ) -> None:
         """Note what queries of a stage take, and what follows for those that ran before."""
-        before = self._observed.get((worker.id, engine))
-        self._observed[worker.id, engine] = _Observed(seconds, now)
+        stages = self._observed.setdefault(worker.id, {})
+        before = stages.get(engine)
+        stages[engine] = _Observed(seconds, now)
         if before is None or not before.seconds:
             return
         model, slower = engine_of_stage(engine), seconds / before.seconds
-        for key, other in self._observed.items():
-            if key[0] == worker.id and other.at < now and engine_of_stage(key[1]) == model:
-                self._observed[key] = other._replace(seconds=slower * other.seconds)
+        for name, other in stages.items():
+            if other.at < now and engine_of_stage(name) == model:
+                stages[name] = other._replace(seconds=slower * other.seconds)
 
     def _review(self, engine: EngineName, choice: _Choice, candidates: Candidates) -> None:
         known = self._known(candidates)
@@ -287,10 +292,11 @@ class Chains:
             for positions, stage in candidates.items()
             if stage.name in worker.usable_engines
         }
+        recent = self._observed.get(worker.id, {})
         seen = {
             name: observed.seconds
             for name in offered
-            if (observed := self._observed.get((worker.id, name))) is not None and observed.seconds
+            if (observed := recent.get(name)) is not None and observed.seconds
         }
         found = dict(seen)
         for known in (profiled, worker.query_s, learned):
