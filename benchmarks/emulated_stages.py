@@ -36,7 +36,9 @@ def write_stages(
         folder = models / (engine if is_whole else stage_name(engine, first, last))
         folder.mkdir(parents=True)
         (folder / "model.toml").write_text(_model(sizes, seconds[first, last], (first, last)))
-        keys = "" if is_whole else f'stage_of = "{digest}"\nstage_end = {end}\n'
+        keys = f'stage_of = "{digest}"\nstage_end = {end}\n'
+        if is_whole:
+            keys = f'sha256 = "{digest}"\n'
         (folder / "engine.toml").write_text(f'backend = "emulated"\nfile = "model.toml"\n{keys}')
 
 

@@ -33,11 +33,15 @@ from benchmarks.emulated_stages import INPUT, write_stages
 from benchmarks.namespaces import Namespaces
 from benchmarks.splits import BYTES_PER_VALUE, FORMS, MBIT_S, SLOWNESS
 from synergai import SyncClient
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.store import DictionaryStore
 from synergai.routes.links import GATEWAY, Link, Links
 from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Leg
 from synergai.routes.ranking import RankedChain, rank_chains
 from synergai.simulator.pipelines.measured_chains import measured_chains
 from synergai.testing import LocalFleet, reserved_port
+from synergai.versions import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -187,22 +191,45 @@ def serve(cell: Cell, names: list[str], folder: Path, stack: ExitStack) -> SyncC
     for engine, legs in {**engines, CHOSEN: cell.paces}.items():
         for worker in WORKERS:
             stages = [(leg.first, leg.last) for leg in legs if leg.worker == worker]
-            # A worker is known by its number of threads: the files of an engine are the same.
+            # A worker is known by its number of threads: all have the same file of an engine.
             write_stages(folder / worker, engine, cell.sizes, slower, stages)
+    with DictionaryStore(folder / "dictionary.db") as store:
+        store.put_all(
+            profile_of(engine, leg, cell.paces[leg])
+            for engine, legs in {**engines, CHOSEN: cell.paces}.items()
+            for leg in legs
+        )
     network = stack.enter_context(Namespaces(WORKERS, subnet=1))
     network.limit(CLOUD, cell.bytes_per_s / MBIT)
     fleet = stack.enter_context(LocalFleet(folder / "fleet"))
     hub = fleet.hub_address.replace("127.0.0.1", network.gateway)
-    fleet.start_gateway(["--hub", hub, "--insecure"])
+    dictionary = str(folder / "dictionary.db")
+    fleet.start_gateway(["--hub", hub, "--insecure", "--dictionary", dictionary])
     used = [worker for worker in WORKERS if any(leg.worker == worker for leg in cell.paces)]
     for worker in used:
         port = stack.enter_context(reserved_port())
         options = ["--gateway", hub, "--peer-port", str(port)]
         options += ["--threads", str(1 + WORKERS.index(worker))]
-        prefix = network.prefix(worker)
-        fleet.start_agent(worker, models=folder / worker, options=options, prefix=prefix)
+        fleet.start_agent(
+            worker,
+            models=folder / worker,
+            worker_class=worker,
+            options=options,
+            prefix=network.prefix(worker),
+        )
     fleet.wait_for_workers(len(used))
     return SyncClient(fleet.address)
+
+
+def profile_of(engine: str, leg: Leg, pace_s: float) -> ProfileEntry:
+    """Return the entry of a stage in the dictionary."""
+    is_whole = (leg.first, leg.last) == (0, END)
+    return ProfileEntry(
+        engine=EngineName(engine) if is_whole else stage_name(engine, leg.first, leg.last),
+        worker_class=WorkerClass(leg.worker),
+        configuration=Configuration(1 + WORKERS.index(leg.worker)),
+        qps=1 / pace_s,
+    )
 
 
 def submit(client: SyncClient, cell: Cell, engine: str) -> JobStatus:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _LOAD_TIMEOUT_S: Final = 60.0
 _WITHOUT_MODEL: Final = frozenset({"emulated"})
-"""Backends whose files differ between workers that serve the same engine: they hold times."""
+"""Backends whose files hold times, and differ between workers that serve the same engine, unless
+their digest is declared."""
 _TRY_AGAIN_S: Final = 24 * 3600.0
 _TRIED_AGAIN: Final = (
     "it is loaded again when its files change, on request, a day later, or with another version of "
@@ -167,7 +168,8 @@ class Describer:
                 raise
             self._known[key] = description
             self._faults.pop(key, None)
-        digest = "" if definition.backend in _WITHOUT_MODEL else found.model
+        differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
+        digest = "" if differs else found.model
         return Model(definition, description, digest, found.samples)
 
     def _fault(self, key: str) -> str | None:
