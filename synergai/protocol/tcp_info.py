@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LEAST_BYTES: Final = 1 << 20
 """Bytes that the peer must have acknowledged: fewer show how much was sent, not what can be."""
+_APP_LIMITED: Final = 7
 _ACKNOWLEDGED: Final = 120
 _LEAST_ROUND_TRIP: Final = 148
 _DELIVERY_RATE: Final = 160
@@ -32,16 +33,28 @@ class SentOver(NamedTuple):
     round_trip_s: float
 
 
-def measure_link(connection: socket.socket | TransportSocket) -> SentOver | None:
-    """Return what is known of the link of a connection; None if too little was sent."""
-    info = _read(connection)
-    if info is None or struct.unpack_from("=Q", info, _ACKNOWLEDGED)[0] < LEAST_BYTES:
-        return None
-    (bytes_per_s,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
-    round_trip_s = _round_trip_s(info)
-    if not bytes_per_s or round_trip_s is None:
-        return None
-    return SentOver(float(bytes_per_s), round_trip_s)
+class LinkMeter:
+    """What is known of the link of one connection.
+
+    A rate is that of the link only if there was always more to send. A few small messages pass
+    faster than that through a link that lets bursts pass, and are no reason to forget it.
+    """
+
+    def __init__(self) -> None:
+        self._known: SentOver | None = None
+        self._is_of_link = False
+
+    def measure(self, connection: socket.socket | TransportSocket) -> SentOver | None:
+        """Return what is known of the link by now; None if too little was sent."""
+        info = _read(connection)
+        if info is None or struct.unpack_from("=Q", info, _ACKNOWLEDGED)[0] < LEAST_BYTES:
+            return self._known
+        (bytes_per_s,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+        round_trip_s = _round_trip_s(info)
+        is_of_link = not info[_APP_LIMITED] & 1
+        if bytes_per_s and round_trip_s is not None and is_of_link >= self._is_of_link:
+            self._known, self._is_of_link = SentOver(float(bytes_per_s), round_trip_s), is_of_link
+        return self._known
 
 
 def measure_round_trip(connection: socket.socket | TransportSocket) -> float | None:

@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.protocol.tcp_info import measure_link, measure_round_trip
+from synergai.protocol.tcp_info import LinkMeter, measure_round_trip
 from synergai.protocol.work_transport import set_closed
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self.received_bytes = 0
         self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
         self._finished = False
+        self._link = LinkMeter()
         self._outgoing: list[Buffer] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -107,7 +108,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Return what is known of the link to the peer; None if that is nothing."""
         if self._transport is None or self.closed.done():
             return None
-        return measure_link(self._transport.get_extra_info("socket"))
+        return self._link.measure(self._transport.get_extra_info("socket"))
 
     def measure_round_trip(self) -> float | None:
         """Return the shortest round trip to the peer in seconds; None if it is unknown."""
@@ -158,8 +159,9 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Unblock `drain`."""
+        """Unblock `drain`, and measure the link while there is more to send."""
         self._writable.set()
+        self.measure_link()
 
     def get_buffer(self, _size_hint: int) -> memoryview:
         """Return where to store the next received bytes."""
