@@ -51,8 +51,9 @@ class Chain(Struct, frozen=True, kw_only=True):
         return self.weights_before[last] + self.weights_after[first] - self.weights_before[-1]
 
 
-SESSION_PER_WEIGHT: Final = 2.6
-"""Memory of a session per byte of its weights, measured with ONNX Runtime."""
+SESSION_PER_WEIGHT: Final = 2.9
+"""Most memory of a session per byte of its weights, its load included, as measured with ONNX
+Runtime where weights prevail."""
 HOST_BYTES: Final = 58_000_000
 """Memory of an engine host without a session."""
 

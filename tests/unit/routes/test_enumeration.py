@@ -13,7 +13,15 @@ from synergai.errors import InvalidInput
 from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
+from synergai.routes.problem import (
+    HOST_BYTES,
+    SESSION_PER_WEIGHT,
+    Chain,
+    Leg,
+    Route,
+    RouteProblem,
+    RouteWorker,
+)
 
 SECONDS = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
 CHAIN = Chain(
@@ -22,7 +30,7 @@ CHAIN = Chain(
     weights_before=(0, 50, 100),
     weights_after=(100, 50, 0),
 )
-HALF = HOST_BYTES + 2.6 * 50
+HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
 
 
 def problem(*budgets: float, queries: int = 1, latency_s: float = 0.1) -> RouteProblem:

@@ -14,10 +14,18 @@ from synergai.domain import EngineName
 from synergai.routes.links import Link, Links
 from synergai.routes.optimal import optimal_route
 from synergai.routes.plan import RoutePlan, partition, pour
-from synergai.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
+from synergai.routes.problem import (
+    HOST_BYTES,
+    SESSION_PER_WEIGHT,
+    Chain,
+    Leg,
+    Route,
+    RouteProblem,
+    RouteWorker,
+)
 
-WHOLE = HOST_BYTES + 2.6 * 100
-HALF = HOST_BYTES + 2.6 * 50
+WHOLE = HOST_BYTES + SESSION_PER_WEIGHT * 100
+HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
 CHAIN = Chain(
     engine=EngineName("net"),
     sizes=(1, 1, 1),

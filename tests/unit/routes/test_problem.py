@@ -11,6 +11,7 @@ from synergai.errors import InvalidInput
 from synergai.routes.links import GATEWAY, Hop, Link, Links
 from synergai.routes.problem import (
     HOST_BYTES,
+    SESSION_PER_WEIGHT,
     Chain,
     Leg,
     Route,
@@ -100,7 +101,7 @@ def test_legs_that_are_no_route_are_refused(legs: tuple[Leg, ...]) -> None:
 
 
 def test_stage_above_the_memory_of_a_worker_is_refused() -> None:
-    small = worker("a", 1, budget_bytes=HOST_BYTES + 2.6 * 99)
+    small = worker("a", 1, budget_bytes=HOST_BYTES + SESSION_PER_WEIGHT * 99)
     with pytest.raises(InvalidInput, match="stage 0-3 does not fit on a"):
         problem(small).times(Route((Leg("a", 0, 3),)))
     assert problem(small).fits(small, 0, 2)

@@ -7,9 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from synergai.domain import TensorSpec
+from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable
+from synergai.models.directory import EngineDefinition
 from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, SLOWDOWN_FILE, EmulatedBackend
+from worker_agent.host.self_check import SelfCheck
 
 MODEL = """
 [[configurations]]
@@ -109,6 +111,12 @@ def test_tensors_have_the_declared_names_and_sizes(model: Path, clock: Clock) ->
     [answer] = engine.run({"a": np.ones((4, 2), np.float32)}, ["b"])
     assert answer.shape == (4, 3)
     assert answer.dtype == np.float32
+
+
+def test_it_is_inspected_at_its_declared_time(model: Path, clock: Clock) -> None:
+    engine = preloaded(model, clock)
+    checked = SelfCheck(engine, clock).run(EngineDefinition(name=EngineName("e"), file=model))
+    assert checked.query_s == pytest.approx(0.004)
 
 
 def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
