@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -53,6 +53,8 @@ class WholeWork:
         pause_s: mean time between a restart and the next kill.
         victims: what is killed, and how often.
         agents: their model directories.
+        options: their further options.
+        prefixes: commands that run those of agents.
         errors: what was wrong with answers to requests.
     """
 
@@ -61,14 +63,13 @@ class WholeWork:
     pause_s: Final = 0.8
     victims: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, HOST: 0.15}
 
-    def __init__(self, directory: Path) -> None:
+    options: Final[Mapping[str, Sequence[str]]] = {}
+    prefixes: Final[Mapping[str, Sequence[str]]] = {}
+
+    def __init__(self, directory: Path, _ports: ExitStack) -> None:
         build(self.engine, directory)
         self.agents = dict.fromkeys(("left", "right"), directory)
         self.errors: list[str] = []
-
-    def options(self, _ports: ExitStack) -> dict[str, list[str]]:
-        """Return the options of agents."""
-        return {}
 
     def submit(self, client: SyncClient, _number: int, queries: int, key: str) -> str:
         """Submit a job; return its id."""
@@ -267,17 +268,18 @@ def run(
 ) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
-    work = StagedWork(directory / "models") if stages else WholeWork(directory / "models")
-    sizes = job_sizes(jobs, work.long_queries, rng)
     progress, stopped = Progress(kills, jobs), threading.Event()
     began = time.monotonic()
     with ExitStack() as ports:
+        work = (StagedWork if stages else WholeWork)(directory / "models", ports)
+        sizes = job_sizes(jobs, work.long_queries, rng)
         fleet = KilledFleet(
             directory / "run",
             work.agents,
             # The default number of ended jobs to keep is that of the full size.
             gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
-            options=work.options(ports),
+            options=work.options,
+            prefixes=work.prefixes,
         )
         local = ports.enter_context(fleet.local)
         fleet.start()

@@ -24,6 +24,7 @@ class KilledFleet:
         agents: the model directory of each agent.
         gateway: further options of the gateway.
         options: further options of agents.
+        prefixes: commands that run the commands of agents.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class KilledFleet:
         *,
         gateway: Sequence[str] = (),
         options: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        prefixes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.local = LocalFleet(directory)
         self._agents = agents
         self._gateway = gateway
         self._options = options
+        self._prefixes = prefixes
 
     def start(self) -> None:
         """Start all processes, and wait for the agents."""
@@ -64,4 +67,5 @@ class KilledFleet:
             self.local.start_gateway(self._gateway)
         else:
             options = ["--threads", "1", *self._options.get(name, ())]
-            self.local.start_agent(name, models=self._agents[name], options=options)
+            prefix = self._prefixes.get(name, ())
+            self.local.start_agent(name, models=self._agents[name], options=options, prefix=prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import threading
 import time
 from contextlib import ExitStack
@@ -19,6 +20,20 @@ from synergai.testing import reserved_port
 from tests.acceptance.fleets import HOST
 from tests.staged_engines import ENGINE, build_stages, join_stages
 
+FIREWALL: Final = """
+import os
+
+import uvloop
+
+class Loop(uvloop.Loop):
+    async def create_connection(self, protocol, host=None, port=None, **options):
+        if str(port) == os.environ["BLOCKED_PORT"]:
+            raise ConnectionRefusedError("blocked")
+        return await super().create_connection(protocol, host, port, **options)
+
+uvloop.Loop = Loop
+"""
+"""Keeps an agent from a port."""
 ROWS: Final = 64
 """Of an input: with so many, the outputs of each stage are large enough to be held."""
 INPUTS: Final = 100
@@ -33,7 +48,11 @@ DIED_TWICE: Final = "the engine failed at this input"
 
 
 class StagedWork:
-    """Four agents, each with some of the stages; the one without a peer port holds no outputs."""
+    """Four agents, each with some of the stages.
+
+    The agent `plain` has no peer port, and holds no outputs. The agent `end` cannot reach `begin`,
+    whose outputs the gateway relays.
+    """
 
     engine: Final = ENGINE
     long_queries: Final = 400
@@ -44,7 +63,7 @@ class StagedWork:
         HOST: 0.3,
     }
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ports: ExitStack) -> None:
         folders = build_stages(directory / "built")
         self.agents = {
             name: join_stages(folders, stages, directory / name)
@@ -55,20 +74,23 @@ class StagedWork:
                 ("plain", [0, 1, 2]),
             )
         }
+        holders = [name for name in self.agents if name != "plain"]
+        port = {name: str(ports.enter_context(reserved_port())) for name in holders}
+        self.options = {name: ["--peer-port", port[name]] for name in holders}
+        (directory / "sitecustomize.py").write_text(FIREWALL)
+        self.prefixes = {
+            "end": [
+                "env",
+                f"PYTHONPATH={directory}{os.pathsep}{os.getenv('PYTHONPATH', '')}",
+                f"BLOCKED_PORT={port['begin']}",
+            ]
+        }
         rng = np.random.default_rng(0)
         self._inputs = rng.random((INPUTS, ROWS, 1, 8, 8), dtype=np.float32)
         whole = onnxruntime.InferenceSession(ModelDirectory(folders["whole"]).get(ENGINE).file)
         self._answers = [whole.run(None, {"image": each})[0] for each in self._inputs]
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._wrong: list[str] = []
-
-    def options(self, ports: ExitStack) -> dict[str, list[str]]:
-        """Return the options of agents."""
-        return {
-            name: ["--peer-port", str(ports.enter_context(reserved_port()))]
-            for name in self.agents
-            if name != "plain"
-        }
 
     def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
         """Submit a job; return its id."""
