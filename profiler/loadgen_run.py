@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+DETAIL_FILE: Final = "mlperf_log_detail.txt"
+_MARK: Final = ":::MLLOG "
+_LEAST_QUERIES: Final = re.compile(r"Need to process at least (\d+) queries")
+
 
 def run_loadgen(
     issue: Callable[[int], object],
@@ -53,11 +57,6 @@ def run_loadgen(
         performance_count=samples,
     )
     return read_detail_log(output / DETAIL_FILE)
-
-
-DETAIL_FILE: Final = "mlperf_log_detail.txt"
-_MARK: Final = ":::MLLOG "
-_LEAST_QUERIES: Final = re.compile(r"Need to process at least (\d+) queries")
 
 
 def read_detail_log(path: Path) -> SingleStreamResult:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from gateway.access.peer_certificate import PeerCertificate
     from gateway.access.table import AccessTable, Client, LiveTable
 
+AUTHORIZATION: Final = "authorization"
+"""Metadata and header with the bearer token."""
+_MAX_TOKEN: Final = 8192
+"""Longest token in characters."""
+
 
 class Clients:
     """Callers of the table's clients, by the one kind of credential that `key` returns."""
@@ -96,11 +101,6 @@ class Anonymous:
             "", table.grants_of(ANONYMOUS), max_priority=table.quota_of("").max_priority
         )
 
-
-AUTHORIZATION: Final = "authorization"
-"""Metadata and header with the bearer token."""
-_MAX_TOKEN: Final = 8192
-"""Longest token in characters."""
 
 CredentialT = TypeVar("CredentialT", contravariant=True)
 

@@ -33,10 +33,10 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 FIRST_QUERIES: Final = 4
 """Queries of a run that are on their way before one has reached the last stage."""
 WORTH_S: Final = 0.5
-"""Time for which queries on their way last: so long, a job that moves to other stages is still in
-the former ones."""
+"""Time that the queries on their way take. A job that moves to other stages ends in the former ones
+within this time."""
 LEAST_QUERIES: Final = 4
-"""Queries on their way for each worker, however long they take."""
+"""Least number of queries on their way for each worker, however long they take."""
 _REFILL: Final = 0.25
 """Share of the queries on their way that is read together."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
 app: Final = typer.Typer(rich_markup_mode="rich")
+_BYTES_PER_MBIT = 125_000.0
 
 
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
@@ -146,9 +147,6 @@ def _power_text(worker: WorkerStatus) -> Text:
         else Text(f"{format_watts(worker.watts) or '0 W'}\nby {worker.meter}")
     )
     return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])
-
-
-_BYTES_PER_MBIT = 125_000.0
 
 
 def show_links(workers: Sequence[WorkerStatus]) -> None:

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
 ROW_SUFFIXES: Final = frozenset((".npy", ".npz", ".parquet"))
+_CHUNK_BYTES: Final = 1 << 20
+_MAX_HEADER_BYTES: Final = 10_000
+_MAX_INPUT_BYTES: Final = 1 << 30
+"""No message is larger. The header of a damaged or hostile file may tell any size."""
+_HEADER_READERS: Final = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+}
 
 
 class RowFile(Protocol):
@@ -125,16 +133,6 @@ def _members(file: IO[bytes], engine: Engine, stack: ExitStack) -> dict[str, IO[
     return {
         name: stack.enter_context(archive.open(members[column])) for name, column in columns.items()
     }
-
-
-_CHUNK_BYTES: Final = 1 << 20
-_MAX_HEADER_BYTES: Final = 10_000
-_MAX_INPUT_BYTES: Final = 1 << 30
-"""No message is larger. The header of a damaged or hostile file may tell any size."""
-_HEADER_READERS: Final = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
-}
 
 
 class ArrayStream:

@@ -30,6 +30,11 @@ whereas refusing the newest would let idle connections lock all agents out. The 
 connections that can be accepted before their first bytes are read, and with those of the HTTP port
 below 1024, the usual limit of file descriptors.
 """
+_BACKLOG: Final = 100
+_ACCEPT_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted, such as for want of file descriptors."""
+
+_log = logging.getLogger(__name__)
 
 
 class WorkSocketServer:
@@ -107,13 +112,6 @@ class WorkSocketServer:
             oldest.close(Unavailable("too many work sockets have no connection id"))
         self._unauthenticated[accepted] = None
         return accepted
-
-
-_BACKLOG: Final = 100
-_ACCEPT_AGAIN_S: Final = 0.5
-"""Pause after a connection could not be accepted, such as for want of file descriptors."""
-
-_log = logging.getLogger(__name__)
 
 
 class TlsListener:

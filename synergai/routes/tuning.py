@@ -22,8 +22,6 @@ from synergai.routes.moves import current, is_possible, joined, moved, weights
 from synergai.routes.problem import Route, RouteTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from synergai.routes.planner import Search
     from synergai.routes.problem import RouteProblem, RouteWorker
 

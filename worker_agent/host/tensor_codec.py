@@ -20,7 +20,7 @@ from synergai.protocol.request_codec import MAX_TEMPLATES, SMALL_MESSAGE_BYTES, 
 from synergai.protocol.validation import TYPED_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Buffer: TypeAlias = bytes | memoryview
-    from collections.abc import Iterable
-
     Described: TypeAlias = Iterable[tuple[str, str, NDArray[Any]]]
 
 TIMINGS: Final = "synergai_timings"
@@ -39,6 +37,8 @@ TIMINGS: Final = "synergai_timings"
 _DATATYPES: Final = {
     dtype: name for name, dtype in DTYPES.items() if name != "BF16" and not dtype.hasobject
 }
+BINARY_PARAMETER: Final = "binary_data_output"
+"""Request parameter; false requests typed contents. The name is that of KServe and Triton."""
 
 
 def read_inputs(header: RequestHeader) -> dict[str, Array]:
@@ -163,10 +163,6 @@ def _to_raw(array: Array) -> Buffer:
     if array.nbytes <= SMALL_MESSAGE_BYTES:
         return array.tobytes()
     return array.reshape(-1).data.cast("B")
-
-
-BINARY_PARAMETER: Final = "binary_data_output"
-"""Request parameter; false requests typed contents. The name is that of KServe and Triton."""
 
 
 def wants_typed(request: ModelInferRequest) -> bool:

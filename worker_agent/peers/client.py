@@ -22,14 +22,14 @@ DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0
 """Time without a byte after which a pull has stalled."""
 LONGEST_S: Final = 30.0
-"""Time after which it has as well, however many bytes arrive."""
+"""Time after which a pull has stalled even if bytes keep arriving."""
 AVOIDED_S: Final = 5.0
 """Time for which an address is not tried again after it could not be reached, or a stall."""
 MOST_PULLS: Final = 16
 """Pulls that wait for their answers on one connection."""
 MOST_LINKS: Final = 256
-"""Links that are remembered, those that were used last; the gateway refuses more than 1024. So many
-addresses that failed are remembered as well."""
+"""Links that are remembered, those that were used last, and as many addresses that failed. The
+gateway refuses more than 1024 links."""
 _LEAST_BYTES: Final = 64 << 10
 """Of smaller transfers, the time is that of their round trip."""
 _WEIGHT: Final = 0.25
