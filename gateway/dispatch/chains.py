@@ -230,7 +230,10 @@ class Chains:
     ) -> None:
         """Load the stages of a chain, and then let jobs run in it."""
         try:
-            await asyncio.gather(*(self.load(stage.name) for stage in chain))
+            loads = (self.load(stage.name) for stage in chain)
+            for failed in await asyncio.gather(*loads, return_exceptions=True):
+                if failed is not None:
+                    raise failed
         except SynergaiError as error:
             _log.warning("jobs of %s do not move to other stages: %s", engine, error)
             return

@@ -299,8 +299,8 @@ class Dispatcher:
     def defer(self, event: Event) -> None:
         """Pass an event to the core once the responses at hand are sent, but before any other.
 
-        A unary call sends its response in the next turn of the event loop, a stream in the one
-        after that.
+        A unary call sends its response at the end of this turn of the event loop, or in the next
+        one, a stream in the one after that.
         """
         self._deferred.append(event)
         # For each event, so that one that fails does not delay the others until the next.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -209,6 +210,28 @@ async def test_chain_serves_on_if_another_one_cannot_be_loaded(fleet: Fleet) -> 
     fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
     await fleet.review(2 * REVIEWS)
     assert fleet.chain() == before
+
+
+async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
+    fleet: Fleet,
+) -> None:
+    before, loading = fleet.chain(), asyncio.Event()
+    ended: list[EngineName] = []
+
+    async def load(engine: EngineName) -> None:
+        if not ended:
+            ended.append(engine)
+            raise Unavailable("it cannot be loaded")
+        await loading.wait()
+        ended.append(engine)
+
+    fleet.chains.load = load
+    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    await fleet.review(2 * REVIEWS)
+    assert fleet.chains._moves
+    loading.set()
+    await turns()
+    assert (len(ended), len(fleet.chains._moves), fleet.chain()) == (2, 0, before)
 
 
 async def test_chain_that_lost_a_stage_is_left_at_once(fleet: Fleet) -> None:
