@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import NotFound
 from synergai.versions import stage_name
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
+
+_ROUNDING: Final = 1e-9
+"""Heads that are closer together are equal: means of the same numbers differ by rounding."""
 
 
 class StageTime(NamedTuple):
@@ -121,7 +124,7 @@ def _ascending(
     pools: list[tuple[list[int], list[float]]] = []
     for position, head_s in zip(positions, heads, strict=True):
         pools.append(([position], [head_s]))
-        while len(pools) > 1 and fmean(pools[-2][1]) >= fmean(pools[-1][1]):
+        while len(pools) > 1 and fmean(pools[-2][1]) >= fmean(pools[-1][1]) * (1 - _ROUNDING):
             of_pool, times = pools.pop()
             pools[-1][0].extend(of_pool)
             pools[-1][1].extend(times)

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, WorkerClass
@@ -76,6 +76,7 @@ def test_cut_whose_tail_saves_time_costs_other_stages_nothing() -> None:
     assert milliseconds(found, 3, 5) == pytest.approx(58 * 2 / 3)
 
 
+@example(dict.fromkeys((1, 2, 3, 4), (171, 1)))
 @given(
     st.dictionaries(
         st.integers(1, 9), st.tuples(st.integers(1, 999), st.integers(1, 999)), min_size=1
