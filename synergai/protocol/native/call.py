@@ -12,7 +12,13 @@ import grpc
 
 from synergai.errors import SynergaiError
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
-from synergai.protocol.native.messages import PREFIX_BYTES, Compressed, MessageReader, prefixed
+from synergai.protocol.native.messages import (
+    MOST_CUT,
+    PREFIX_BYTES,
+    Compressed,
+    MessageReader,
+    prefixed,
+)
 from synergai.protocol.native.session import CANCEL
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
@@ -180,10 +186,9 @@ class Call:
         if self._has_ended or self._ignores_data:
             return
         try:
-            self._requests += self._reader.feed(data)
+            self._requests += self._reader.feed(data, MOST_CUT - len(self._requests))
         except SynergaiError as error:
-            self._end(status_code(error), error_details(error))
-            self._cancel()
+            self._refuse(error)
             return
         if self._begins is not None and self._requests:
             self._begin(self._begins)
@@ -192,11 +197,26 @@ class Call:
             while self._requests and not isinstance(self._requests[0], Compressed):
                 if not self._take(self._requests[0]):
                     break
-                self._requests.popleft()
+                self._take_off()
         if self._requests:
             _complete(self._arrived)
         elif not 0 < self._reader.to_come <= self._stream.room:
             self._stream.take()
+
+    def _take_off(self) -> bytes:
+        """Return the first request, and cut others out of the data if it was the last."""
+        request = self._requests.popleft()
+        if not self._requests:
+            try:
+                self._requests += self._reader.cut()
+            except SynergaiError as error:
+                self._refuse(error)
+        return request
+
+    def _refuse(self, error: SynergaiError) -> None:
+        """End the call because of a request that is too large."""
+        self._end(status_code(error), error_details(error))
+        self._cancel()
 
     def release(self, size: int) -> None:
         """Keep no large buffers in memory for little data of a message."""
@@ -247,7 +267,7 @@ class Call:
                 return None
             self._arrived = self._loop.create_future()
             await self._arrived
-        request = self._requests.popleft()
+        request = self._take_off()
         if not self._requests:
             self._stream.take()
         if isinstance(request, Compressed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
@@ -14,6 +15,9 @@ PREFIX_BYTES: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
 _KEPT_SHARE: Final = 4
 """Memory that a message occupies while it arrives, at most, relative to what has arrived of it."""
+MOST_CUT: Final = 64
+"""Messages of a call that are cut out of its data before its handler takes them: they cost more
+time and memory than their bytes."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -47,16 +51,34 @@ class MessageReader:
         self._chunks: list[Buffer] = []
         self._released = 0
         self.to_come = 0
+        self._uncut: deque[Buffer] = deque()
 
-    def feed(self, data: Buffer) -> list[bytes]:
-        """Return the messages that the data completes.
+    def feed(self, data: Buffer, most: int = MOST_CUT) -> list[bytes]:
+        """Return the messages that the data completes, this many at most; `cut` returns others.
+
+        Raises:
+            Overloaded: a message is too large.
+        """
+        if self._uncut or most <= 0:
+            self._uncut.append(bytes(data))
+            return []
+        return self._cut(data, most)
+
+    def cut(self) -> list[bytes]:
+        """Return further messages of the data; none if it has no others.
 
         Raises:
             Overloaded: a message is too large.
         """
         messages: list[bytes] = []
+        while self._uncut and not messages:
+            messages = self._cut(self._uncut.popleft(), MOST_CUT)
+        return messages
+
+    def _cut(self, data: Buffer, most: int) -> list[bytes]:
+        messages: list[bytes] = []
         at, end = 0, len(data)
-        while at < end:
+        while at < end and len(messages) < most:
             if len(self._prefix) < PREFIX_BYTES:
                 taken = min(PREFIX_BYTES - len(self._prefix), end - at)
                 self._prefix += data[at : at + taken]
@@ -76,6 +98,8 @@ class MessageReader:
                 self._chunks.clear()
                 self._released = 0
                 self._prefix = b""
+        if at < end and len(messages) == most:
+            self._uncut.appendleft(bytes(data[at:]))
         return messages
 
     def release(self, size: int) -> None:

@@ -188,8 +188,8 @@ class Stream:
         self._session.send(frame(_RST_STREAM, 0, self._number, _NUMBER.pack(code)))
 
     def take(self) -> None:
-        """Let the client send more, as what it has sent is being read."""
-        if self.is_open and self.room < STREAM_WINDOW // 2:
+        """Let the client send more, as what it has sent is being read, unless it has ended."""
+        if self.owner is not None and self.is_open and self.room < STREAM_WINDOW // 2:
             more = _NUMBER.pack(STREAM_WINDOW - self.room)
             self.room = STREAM_WINDOW
             self._session.send(frame(_WINDOW_UPDATE, 0, self._number, more))

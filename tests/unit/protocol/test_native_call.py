@@ -457,6 +457,45 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
     assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
 
 
+@pytest.mark.parametrize("compressed", [0, 1])
+async def test_small_requests_that_are_not_read_take_little_memory(
+    server: Server, compressed: int
+) -> None:
+    number = server.call("Write", fields=(("grpc-encoding", "gzip"),))
+    for _ in range(5):
+        server.session.receive(http2.message(number, bytes(15_000), last=False))
+        await turns()  # the client reads no more of the responses then
+    part = frame(DATA, 0, number, (bytes([compressed]) + bytes(3) + b"\1x") * 2000)
+    tracemalloc.start()
+    try:
+        for _ in range(40):
+            server.session.receive(part)
+        assert tracemalloc.get_traced_memory()[0] < 1.2 * 40 * len(part)
+    finally:
+        tracemalloc.stop()
+    server.session.receive(http2.reset(number))
+
+
+async def test_small_requests_of_one_frame_are_taken_in_order(server: Server) -> None:
+    contents = [str(number).encode() for number in range(500)]
+    number = server.call("Yield")
+    parts = messages(*contents)
+    for at in range(0, len(parts), 700):
+        server.session.receive(frame(DATA, 0, number, parts[at : at + 700]))
+    server.session.receive(frame(DATA, http2.END_STREAM, number, b""))
+    data, fields = await server.answer(number)
+    assert (data, fields["grpc-status"]) == (parts, "0")
+
+
+async def test_call_ends_with_a_request_that_is_too_large_behind_others(server: Server) -> None:
+    number = server.call("Yield")
+    parts = messages(*[b"x"] * 100) + b"\0" + (MAX_BYTES + 1).to_bytes(4)
+    server.session.receive(frame(DATA, 0, number, parts))
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    await until(lambda: not len(server._handlers.tasks))
+
+
 async def test_parts_of_a_message_keep_no_large_buffer(server: Server) -> None:
     # Of each buffer, the call keeps one part; the rest is data of another call, which has ended.
     number, other = server.call("Echo"), server.call("Echo")

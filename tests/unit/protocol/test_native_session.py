@@ -285,6 +285,15 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     assert owner.log == ["lost"]
 
 
+async def test_ended_call_may_not_send_more(connection: Connection) -> None:
+    stream = connection.call().stream
+    connection.session.receive(frame(DATA, 0, 1, bytes(MAX_FRAME)) * (STREAM_WINDOW // MAX_FRAME))
+    stream.end(SUCCEEDED)
+    await connection.sent()
+    stream.take()
+    assert await connection.sent() == []
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
