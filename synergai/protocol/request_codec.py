@@ -36,8 +36,9 @@ SMALL_MESSAGE_BYTES: Final = 4096
 MAX_TEMPLATES: Final = 64
 """Templates kept per decoder; clients send few kinds of requests, but could send any number."""
 MAX_FIELDS: Final = 8192
-"""Largest number of top-level fields of a request; no engine needs more. An 8 MiB message has room
-for four million, and iterating over them would block the event loop for seconds."""
+"""Largest number of top-level fields of a request or a response; no engine needs more. An 8 MiB
+message has room for four million, and iterating over them would block the event loop for seconds.
+"""
 _INVALID_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2
@@ -168,13 +169,13 @@ def _is_message(data: bytes) -> bool:
 def check_response(data: Buffer) -> None:
     """Raise `DecodeError` unless `data` is a serialised ``ModelInferResponse``."""
     if len(data) > SMALL_MESSAGE_BYTES:
-        data, _ = split_fields(data, _RAW_OUTPUT_CONTENTS)
+        data, _ = split_fields(data, _RAW_OUTPUT_CONTENTS, max_fields=MAX_FIELDS)
     ModelInferResponse.FromString(bytes(data))
 
 
 def split_response(data: Buffer) -> tuple[bytes, Sequence[Buffer]]:
     """Split the raw contents off a serialised ``ModelInferResponse``; raises `DecodeError`."""
-    rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
+    rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS, max_fields=MAX_FIELDS)
     return rest, raw
 
 

@@ -7,11 +7,17 @@ receiving, where they stay views of the received buffer.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
-from synergai.protocol.request_codec import SMALL_MESSAGE_BYTES, field_prefix, split_fields
+from synergai.protocol.request_codec import (
+    MAX_FIELDS,
+    SMALL_MESSAGE_BYTES,
+    field_prefix,
+    split_fields,
+)
 from synergai.v1.hub_pb2 import (
     Assignment,
     Ended,
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 MessageT = TypeVar("MessageT", bound="Message")
 
+_MAX_FIELDS_WITHIN: Final = 16 * MAX_FIELDS
+"""Fields of all reports in a message; a message of 64 MiB would have room for millions."""
 _ASSIGNMENTS: Final = WorkOrders.ASSIGNMENTS_FIELD_NUMBER
 _INPUTS: Final = WorkOrders.INPUTS_FIELD_NUMBER
 _INPUTS_OF_ASSIGNMENT: Final = Inputs.INPUTS_FIELD_NUMBER
@@ -163,15 +171,16 @@ def decode_reports(data: Buffer) -> Reports:
             [_relayed(each) for each in reports.relayed],
         )
     rest, (progress, ended, relayed) = split_fields(
-        data, _PROGRESS_REPORTS, _ENDED_REPORTS, _RELAYED_REPORTS
+        data, _PROGRESS_REPORTS, _ENDED_REPORTS, _RELAYED_REPORTS, max_fields=MAX_FIELDS
     )
+    most = _MAX_FIELDS_WITHIN // max(1, len(progress) + len(ended) + len(relayed))
     reports = WorkReports.FromString(rest)
     return Reports(
         reports.started,
-        [_decode_progress(each) for each in progress],
-        [_decode_ended(each) for each in ended],
+        [_decode_progress(each, most) for each in progress],
+        [_decode_ended(each, most) for each in ended],
         reports.wanted,
-        [_decode_relayed(each) for each in relayed],
+        [_decode_relayed(each, most) for each in relayed],
     )
 
 
@@ -179,35 +188,36 @@ def _relayed(message: Relayed) -> RelayedTensors:
     return RelayedTensors(message.token, (message.contents,) if message.contents else ())
 
 
-def _decode_relayed(data: Buffer) -> RelayedTensors:
+def _decode_relayed(data: Buffer, most: int = sys.maxsize) -> RelayedTensors:
     if len(data) <= SMALL_MESSAGE_BYTES:
         return _relayed(Relayed.FromString(bytes(data)))
-    rest, (contents,) = split_fields(data, _CONTENTS)
+    rest, (contents,) = split_fields(data, _CONTENTS, max_fields=most)
     return RelayedTensors(Relayed.FromString(rest).token, contents[-1:])
 
 
 def _split(
-    cls: type[MessageT], data: Buffer, number: int, field: str
+    cls: type[MessageT], data: Buffer, number: int, field: str, most: int = sys.maxsize
 ) -> tuple[MessageT, Sequence[Buffer]]:
-    """Return a message, and the contents of one of its fields apart."""
+    """Return a message of `most` fields at most, and the contents of one of them apart."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         message = cls.FromString(bytes(data))
         return message, getattr(message, field)
-    rest, (contents,) = split_fields(data, number)
+    rest, (contents,) = split_fields(data, number, max_fields=most)
     return cls.FromString(rest), contents
 
 
-def _decode_progress(data: Buffer) -> tuple[Progress, Sequence[Buffer]]:
-    return _split(Progress, data, _RESPONSES, "responses")
+def _decode_progress(data: Buffer, most: int) -> tuple[Progress, Sequence[Buffer]]:
+    return _split(Progress, data, _RESPONSES, "responses", most)
 
 
-def _decode_ended(data: memoryview) -> tuple[Ended, Sequence[Buffer]]:
+def _decode_ended(data: memoryview, most: int) -> tuple[Ended, Sequence[Buffer]]:
     if len(data) <= SMALL_MESSAGE_BYTES:
         ended = Ended.FromString(bytes(data))
         return ended, ended.progress.responses
-    rest, (parts,) = split_fields(data, _PROGRESS)
+    rest, (parts,) = split_fields(data, _PROGRESS, max_fields=most)
     # Protobuf merges repeated occurrences of a message field.
-    progress, responses = _decode_progress(parts[0] if len(parts) == 1 else b"".join(parts))
+    joined = parts[0] if len(parts) == 1 else b"".join(parts)
+    progress, responses = _decode_progress(joined, most)
     ended = Ended.FromString(rest)
     ended.progress.CopyFrom(progress)
     return ended, responses

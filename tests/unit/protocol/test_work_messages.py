@@ -17,6 +17,7 @@ from synergai.v1.hub_pb2 import (
     Assignment,
     Ended,
     Progress,
+    Relayed,
     Started,
     WorkOrders,
     WorkReports,
@@ -109,6 +110,34 @@ def test_any_bytes_are_decoded_or_raise_decode_error(noise: bytes, tensor: bytes
             open_message(head + noise)
         except DecodeError:
             continue
+
+
+def field(number: int, content: bytes) -> bytes:
+    return field_prefix(number, len(content)) + content
+
+
+EMPTY = field(WorkReports.PROGRESS_FIELD_NUMBER, b"")
+CONTENTS = field(Relayed.CONTENTS_FIELD_NUMBER, b"")
+RESPONSES = field(Progress.RESPONSES_FIELD_NUMBER, b"") * 8000
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        EMPTY * 10_000,
+        field(WorkReports.PROGRESS_FIELD_NUMBER, RESPONSES) * 20,
+        field(WorkReports.PROGRESS_FIELD_NUMBER, RESPONSES * 20),
+        field(WorkReports.ENDED_FIELD_NUMBER, field(Ended.PROGRESS_FIELD_NUMBER, RESPONSES * 20)),
+        field(WorkReports.ENDED_FIELD_NUMBER, field(Ended.PROGRESS_FIELD_NUMBER, b"") * 160_000),
+        field(
+            WorkReports.RELAYED_FIELD_NUMBER, field(Relayed.CONTENTS_FIELD_NUMBER, b"") * 160_000
+        ),
+    ],
+    ids=["reports", "responses of reports", "responses", "of an end", "ends", "tensors"],
+)
+def test_message_of_more_fields_than_a_worker_sends_is_refused(reports: bytes) -> None:
+    with pytest.raises(DecodeError, match="more than"):
+        decode_reports(reports)
 
 
 def test_truncated_message_raises_decode_error() -> None:
