@@ -40,6 +40,9 @@ ELEMENT_BYTES: Final = {
 MAX_BYTES_ELEMENTS: Final = 1 << 18
 """Limit on the elements of a BYTES tensor; checking each of them blocks the event loop."""
 
+_MOST_DIMENSIONS: Final = 65
+"""Dimensions of an input that are looked at, one more than an array can have: a request of 2 MB has
+room for two million."""
 _MAX_EMPTY: Final = 1 << 24
 """Limit on the product of the other dimensions of an empty tensor. No data bound them, and a model
 may return a tensor of them, such as the sum of no rows."""
@@ -195,7 +198,7 @@ def _check_shape(
         raise InvalidInput(
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
-    shape = tuple(tensor.shape)
+    shape = tuple(tensor.shape[:_MOST_DIMENSIONS])
     if not shape_matches(shape, spec.shape):
         raise InvalidInput(
             f"input {tensor.name!r} must have shape {_format_shape(spec.shape)}, "
@@ -216,7 +219,7 @@ def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 
 def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
     """Check the number of encoded images in `tensor` against `spec`, and return it."""
-    shape = tuple(tensor.shape)
+    shape = tuple(tensor.shape[:_MOST_DIMENSIONS])
     fits = len(shape) == 1 and shape_matches(shape, spec.shape[:1])
     if not (fits and 1 <= shape[0] <= MAX_IMAGES):
         raise InvalidInput(

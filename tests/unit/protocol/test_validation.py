@@ -1,6 +1,7 @@
 """Validation of requests by `check_request`."""
 
 import struct
+import tracemalloc
 from typing import Unpack
 
 import pytest
@@ -346,3 +347,14 @@ def test_derived_output_cannot_be_classified() -> None:
 
     with pytest.raises(InvalidInput, match="cannot be classified"):
         check_request(asking, OF_IMAGES)
+
+
+def test_shape_of_many_dimensions_is_refused_at_little_cost() -> None:
+    given = request(tensor(shape=(1,) * 500_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match=r"not \[1, 1, .*, \.\.\.\]"):
+            check_request(given, ENGINE)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
