@@ -189,6 +189,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         return self.max_message_bytes - _HUB_OVERHEAD_BYTES
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses to listen on, for clients, agents and HTTP."""
-        return self.listen, self.hub, self.http
+    def addresses(self) -> dict[str, str]:
+        """Addresses to listen on, for clients, agents and HTTP, by their options."""
+        return {"--listen": self.listen, "--hub": self.hub, "--http": self.http}

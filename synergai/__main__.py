@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             "pip install 'WHEEL[cli]', where WHEEL is the path of SynergAI's wheel, or install a "
             "role, such as 'WHEEL[gateway]'"
         )
-    run(arguments)
+    with exit_on_interrupt():  # the parser is still to be built
+        run(arguments)
 
 
 if __name__ == "__main__":

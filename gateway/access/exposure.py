@@ -16,7 +16,9 @@ _log = logging.getLogger(__name__)
 
 def check_before_start(config: GatewaySettings) -> None:
     """Check as `check_exposure` does, before anything is started."""
-    if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in config.addresses):
+    if config.insecure or all(
+        is_loopback(each.rpartition(":")[0]) for each in config.addresses.values()
+    ):
         return
     listed = False
     if config.access is not None:

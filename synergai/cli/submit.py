@@ -93,12 +93,14 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to 
 
 
 @app.command(
+    context_settings={"allow_extra_args": True},  # refused with advice
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
-    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]"
+    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]",
 )
 @on_gateway
 def submit(
     gateway: GatewayAddress,
+    ctx: typer.Context,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
     queries: Queries = None,
     inputs: Inputs = None,
@@ -124,6 +126,11 @@ def submit(
     Prints the job's id once the job is in the gateway's journal. With --inputs, it then waits for
     the job and, with --output, writes the results as they are stored.
     """
+    if ctx.args:
+        raise InvalidSettings(
+            f"unexpected argument {ctx.args[0]!r}: repeat --inputs for each path, and quote a "
+            "pattern, such as --inputs 'photos/*.jpg', so that the shell does not expand it"
+        )
     qos_s = None if qos is None else parse_duration(qos, "--qos")
     if qos is not None and by is not None:
         raise InvalidSettings("give either --qos or --by")

@@ -110,7 +110,7 @@ def _runs(facts: Explanation) -> Iterator[str]:
             yield _ENDS[run.end].format(
                 worker=run.worker,
                 after=duration(until_s - began_s),
-                detail=f": {run.detail}" if run.detail else "",
+                detail=f": {run.detail}" if run.detail not in ("", facts.reason) else "",
             )
         if run.setup_s and run.setup_s >= _NOTABLE * facts.total_s:
             switch = f"to switch to mode {run.switched_to} and " if run.switched_to else ""
@@ -142,7 +142,7 @@ def _verdicts(facts: Explanation) -> Iterator[str]:
 def _verdict(verdict: Verdict, facts: Explanation) -> str:
     seconds = duration(verdict.seconds or 0.0)
     needed, setup = duration(verdict.needed_s or 0.0), duration(verdict.setup_s)
-    excess = f"{duration(verdict.too_many_s or 0.0)} too many"
+    excess = f"{duration(verdict.too_many_s or 0.0)} too long"
     tense = "was" if facts.has_ended else "is"
     not_ok = f"{tense} not acceptable"
     match verdict.obstacle:

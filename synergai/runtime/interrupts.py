@@ -1,4 +1,4 @@
-"""Ctrl-C while a program is still being imported."""
+"""Ctrl-C while a program still starts."""
 
 from __future__ import annotations
 

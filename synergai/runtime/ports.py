@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import socket
-from errno import EADDRINUSE
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
 
-def cannot_listen(address: str) -> Unavailable:
+_IN_USE: Final = "the port is in use"
+_OF_ANOTHER_MACHINE: Final = "the host is not an address of this machine"
+_REASONS: Final = {EADDRINUSE: _IN_USE, EADDRNOTAVAIL: _OF_ANOTHER_MACHINE}
+
+
+def cannot_listen(
+    address: str, reason: str = f"{_IN_USE}, or {_OF_ANOTHER_MACHINE}"
+) -> Unavailable:
     """Return the error for an address that a server cannot listen on."""
-    return Unavailable(
-        f"cannot listen on {address}: the port is in use, or the host is not an address of this "
-        "machine; choose another one"
-    )
+    return Unavailable(f"cannot listen on {address}: {reason}; choose another one")
 
 
-def check_free(addresses: Iterable[str]) -> None:
-    """Check, before a slow start, that a server will probably be able to listen."""
-    for address in addresses:
-        for each in bind(address):
+def check_free(addresses: Mapping[str, str]) -> None:
+    """Check, before a slow start, that a server will probably be able to listen.
+
+    Each address has the option that sets it as its key.
+    """
+    for option, address in addresses.items():
+        try:
+            sockets = bind(address)
+        except Unavailable as error:
+            raise Unavailable(f"{error} with {option}") from None
+        for each in sockets:
             each.close()
 
 
@@ -42,22 +53,25 @@ def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list
             "::" if dual else host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError:
-        raise cannot_listen(address) from None
+        raise cannot_listen(address, _OF_ANOTHER_MACHINE) from None
     sockets: list[socket.socket] = []
-    in_use = False
+    refusal: OSError | None = None
     for family, *_, target in dict.fromkeys(found):
         try:
             bound = _bind(family, (target[0], port, *target[2:]), backlog, dual=dual)
         except OSError as error:
             # On a machine without IPv6, only one of the addresses of localhost can be used.
-            in_use |= error.errno == EADDRINUSE
+            if refusal is None or error.errno == EADDRINUSE:
+                refusal = error
             continue
         sockets.append(bound)
         port = bound.getsockname()[1]
-    if in_use or not sockets:
+    if refusal is not None and (refusal.errno == EADDRINUSE or not sockets):
         for each in sockets:
             each.close()
-        raise cannot_listen(address)
+        raise cannot_listen(
+            address, _REASONS.get(refusal.errno or 0, str(refusal.strerror).lower())
+        )
     return sockets
 
 

@@ -22,25 +22,25 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
 
 
 def test_port_in_use_is_refused_and_a_free_one_stays_free() -> None:
-    check_free(["127.0.0.1:0", "localhost:0"])
+    check_free({"--listen": "127.0.0.1:0", "--hub": "localhost:0"})
     with reserved_port() as port:
         address = f"127.0.0.1:{port}"
-        refusal = f"cannot listen on {address}: the port is in use"
+        refusal = f"cannot listen on {address}: the port is in use; choose another one with --hub$"
         with socket.create_server(("127.0.0.1", port)), pytest.raises(Unavailable, match=refusal):
-            check_free(["127.0.0.1:0", address])
-        check_free([address])
+            check_free({"--listen": "127.0.0.1:0", "--hub": address})
+        check_free({"--hub": address})
         with socket.create_server(("127.0.0.1", port)):
             pass
 
 
 def test_check_accepts_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "listen", lambda *_: pytest.fail("it listens"))
-    check_free(["localhost:0"])
+    check_free({"--listen": "localhost:0"})
 
 
 def test_host_of_another_machine_is_refused() -> None:
-    with pytest.raises(Unavailable, match="the host is not an address of this machine"):
-        check_free(["192.0.2.1:0"])
+    with pytest.raises(Unavailable, match=r":0: the host is not an address of this machine"):
+        check_free({"--listen": "192.0.2.1:0"})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_host_with_one_address_of_this_machine_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve_to(monkeypatch, "192.0.2.1", "127.0.0.1")
-    check_free(["localhost:0"])
+    check_free({"--listen": "localhost:0"})
     server = HttpServer(HttpApp([]), UnreadResponses())
     address = await server.start("localhost:0")
     _, _, port = address.rpartition(":")
@@ -72,4 +72,4 @@ def test_port_in_use_on_one_of_two_addresses_is_refused(monkeypatch: pytest.Monk
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match="the port is in use"):
-            check_free([f"localhost:{port}"])
+            check_free({"--listen": f"localhost:{port}"})

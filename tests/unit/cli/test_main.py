@@ -10,8 +10,10 @@ from typing import TypeAlias
 import pytest
 import typer
 
+from synergai.__main__ import main as program
 from synergai.cli import main as cli
 from synergai.errors import InvalidSettings, SynergaiError
+from synergai.runtime.interrupts import INTERRUPTED
 
 FailingCommand: TypeAlias = Callable[[BaseException], None]
 
@@ -156,6 +158,16 @@ def test_interruption_exits_130(
     assert (code, out) == (130, "")
 
 
+def test_interruption_before_the_command_runs_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main, "get_command", interrupted)
+    with pytest.raises(SystemExit) as exited:
+        program(["jobs"])
+    assert exited.value.code == INTERRUPTED
+
+
 def test_os_error_names_the_file(
     failing: FailingCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +229,15 @@ def test_limit_above_the_maximum_exits_2(capsys: pytest.CaptureFixture[str]) -> 
     code, out, err = run(["jobs", "list", "--limit", "99999999999"], capsys)
     assert (code, out) == (2, "")
     assert "less than or equal to 1000" in err
+
+
+def test_pattern_that_the_shell_expanded_is_refused_with_advice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(["submit", "m", "--inputs", "a.jpg", "b.jpg", "c.jpg"], capsys)
+    assert (code, out) == (2, "")
+    assert "unexpected argument 'b.jpg'" in err
+    assert "quote a pattern" in err
 
 
 def test_closed_pipe_prints_no_error() -> None:

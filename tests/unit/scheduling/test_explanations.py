@@ -90,7 +90,7 @@ def test_worker_that_is_too_slow_is_named_with_what_is_too_many() -> None:
     end(core, mine, 2.0)
     cause, text, _ = explain(core, "late", 3.0)
     assert cause == "slow"
-    assert "nano was not acceptable: it needs 2.0 s, 1.0 s too many." in text
+    assert "nano was not acceptable: it needs 2.0 s, 1.0 s too long." in text
 
 
 def test_model_that_was_not_loaded_is_named_with_its_load_time() -> None:
@@ -151,8 +151,8 @@ def test_impossible_deadline_is_refused_with_every_workers_excess() -> None:
     cause, text, _ = explain(core, "late", 0.0)
     assert cause == "impossible"
     assert text.startswith("Refused: no worker can meet the deadline")
-    assert "xeon was not acceptable: it needs 2.0 s, 1.0 s too many." in text
-    assert "nano was not acceptable: it needs 40 s, 39 s too many." in text
+    assert "xeon was not acceptable: it needs 2.0 s, 1.0 s too long." in text
+    assert "nano was not acceptable: it needs 40 s, 39 s too long." in text
 
 
 def test_request_refused_on_arrival_is_remembered_with_its_reason() -> None:
@@ -162,7 +162,7 @@ def test_request_refused_on_arrival_is_remembered_with_its_reason() -> None:
     core.refused(request, "a response would take about 10 s", None, 0.0)
     cause, text, found = explain(core, "frame-7", 5.0)
     assert (cause, found.id) == ("busy", "r1")
-    assert "xeon was busy for 10 s; with the 100 ms that it needs, 9.6 s too many." in text
+    assert "xeon was busy for 10 s; with the 100 ms that it needs, 9.6 s too long." in text
     core.refused(request, "the quota of tenant 'lab' is used up", "quota", 0.0)
     assert explain(core, "r1", 5.0)[:2] == (
         "quota",
@@ -195,6 +195,16 @@ def test_retry_after_a_crash_is_named_with_its_reason() -> None:
     cause, text, _ = explain(core, "r1", 4.0)
     assert cause == "crash"
     assert "It failed on xeon after 3.0 s: segmentation fault." in text
+
+
+def test_reason_of_a_failure_is_told_once() -> None:
+    core = make_core([FAST], [XEON])
+    [mine] = arrive(core, new_request("r1", "m"))
+    end(core, mine, 3.0, Outcome.FAILED, done=0, fault=Fault.BAD_INPUT)
+    _, text, found = explain(core, "r1", 4.0)
+    assert found.state == "failed"
+    assert text.count("segmentation fault") == 1
+    assert "It failed on xeon after 3.0 s." in text
 
 
 def test_job_that_was_too_long_anyway_is_not_late_for_an_interruption() -> None:
