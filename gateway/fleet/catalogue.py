@@ -245,6 +245,10 @@ class Catalogue:
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if stages := self._chain_of(EngineName(name)):
             raise EngineInStages(name, stages)
+        if some := sorted(self._stages.get(EngineName(name), ())):
+            raise Unavailable(
+                f"connected workers lack stages of engine {name!r}: they have {', '.join(some)}"
+            )
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise self.not_found(name)

@@ -89,7 +89,7 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
     catalogue = Catalogue()
     versions = Versions(catalogue)
     catalogue.update(BOX, stage(0, 4))
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"lack stages of engine 'net': they have net\.s0-4$"):
         versions.find("net")
     catalogue.update(OTHER, stage(4, 9))
     with pytest.raises(EngineInStages) as raised:
