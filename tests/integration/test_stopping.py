@@ -72,10 +72,10 @@ def running_fleet(folder: Path, server: str, command: str) -> Iterator[LocalFlee
     models, _ = write_emulated_engines(folder, {ENGINE: QUERY_S})
     with LocalFleet(folder / "fleet") as fleet:
         if command == "serve":
-            fleet.start_gateway(["--grpc-server", server], models=models)
+            fleet.start_gateway(["--grpc-server", server, "--threads", "1"], models=models)
         else:
             fleet.start_gateway(["--grpc-server", server])
-            fleet.start_agent("local", models=models)
+            fleet.start_agent("local", models=models, options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet
 
