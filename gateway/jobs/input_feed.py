@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 PORTION_BYTES: Final = 2 * 1024 * 1024
 """Inputs sent in one message, unless a single one is larger."""
 WORKER_BYTES: Final = 16 * 1024 * 1024
-"""Inputs that a worker has, and expected responses to them, beyond `LEAST_QUERIES`."""
+"""Inputs that a worker has at most, and expected responses to them, beyond `LEAST_QUERIES`."""
+AHEAD_S: Final = 0.5
+"""Inputs that a worker has over a slow link, as time on it. An order to stop waits behind them."""
+UNKNOWN_BYTES: Final = 256 * 1024
+"""Inputs that a worker has before anything is known of its link."""
 LEAST_QUERIES: Final = 4
 """Inputs of each assignment that its worker may always have."""
 MOST_QUERIES: Final = 2048
@@ -78,9 +82,16 @@ class _AssignedInputs:
     def has_room(self) -> bool:
         """Return whether another portion may be sent."""
         held = len(self.held)
-        return held < LEAST_QUERIES or (
-            held < MOST_QUERIES and self.worker.input_bytes < WORKER_BYTES
-        )
+        return held < LEAST_QUERIES or (held < MOST_QUERIES and self.free_bytes() > 0)
+
+    def free_bytes(self) -> int:
+        """Return how many bytes more its worker may have."""
+        most = WORKER_BYTES
+        if not self.worker.local:
+            link = self.worker.measure_link()
+            on_link = UNKNOWN_BYTES if link is None else int(AHEAD_S * link.bytes_per_s)
+            most = min(on_link, WORKER_BYTES)
+        return most - self.worker.input_bytes
 
     def add(self, cost: int) -> None:
         """Count an input that is sent."""
@@ -186,11 +197,11 @@ class InputFeed:
                     inputs.room.clear()
                     await inputs.room.wait()
                 left = min(assignment.count - inputs.sent, MOST_QUERIES - len(inputs.held))
+                free = inputs.free_bytes()
                 if self._response_bytes:
-                    free = max(0, WORKER_BYTES - inputs.worker.input_bytes)
                     left = max(1, min(left, free // self._response_bytes))
                 first = assignment.first + inputs.sent
-                found = await asyncio.to_thread(read_inputs, log, first, left)
+                found = await asyncio.to_thread(read_inputs, log, first, left, free)
                 if not inputs.is_wanted:
                     return
                 suspects = [
@@ -213,9 +224,11 @@ class InputFeed:
                 inputs.close()
 
 
-def read_inputs(log: RecordLog, first: int, count: int) -> list[bytes]:
+def read_inputs(
+    log: RecordLog, first: int, count: int, limit_bytes: int = PORTION_BYTES
+) -> list[bytes]:
     """Read at least one and at most `count` inputs, unless one is missing."""
-    inputs = log.read(first, count, PORTION_BYTES)
+    inputs = log.read(first, count, min(limit_bytes, PORTION_BYTES))
     if not inputs:
         raise DamagedLog(f"{log.directory} lacks input {first}")
     return [without_sample(data) for data in inputs]

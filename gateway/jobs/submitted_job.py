@@ -183,7 +183,7 @@ class SubmittedJob(JobHandler):
             self.on_ended(JobState.FAILED, reason, Fault.UNSPECIFIED, self.tracker.clock.now())
             return
         record = self.tracker.record
-        job = scheduler_job(record, self.tracker.clock)
+        job = scheduler_job(record, self.tracker.clock, with_tensors=self.with_tensors)
         done = tuple((each.first, each.stop) for each in record.executions)
         if (way := self._staged_runs.way(record.spec)) is not None:
             log = None if self.feed is None else self.feed.data.inputs.log

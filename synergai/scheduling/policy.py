@@ -197,7 +197,8 @@ class View:
 
     def lease_query_s(self, lease: Lease, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query of a lease in flight, by the current profile."""
-        if not self.estimator.is_current(estimate.entry):
+        # What tensors take to reach the worker is learned with its estimates, and not by the job.
+        if lease.job.job.with_tensors or not self.estimator.is_current(estimate.entry):
             current = self.estimate(lease.assignment.engine, worker, estimate.configuration)
             estimate = current or estimate
         return self.per_query_s(lease.job, worker, estimate)

@@ -41,6 +41,7 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol.tcp_info import SentOver
 from synergai.protocol.validation import SAMPLE
 from synergai.runtime.backoff import Backoff
 from synergai.scheduling.events import Assignment
@@ -304,6 +305,22 @@ async def test_worker_has_few_inputs_at_a_time(
     assert worker.input_bytes == 0
 
 
+async def test_worker_behind_a_slow_link_has_what_passes_it_soon(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    worker.measure_link = lambda: SentOver(12_000.0, 0.01)
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    received, done = 0, 0
+    [assignment], inputs = await harness.next_orders(worker)
+    while received + sum(len(each.inputs) for each in inputs) < 40:
+        received += sum(len(each.inputs) for each in inputs)
+        assert received - done <= 7
+        harness.report(worker, assignment, received, responses=received - done)
+        done = received
+        await harness.flush_journal()
+        _, inputs = await harness.next_orders(worker)
+
+
 async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +330,7 @@ async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
     await harness.upload(20, size=1000, upload_id="urgent")
     await harness.jobs.submit(UNRESTRICTED, SPEC)
     [assignment], _ = await harness.next_orders(worker)
-    assert worker.input_bytes > 8000
+    assert worker.input_bytes > 7000  # there is hardly room
     urgent = JobSpec(engine=SPEC.engine, queries=0, upload_id="urgent", priority=9)
     await harness.jobs.submit(UNRESTRICTED, urgent)
     harness.report(worker, assignment, 0, outcome=hub_pb2.OUTCOME_STOPPED)
