@@ -751,6 +751,19 @@ def test_transfers_that_always_take_long_are_expected(count: int) -> None:
     assert run_transfers(core, *[2.0] * count) == pytest.approx(40 * 2.01, rel=0.01)
 
 
+def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("job", 40, with_tensors=True), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    now = 0.0
+    for done in range(1, 11):
+        now += 0.51
+        core.handle(QueriesDone(assignment.id, done, compute_s=0.01 * done), now)
+    expected = core.expected_completion(JobId("job"), now)
+    assert expected == pytest.approx(now + 30 * 0.51, rel=0.01)
+
+
 def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:
     core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
