@@ -28,23 +28,30 @@ class Namespaces:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._set_up(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _set_up(self, stack: ExitStack) -> None:
         ip(f"link add {self._bridge} type bridge")
-        self._stack.callback(ip, f"link del {self._bridge}")
+        stack.callback(ip, f"link del {self._bridge}")
         ip(f"addr add {self.gateway}/24 dev {self._bridge}")
         ip(f"link set {self._bridge} up")
         for name, host in self.hosts.items():
             space = self._space(name)
             ip(f"netns add {space}")
-            self._stack.callback(ip, f"netns del {space}")
+            stack.callback(ip, f"netns del {space}")
             ip(f"link add {space} type veth peer name eth0 netns {space}")
+            # The kernel removes the links of a deleted namespace later.
+            stack.callback(ip, f"link del {space}")
             ip(f"link set {space} master {self._bridge} up")
             ip(f"-n {space} addr add {host}/24 dev eth0")
             ip(f"-n {space} link set eth0 up")
             ip(f"-n {space} link set lo up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def limit(self, name: str, mbit_s: float) -> None:
         """Set the rate at which a host sends and receives."""
