@@ -26,7 +26,7 @@ def write_stages(
 
     Args:
         sizes: bytes of the tensors of a query by place, the inputs and the outputs included.
-        seconds: those of a query of a stage, by the number of threads less 1.
+        seconds: time of a query in each stage, by the number of threads less 1.
     """
     end = len(sizes) - 1
     whole = _model(sizes, seconds[0, end], (0, end)).encode()

@@ -45,7 +45,7 @@ CHANGE: Final = 0.1
 REVIEWS: Final = 3
 """Reviews in a row that see a change before it counts."""
 _REMEMBERED_S: Final = 30.0
-"""Time for which an observed pace tells of a worker that runs no stage any more."""
+"""Time for which an observed pace tells of a worker that no longer runs a stage."""
 _LOAD_WEIGHT: Final = 2.0
 """A move has to save this many times what its loads take."""
 _BYTES_PER_S: Final = 125e6

@@ -149,7 +149,7 @@ class Dispatcher:
             self._handle(JobCancelled(job_id))
 
     def drop(self, held: HeldTensors) -> None:
-        """Let a worker drop tensors that nobody needs any more."""
+        """Let a worker drop tensors that are no longer needed."""
         if (worker := self._workers.get(held.worker_id)) is not None:
             worker.orders.put(DropTensors(held.token))
 

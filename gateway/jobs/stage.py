@@ -33,7 +33,7 @@ class Line:
     """The stages of a way, which queries pass in order.
 
     Attributes:
-        jobs: those of the stages.
+        jobs: one for each stage.
         on_answered: called with a stage, the queries that it has answered, each with its response
             or error, and the configuration.
         on_lost: called with a query whose tensors are lost.
@@ -74,7 +74,7 @@ class Line:
             self.dispatcher.submit(stage.job, stage, ready=0)
 
     def withdraw(self) -> None:
-        """Run no query any more."""
+        """Run no more queries."""
         for stage in self.stages:
             self.dispatcher.suspend(stage.job.id)
 
@@ -114,7 +114,7 @@ class Stage(JobHandler):
         self.line.dispatcher.post(QueriesReady(self.job.id, self.added))
 
     def withdraw(self) -> list[StagedQuery]:
-        """Run nothing any more; return the queries that it has not answered."""
+        """Stop; return the queries that it has not answered."""
         self.line.dispatcher.suspend(self.job.id)
         queries = list(self._queries.values())
         self._queries.clear()

@@ -107,5 +107,5 @@ def _first_input(way: Way, data: bytes, header: RequestHeader) -> bytes:
     if asked:
         message.parameters[EXIT].string_param = asked
     if not answers:
-        message.ClearField("outputs")  # they are those of the last stage
+        message.ClearField("outputs")  # the last stage returns them
     return input_of(message, header.raw)

@@ -408,7 +408,7 @@ class Inference:
                 return
 
     def drop(self, held: HeldTensors) -> None:
-        """Let a worker drop the outputs of a request that nobody needs any more."""
+        """Let a worker drop the outputs of a request that are no longer needed."""
         self._dispatcher.drop(held)
 
     def cancel(self, job_id: JobId) -> None:

@@ -32,7 +32,11 @@ class Enumeration:
     legs: int | None = None
 
     def search(self, problem: RouteProblem) -> Search:
-        """Return the fastest of all routes."""
+        """Return the fastest of all routes.
+
+        Raises:
+            InvalidInput: there are more than `MAX_ROUTES`.
+        """
 
         def seconds(route: Route) -> float:
             return problem.times(route).seconds(problem.queries)

@@ -34,7 +34,11 @@ class PipeSearch:
     """Tries the routes that look best by the work of their stages, and what is close to them."""
 
     def search(self, problem: RouteProblem) -> Search:
-        """Search until some generations bring no gain."""
+        """Search until some generations bring no gain.
+
+        Raises:
+            InvalidInput: there are too many routes for a table.
+        """
         hints = _hints(problem)
         table = sorted(hints, key=hints.__getitem__)
         ranks = {route: rank for rank, route in enumerate(table)}

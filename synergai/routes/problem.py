@@ -149,7 +149,11 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
         return HOST_BYTES + SESSION_PER_WEIGHT * self.chain.weights(first, last)
 
     def times(self, route: Route) -> RouteTimes:
-        """Return what a route takes by the times of its stages and its links."""
+        """Return what a route takes by the times of its stages and its links.
+
+        Raises:
+            InvalidInput: the legs are not one row of stages on different workers that they fit.
+        """
         workers = {worker.name: worker for worker in self.workers}
         legs, chain = route.legs, self.chain
         joined = all(before.last == behind.first for before, behind in pairwise(legs))

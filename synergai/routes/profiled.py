@@ -42,6 +42,9 @@ def class_times(
     Args:
         works: estimated share of the engine's work before each of its cuts, 0 to 1.
         positions: numbers of the cuts of the chain, from 1.
+
+    Raises:
+        NotFound: the dictionary has no entry of the engine on this class.
     """
     entries = dictionary.row(engine, worker_class)
     if not entries:

@@ -72,6 +72,9 @@ def rank_chains(
         sizes: bytes of the tensors of one query by position, from 0, the inputs, to the outputs.
         source: host at which queries arise and to which results return.
         queries: number of queries to run.
+
+    Raises:
+        InvalidInput: a pace is not above 0, or the size of a position is missing.
     """
     legs: dict[tuple[int, int], list[Leg]] = defaultdict(list)
     for leg in sorted(paces, key=paces.__getitem__):

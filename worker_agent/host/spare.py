@@ -26,7 +26,7 @@ def run(descriptor: int, agent: int) -> int:
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(descriptor, 1 << 16)
-        if not data:  # the agent needs no host any more
+        if not data:  # the agent no longer needs a host
             return 0
         line += data
     begin_anew()

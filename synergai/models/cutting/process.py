@@ -72,12 +72,20 @@ class ModelCuts(Struct, frozen=True):
 
 
 def read_cuts(model: Path) -> ModelCuts:
-    """Return the cuts, inputs and outputs of the ONNX model in a file, even if it has no cuts."""
+    """Return the cuts, inputs and outputs of the ONNX model in a file, even if it has no cuts.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
     return _run(model)
 
 
 def find_cuts(model: Path) -> ModelCuts:
-    """Return all cuts of the model in a file."""
+    """Return all cuts of the model in a file.
+
+    Raises:
+        InvalidInput: the model cannot be cut, and why.
+    """
     return _checked(model, read_cuts(model))
 
 
