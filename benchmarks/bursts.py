@@ -100,16 +100,7 @@ async def run_bursts(client: Client, rate: float) -> RateTrial:
     log = await send_open_loop(send, instants, deadline_s=DEADLINE_S)
     figures = summarise(log, instants[-1], LATE_S, 0.01)
     print(f"    {rate:5.1f} requests/s: {figures.attainment:.2%} in time", flush=True)
-    return RateTrial(
-        rate=rate,
-        attainment=figures.attainment,
-        goodput=figures.goodput,
-        latency_s=figures.latency_s,
-        is_valid=figures.send_delay.is_valid,
-        requests=figures.requests,
-        failed=figures.failed,
-        first_failure=figures.first_failure,
-    )
+    return RateTrial.of(rate, figures)
 
 
 if __name__ == "__main__":

@@ -82,17 +82,7 @@ async def search_goodput(
             made += 1
             instants = list(trial.arrivals())
             log = await send_open_loop(send, instants, deadline_s=_deadline_s(settings))
-            figures = _figures(settings, log, settings.duration)
-            found = RateTrial(
-                rate=rate,
-                attainment=figures.attainment if instants else 1.0,
-                goodput=figures.goodput,
-                latency_s=figures.latency_s,
-                is_valid=figures.send_delay.is_valid,
-                requests=figures.requests,
-                failed=figures.failed,
-                first_failure=figures.first_failure,
-            )
+            found = RateTrial.of(rate, _figures(settings, log, settings.duration))
             report(found)
             if found.failed:
                 await _check_recovered(send, found)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from synergai.loadgen.traces.request_log import RunSummary
 
 MAX_RATES: Final = 30
 """Limit of tried rates: enough to reach one a hundred thousand times the first."""
@@ -43,6 +45,20 @@ class RateTrial:
     requests: int
     failed: int
     first_failure: str
+
+    @classmethod
+    def of(cls, rate: float, run: RunSummary) -> Self:
+        """Return the result of a trial; one without requests has met the goal."""
+        return cls(
+            rate=rate,
+            attainment=run.attainment if run.requests else 1.0,
+            goodput=run.goodput,
+            latency_s=run.latency_s,
+            is_valid=run.send_delay.is_valid,
+            requests=run.requests,
+            failed=run.failed,
+            first_failure=run.first_failure,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
