@@ -29,7 +29,7 @@ from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, Record, RecordLog
 from gateway.records.store import DataKey, DataStore, OpenLog
-from synergai.domain import EngineName, JobSpec, JobState
+from synergai.domain import EngineName, Job, JobSpec, JobState
 from synergai.errors import (
     Conflict,
     InvalidInput,
@@ -303,6 +303,28 @@ async def test_worker_has_few_inputs_at_a_time(
     harness.report(worker, assignment, 40, responses=40 - done, outcome=hub_pb2.OUTCOME_COMPLETED)
     await harness.flush_journal()
     assert worker.input_bytes == 0
+
+
+@pytest.mark.parametrize("upload_id", ["", "up"])
+async def test_estimates_count_the_transfer_of_own_inputs_and_not_of_samples(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch, upload_id: str
+) -> None:
+    scheduled: list[Job] = []
+    submit = harness.dispatcher.submit
+
+    def note(job: Job, *arguments: Any, **options: Any) -> None:
+        scheduled.append(job)
+        submit(job, *arguments, **options)
+
+    monkeypatch.setattr(harness.dispatcher, "submit", note)
+    harness.add_worker()
+    await harness.upload(3)
+    await harness.jobs.submit(
+        UNRESTRICTED,
+        JobSpec(engine=SPEC.engine, queries=0 if upload_id else 3, upload_id=upload_id),
+    )
+    [job] = scheduled
+    assert job.with_tensors == bool(upload_id)
 
 
 async def test_worker_behind_a_slow_link_has_what_passes_it_soon(harness: OwnDataHarness) -> None:
