@@ -1,5 +1,6 @@
 """Limits on request bodies: size, memory, compression."""
 
+import asyncio
 import gzip
 import zlib
 
@@ -9,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from gateway.http.bodies import Bodies
-from synergai.errors import InvalidInput, Overloaded
+from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded
 
 MAX = 1000
 PACKED = gzip.compress(b"abc", mtime=0)
@@ -88,6 +89,24 @@ async def test_announced_length_takes_no_room_before_the_bytes_arrive(bodies: Bo
     async with bodies.receive(sender.request(content_length=str(MAX))):
         assert bodies.held_bytes == MAX
     assert held == [0, 1]
+
+
+async def test_deadline_that_passes_within_a_tick_of_the_clock_is_exceeded(
+    bodies: Bodies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    last_tick = loop.time() - 1e-3
+
+    class Waiting(Sender):
+        async def receive(self) -> Message:
+            # uvloop's clock ticks in milliseconds.
+            monkeypatch.setattr(loop, "time", lambda: last_tick)
+            await asyncio.Event().wait()
+            raise AssertionError("nothing sets the event")
+
+    with pytest.raises(DeadlineExceeded):
+        async with bodies.receive(Waiting(b"x").request(), 0.0):
+            pass
 
 
 async def test_lost_client_ends_the_body(bodies: Bodies) -> None:
