@@ -3,8 +3,8 @@
     python -m benchmarks.files_passed
 
 Gateway and agent run in one process and are connected by sockets, as two processes would be; the
-engine host is not included. A file counts if each of several requests ran its code, so that other
-activities of a moment, such as heartbeats, are left out.
+engine host and the client have processes of their own. A file counts if each of several requests
+ran its code, so that other activities of a moment, such as heartbeats, are left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import asyncio
 import sys
 import tempfile
 import threading
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import uvloop
@@ -58,6 +61,31 @@ async def files_of(call: Callable[[], Awaitable[object]]) -> list[str]:
     return sorted(str(Path(each).relative_to(ROOT)) for each in set.intersection(*rounds))
 
 
+# --- the client, in a process of its own --------------------------------------------------------
+
+
+@cache
+def _connect(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address)
+
+
+def infer(address: str, request: bytes) -> None:
+    """Send a request."""
+    _connect(address).unary_unary("/inference.GRPCInferenceService/ModelInfer")(request)
+
+
+def run_job(address: str, engine: str) -> None:
+    """Run a job of one query."""
+    jobs = jobs_pb2_grpc.JobsStub(_connect(address))
+    spec = jobs_pb2.JobSpec(engine=engine, queries=1)
+    job = jobs.Submit(jobs_pb2.SubmitRequest(spec=spec))
+    for _ in jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id)):
+        pass
+
+
+# --- the servers --------------------------------------------------------------------------------
+
+
 async def main() -> None:
     """Print the files of a request and of a job of one query."""
     workload = identity()
@@ -79,27 +107,20 @@ async def main() -> None:
                 "state": Path(folder) / "agent",
             }
             config = AgentSettings.load(agent)
-            async with Agent(config), grpc.aio.insecure_channel(gateway.address) as channel:
-                infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-                jobs: Any = jobs_pb2_grpc.JobsStub(channel)
-                spec = jobs_pb2.JobSpec(engine=workload.engine, queries=1)
-
-                async def run_job() -> None:
-                    job = await jobs.Submit(jobs_pb2.SubmitRequest(spec=spec))
-                    async for _ in jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id)):
-                        pass
-
+            client = ProcessPoolExecutor(1, get_context("spawn"))
+            async with Agent(config):
+                call = partial(asyncio.get_running_loop().run_in_executor, client)
+                request = partial(call, infer, gateway.address, workload.request)
+                job = partial(call, run_job, gateway.address, workload.engine)
                 while not any(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
                     await asyncio.sleep(0.05)
                 for _ in range(20):
-                    await infer(workload.request, timeout=30)
-                await run_job()
-                for title, call in (
-                    ("ModelInfer", lambda: infer(workload.request)),
-                    ("A job of one query", run_job),
-                ):
-                    files = await files_of(call)
+                    await request()
+                await job()
+                for title, run in (("ModelInfer", request), ("A job of one query", job)):
+                    files = await files_of(run)
                     print(f"{title}: {len(files)} files", *files, sep="\n  ")
+                client.shutdown()
 
 
 if __name__ == "__main__":

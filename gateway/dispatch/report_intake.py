@@ -163,7 +163,7 @@ class ReportIntake:
             variant=progress.assignment.configuration.variant,
         )
         worker.record_completed(completed)
-        self._metrics.on_completed(completed)
+        self._metrics.engines[completed.engine].record(completed)
 
     def _fail_for_violation(
         self,

@@ -17,7 +17,7 @@ from starlette.routing import Router
 from gateway.http.connections import SURPLUS
 from gateway.http.errors import error_response, response_to
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.request_ids import REQUEST_ID, valid_id
+from synergai.protocol.call_metadata import REQUEST_ID, valid_id
 from synergai.protocol.rpc import delay_refusal, log_internal_error
 
 if TYPE_CHECKING:

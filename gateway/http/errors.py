@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from synergai.errors import QuotaExceeded, Unauthenticated
-from synergai.protocol.request_ids import REQUEST_ID
+from synergai.protocol.call_metadata import REQUEST_ID
 from synergai.protocol.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 from synergai.runtime.text import encodable
 

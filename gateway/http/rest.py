@@ -13,11 +13,10 @@ from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect, chosen_id
 from gateway.http.errors import json_response
-from gateway.requests.parameters import TENANT_METADATA, checked_tenant
 from synergai.errors import InvalidInput, NotSupported
+from synergai.protocol.call_metadata import TENANT_METADATA, TRACEPARENT, CallIds, checked_tenant
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import message_to_json, write_response
-from synergai.protocol.request_ids import TRACEPARENT, CallIds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

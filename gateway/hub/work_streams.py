@@ -15,9 +15,6 @@ import math
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
-from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
 from gateway.hub.relays import Relays
 from synergai.errors import SynergaiError, Unavailable
@@ -97,7 +94,7 @@ class WorkStreams:
         self._dispatcher.remove_worker(worker)
         worker.orders = orders
         worker.measure_link = transport.measure_link
-        transport.listen(_decode, partial(self._on_reports, worker))
+        transport.listen(decode_reports, partial(self._on_reports, worker))
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)
         self._senders.start(self._send_orders(connection, worker, orders, collector, transport))
@@ -156,15 +153,9 @@ class WorkStreams:
     def _on_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
         worker.last_seen_at = self._clock.now()
         self._intake.apply(worker, reports)
-        self._relays.apply(worker, reports)
+        if reports.wanted or reports.relayed:
+            self._relays.apply(worker, reports)
         worker.orders.recheck()
-
-
-def _decode(data: Buffer) -> Reports:
-    try:
-        return decode_reports(data)
-    except DecodeError:
-        raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
 
 
 class OrderCollector:

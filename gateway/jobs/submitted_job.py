@@ -86,7 +86,7 @@ def execution_so_far(
 def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
     """Record the metrics of an ended job."""
     status = tracker.snapshot()
-    engine = metrics.engine(status.spec.engine_version)
+    engine = metrics.engines[status.spec.engine_version]
     engine.labelled += status.labelled
     engine.correct += status.correct
     jobs = engine.jobs

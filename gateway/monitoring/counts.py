@@ -276,6 +276,15 @@ class EngineMetrics:
         self.accuracy = 0.0
         self.floor_violations = 0
 
+    def record(self, completed: CompletedQueries) -> None:
+        """Count newly completed queries."""
+        self.queries += completed.queries
+        self.statistics.record_compute(
+            completed.queries, completed.compute_s, completed.at, completed.batch
+        )
+        if completed.variant:
+            self.variant(completed.variant).record(completed)
+
     def variant(self, name: str) -> VariantMetrics:
         """Return the metrics of a variant; beyond `MAX_VARIANTS`, all others share one."""
         metrics = self.variants.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,15 @@ from gateway.monitoring.families import FamilyCollector, counter, gauge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.fleet.worker import CompletedQueries
     from gateway.monitoring.families import Family
 
 
 class Metrics:
-    """The gateway's metrics, in their own registry."""
+    """The gateway's metrics, in their own registry.
+
+    Attributes:
+        engines: by name; engines must exist, to keep the label set bounded.
+    """
 
     def __init__(self) -> None:
         # Otherwise every counter adds a `_created` series.
@@ -34,13 +38,13 @@ class Metrics:
             collector(registry=self.registry)
         build = Info("synergai_build", "Version of the gateway.", registry=self.registry)
         build.info({"version": version("synergai")})
-        self._engines: dict[str, EngineMetrics] = {}
+        self.engines = defaultdict[str, EngineMetrics](EngineMetrics)
         self._families = FamilyCollector()
         self.registry.register(self._families)
         self.tenants = TenantCounts()
         self.refused_agents = 0
         self.stale_reports = 0
-        self.add(*engine_families(self._engines), *tenant_families(self.tenants))
+        self.add(*engine_families(self.engines), *tenant_families(self.tenants))
         self.add_counter(
             "refused_agents",
             "Agents whose connection was closed for an invalid message.",
@@ -63,23 +67,6 @@ class Metrics:
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a gauge with the value that `read` returns; it is called on the event loop."""
         self.add(gauge(name, text, lambda: [((), read())]))
-
-    def engine(self, name: str) -> EngineMetrics:
-        """Return the metrics of an engine, which must exist to keep the label set bounded."""
-        metrics = self._engines.get(name)
-        if metrics is None:
-            metrics = self._engines[name] = EngineMetrics()
-        return metrics
-
-    def on_completed(self, completed: CompletedQueries) -> None:
-        """Count newly completed queries."""
-        metrics = self.engine(completed.engine)
-        metrics.queries += completed.queries
-        metrics.statistics.record_compute(
-            completed.queries, completed.compute_s, completed.at, completed.batch
-        )
-        if completed.variant:
-            metrics.variant(completed.variant).record(completed)
 
     def snapshot(self) -> None:
         """Take a snapshot of all metrics; call on the event loop."""

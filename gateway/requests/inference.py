@@ -296,11 +296,11 @@ class Inference:
             raise  # not rejected yet: see `gateway.requests.held` and `gateway.requests.staged`
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
-            self._metrics.engine("unknown").requests.count(request_outcome(error))
+            self._metrics.engines["unknown"].requests.count(request_outcome(error))
             name = EngineName(message.model_name[:_MAX_NAME])
             self._note_refused(error, self._bare_job(job_id, client_id, name, tenant))
             raise
-        metrics = self._metrics.engine(engine.name)
+        metrics = self._metrics.engines[engine.name]
         options = DEFAULT_OPTIONS
         usage = job = None
         try:
@@ -356,7 +356,7 @@ class Inference:
 
     def count_rejected(self, engine: str, tenant: str, error: SynergaiError) -> None:
         """Count a request for a known engine that was rejected before it was dispatched."""
-        metrics, outcome = self._metrics.engine(engine), request_outcome(error)
+        metrics, outcome = self._metrics.engines[engine], request_outcome(error)
         metrics.requests.count(outcome)
         metrics.statistics.record_failure(error)
         self._metrics.tenants.count_request(tenant, outcome)
@@ -377,7 +377,7 @@ class Inference:
 
     def count_staged(self, engine: str, error: SynergaiError | None, seconds: float) -> None:
         """Count a request for an engine in stages, whose requests count for themselves."""
-        metrics = self._metrics.engine(engine)
+        metrics = self._metrics.engines[engine]
         metrics.requests.count(request_outcome(error))
         if error is None:
             metrics.statistics.record_success(0.0, seconds, 0.0)

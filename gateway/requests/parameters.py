@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from synergai.domain import MAX_PRIORITY, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
-from synergai.names import validate_name
+from synergai.protocol.call_metadata import checked_tenant
 from synergai.protocol.oip_stream import WINDOW_METADATA
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from synergai.oip.inference_pb2 import InferParameter
 
-TENANT_METADATA: Final = "synergai-tenant"
-"""Call metadata with the tenant of all requests in the call that name none themselves."""
 STREAM_WINDOW: Final = 64
 """Default of a stream's window: requests in flight beyond which the stream is not read, so that
 flow control slows the client down."""
@@ -83,14 +81,6 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
     )
 
 
-def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the tenant in a call's metadata; empty if there is none."""
-    for key, content in metadata:
-        if key == TENANT_METADATA:
-            return checked_tenant(str(content))
-    return ""
-
-
 def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
     """Return a stream's window from its call metadata."""
     for key, value in metadata:
@@ -99,11 +89,6 @@ def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
                 raise InvalidInput(f"metadata {key!r} must be a positive integer, not {value!r}")
             return min(int(value), MAX_WINDOW)
     return STREAM_WINDOW
-
-
-def checked_tenant(text: str) -> str:
-    """Return `text` if it is a valid tenant name; empty is the default tenant."""
-    return validate_name(text, "tenant name") if text else ""
 
 
 def bool_parameter(parameter: InferParameter, name: str) -> bool:

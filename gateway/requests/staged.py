@@ -64,7 +64,7 @@ class StagedRequests:
         Return None if it is to run whole, or cannot run at all.
         """
         message, catalogue = raw.parsed.message, self._versions.catalogue
-        if not catalogue.has_any_stages or "." in message.model_version:
+        if "." in message.model_version:
             return None
         try:
             # By the same id as in `Inference.begin`, which may get the request next.

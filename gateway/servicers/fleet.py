@@ -272,7 +272,7 @@ class FleetServicer:
             in_service, reason = False, str(error)
         if in_service and not self._versions.counts(engine):
             reason = "not in the store: requests get it only if they name it, or if it is pinned"
-        metrics = self._metrics.engine(engine)
+        metrics = self._metrics.engines[engine]
         outcomes, success = metrics.requests.outcomes, metrics.statistics.success
         return fleet_pb2.VersionFigures(
             version=split_version(engine)[1],

@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.requests.inference import Request
-from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
+from gateway.requests.parameters import window_from_metadata
 from gateway.servicers.inference_stream import InferenceStream
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
+from synergai.protocol.call_metadata import ids_from_metadata, tenant_from_metadata
 from synergai.protocol.native.call import Call
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.request_ids import ids_from_metadata
 from synergai.protocol.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from gateway.requests.inference import RequestId
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.request_ids import NO_IDS, TRACEPARENT, valid_id
+from synergai.protocol.call_metadata import NO_IDS, TRACEPARENT, valid_id
 from synergai.versions import (
     parse_version,
     split_variant,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gateway.requests.inference import Inference, PendingRequest
     from gateway.requests.staged import StagedRequests
     from synergai.domain import Engine, EngineName
+    from synergai.protocol.call_metadata import CallIds
     from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.request_ids import CallIds
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
 
@@ -143,7 +143,9 @@ class InferenceCalls:
         try:
             call = caller, raw, budget_s, tenant, request_id
             try:
-                return self._staged.begin(*call) or self._inference.begin(*call)
+                if self._catalogue.has_any_stages and (staged := self._staged.begin(*call)):
+                    return staged
+                return self._inference.begin(*call)
             except EnginePending:
                 return self._held.hold(*call)
         except SynergaiError as error:
@@ -199,7 +201,7 @@ class InferenceCalls:
             found = [(name, each) for each in self.versions_of(name) or ("",)]
         models = []
         for engine in [self.find_engine(*each) for each in found]:
-            metrics = self._metrics.engine(engine.name)
+            metrics = self._metrics.engines[engine.name]
             variant = split_variant(engine.version)[1]
             statistics = metrics.variant(variant).statistics if variant else metrics.statistics
             models.append(engine_statistics(engine, statistics, self._clock))

@@ -15,7 +15,7 @@ from synergai.client.forks import check_not_forked
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.bearer_token import authorized
 from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.request_ids import ids_from_metadata
+from synergai.protocol.call_metadata import ids_from_metadata
 from synergai.protocol.rpc import channel_options
 from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff

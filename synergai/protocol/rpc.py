@@ -23,10 +23,10 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, QuotaExceeded, SynergaiError, Unavailable
+from synergai.protocol.call_metadata import REQUEST_ID, ids_from_metadata
 from synergai.protocol.grpcio.connections import shut_down_connection
 from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
-from synergai.protocol.request_ids import REQUEST_ID, ids_from_metadata
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,

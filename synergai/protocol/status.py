@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai import errors
-from synergai.protocol.request_ids import REQUEST_ID
+from synergai.protocol.call_metadata import REQUEST_ID
 from synergai.runtime.text import encodable
 
 if TYPE_CHECKING:

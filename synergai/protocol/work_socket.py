@@ -13,6 +13,8 @@ import ctypes
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
+from google.protobuf.message import DecodeError
+
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.tcp_info import LinkMeter, measure_round_trip
 from synergai.protocol.work_transport import set_closed
@@ -49,7 +51,7 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     Args:
         on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
-            raised by it closes the socket.
+            or a `DecodeError` of protobuf raised by it closes the socket.
 
     Attributes:
         closed: done when the socket is closed; holds the error unless the peer closed it orderly.
@@ -252,6 +254,8 @@ class WorkSocket(asyncio.BufferedProtocol):
             self.on_message(message)
         except SynergaiError as error:
             self.close(error)
+        except DecodeError:
+            self.close(InvalidInput("received a message that is not what this port expects"))
 
     def _set_closed(self, error: SynergaiError | None) -> None:
         self._writable.set()

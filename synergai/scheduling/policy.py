@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from synergai.scheduling.queue.job_queue import JobQueue
-from synergai.scheduling.state.contention import Contention, company_of
+from synergai.scheduling.state.contention import Contention
 from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
@@ -186,7 +186,7 @@ class View:
         alone_s = self.alone_query_s(job, worker, estimate)
         if not worker.mates:
             return alone_s
-        return alone_s * self.contention.slowdown(worker, job.job.engine, company_of(worker))
+        return alone_s * self.contention.slowdown(worker, job.job.engine, worker.company)
 
     def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""

@@ -73,7 +73,8 @@ class Assignments:
             self._stop(assignment_id)
         for assignment_id in orders.aborts:
             self._stop(assignment_id, abort=True)
-        self._pulls.send(orders.sends)
+        if orders.sends:
+            self._pulls.send(orders.sends)
         for tensors in orders.relayed:
             self._pulls.receive(tensors)
         for token in orders.drops:

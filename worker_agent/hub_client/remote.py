@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
@@ -25,7 +24,6 @@ from worker_agent.hub_client.identity import NO_CREDENTIALS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
     from worker_agent.hub_client.identity import Credentials, WorkerIdentity
     from worker_agent.hub_client.latest_leader import LatestLeader
@@ -235,15 +233,11 @@ async def open_work_socket(
     timeout_s: float,
 ) -> WorkSocket:
     """Open a work socket."""
-
-    def on_message(data: Buffer) -> None:
-        on_orders(_decode(data))
-
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             _, socket = await loop.create_connection(
-                lambda: WorkSocket(on_message, max_message_bytes),
+                lambda: WorkSocket(lambda _: None, max_message_bytes),
                 host,
                 port,
                 ssl=tls,
@@ -253,15 +247,9 @@ async def open_work_socket(
         raise Unavailable(
             f"cannot open a work socket to {host}:{port}: {_reason(error, timeout_s)}"
         ) from None
+    socket.listen(decode_orders, on_orders)
     socket.send((connection_id.encode(),))
     return socket
-
-
-def _decode(data: Buffer) -> Orders:
-    try:
-        return decode_orders(data)
-    except DecodeError:
-        raise InvalidInput("the gateway sent data that is not a WorkOrders message") from None
 
 
 def _reason(error: OSError | TimeoutError, timeout_s: float) -> str:

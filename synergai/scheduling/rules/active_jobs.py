@@ -123,7 +123,8 @@ class ActiveJobs:
         self._history.released(lease, end, detail)
         self._leases.release(lease, stopped=end in ("stopped", "revoked"))
         self._residency.released(lease)
-        self._probes.finished(lease.assignment.id)
+        if lease.assignment.probe:
+            self._probes.finished(lease.assignment.id)
         job = lease.job
         if not job.removed and job.remaining == 0:
             self.finish(job)

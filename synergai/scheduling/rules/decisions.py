@@ -55,7 +55,7 @@ class Decisions:
         self._state.waiting.reassess()
         if self._state.settings.infeasible == "reject":
             self._reject_infeasible()
-        probing = self._probes.are_needed()
+        probing = bool(self._probes.missing) and self._probes.are_needed()
         if probing:
             self._assign_probes(self._probes.for_unprofiled_engines())
             if self._state.policy.rebalances:
@@ -77,7 +77,7 @@ class Decisions:
             self._resume()
         if probing and self._state.queue.size:
             self._assign_probes(self._probes.for_idle_workers())
-        if self._state.policy.rebalances:
+        if self._state.policy.rebalances and self._probes.missing:
             self._stop_for_probes()
 
     def rebalance(self) -> None:
@@ -85,7 +85,8 @@ class Decisions:
         self._state.waiting.reassess()
         if self._leases:
             self._execute(self._state.policy.decide(self._state))
-        self._stop_for_probes()
+        if self._probes.missing:
+            self._stop_for_probes()
 
     def abort_for(self, job: Job) -> None:
         """Abort the long requests and the query that alone make a job late that just arrived."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
-from synergai.scheduling.state.contention import company_of
 from synergai.scheduling.state.estimate import Observation
 from synergai.scheduling.state.records import Lease, Phase
 
@@ -188,7 +187,7 @@ class Leases:
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
-        lease.company = company_of(worker)
+        lease.company = worker.company
         if mode := configuration.power_mode:
             lease.switches_mode = worker.power_mode not in (None, mode)
         self._by_id[assignment.id] = lease
@@ -271,7 +270,7 @@ class Leases:
         """
         if not worker.mates:
             return False
-        before, lease.company = lease.company, company_of(worker)
+        before, lease.company = lease.company, worker.company
         lease.had_company |= bool(before or lease.company)
         estimate = lease.estimate
         if not lease.had_company or estimate is None:

@@ -10,11 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec.structs import replace
-
-from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
 from synergai.scheduling.state.records import Phase
 
 if TYPE_CHECKING:
@@ -30,56 +27,60 @@ WORTH_S: Final = 2.0
 SLOWER: Final = 10.0
 """Nor is one that would wait for a probe on a worker that is this many times slower than they are,
 and takes twice as long to load the engine."""
-_SHORTEST_S: Final = 1e-9
-"""Less is a rounding error of instants, not a measurement."""
 _TRIED: Final = 64
 """Waiting jobs among which one is searched that may measure its engine."""
 _SEARCHED: Final = 64
 """Workers that are searched for a running job with which to probe another worker."""
 
 
+class _Missing(NamedTuple):
+    """Engines of a worker without a profile there, and those with profiled variants and others."""
+
+    worker: WorkerRecord
+    engines: frozenset[EngineName]
+    partly: frozenset[EngineName]
+
+
 class Probes:
-    """Selects what to probe where; at most one probe per engine and worker class is in flight."""
+    """Selects what to probe where; at most one probe per engine and worker class is in flight.
+
+    Attributes:
+        missing: what workers lack profiles of; without any, there is nothing to ask.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         state.forget_worker.append(self._forget_worker)
         state.forget_job.append(self._forget_job)
         self._queries = state.settings.probe_queries
-        self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
-        self._unprofiled_counts: Counter[EngineName] = Counter()
-        # Engines with both profiled and unprofiled variants.
-        self._partly: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
+        self.missing: dict[WorkerId, _Missing] = {}
+        # Workers that lack profiles of an engine.
+        self._counts: Counter[EngineName] = Counter()
         self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
         self._changed: set[WorkerId] = set()
         self._stopped_for: dict[JobId, set[WorkerId]] = {}
 
     def are_needed(self) -> bool:
         """Return whether a queued job's engine is unprofiled on some worker, or a variant of it."""
-        unprofiled = self._unprofiled_counts.keys()
-        if not unprofiled and not self._partly:
-            return False
         waited_for = self._state.queue.engines()
-        return not unprofiled.isdisjoint(waited_for) or any(
-            not engines.isdisjoint(waited_for) for _, engines in self._partly.values()
-        )
+        return not self._counts.keys().isdisjoint(waited_for)
 
-    def unprofiled(self, worker: WorkerRecord) -> set[EngineName]:
+    def unprofiled(self, worker: WorkerRecord) -> frozenset[EngineName]:
         """Return the worker's engines that are not profiled on its class."""
-        _, engines = self._unprofiled.get(worker.id, (worker, set()))
-        return engines
+        missing = self.missing.get(worker.id)
+        return frozenset() if missing is None else missing.engines
 
     def update_worker(self, worker: WorkerRecord) -> None:
         """Recompute the unprofiled engines of a worker that joined or changed its engines."""
         self._forget_worker(worker)
-        unprofiled = {e for e in worker.engines if not self._state.estimator.estimates(e, worker)}
+        estimates = self._state.estimator.estimates
+        unprofiled = frozenset(e for e in worker.engines if not estimates(e, worker))
+        partly = frozenset(e for e in worker.variants if self._is_partly_profiled(e, worker))
+        if unprofiled or partly:
+            self.missing[worker.id] = _Missing(worker, unprofiled, partly)
+            self._counts.update((*unprofiled, *partly))
         if unprofiled:
-            self._unprofiled[worker.id] = (worker, unprofiled)
-            self._unprofiled_counts.update(unprofiled)
             self._changed.add(worker.id)
-        partly = {engine for engine in worker.variants if self._is_partly_profiled(engine, worker)}
-        if partly:
-            self._partly[worker.id] = (worker, partly)
 
     def _is_partly_profiled(self, engine: EngineName, worker: WorkerRecord) -> bool:
         """Return whether some variants of an engine have a profile on a worker, and others not."""
@@ -91,22 +92,19 @@ class Probes:
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
         self._changed.discard(worker.id)
-        self._partly.pop(worker.id, None)
-        _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
-        for engine in unprofiled:
-            self._unprofiled_counts[engine] -= 1
-            if not self._unprofiled_counts[engine]:
-                del self._unprofiled_counts[engine]
+        missing = self.missing.pop(worker.id, None)
+        for engine in () if missing is None else (*missing.engines, *missing.partly):
+            self._counts[engine] -= 1
+            if not self._counts[engine]:
+                del self._counts[engine]
 
     def _forget_job(self, job: JobRecord) -> None:
         self._stopped_for.pop(job.job.id, None)
 
     def refresh(self) -> None:
         """Recompute the unprofiled engines of all workers after a profile change."""
-        found = {worker.id: worker for worker, _ in self._unprofiled.values()}
-        found |= {worker.id: worker for worker, _ in self._partly.values()}
-        for worker in found.values():
-            self.update_worker(worker)
+        for missing in list(self.missing.values()):
+            self.update_worker(missing.worker)
 
     def is_in_flight(self, engine: EngineName, worker_class: WorkerClass) -> bool:
         """Return whether the engine is being probed on the class."""
@@ -117,8 +115,8 @@ class Probes:
         self._in_flight[assignment.id] = (assignment.engine, worker_class)
 
     def finished(self, assignment_id: AssignmentId) -> None:
-        """Record that an assignment, possibly a probe, has ended."""
-        self._in_flight.pop(assignment_id, None)
+        """Record that a probe has ended."""
+        del self._in_flight[assignment_id]
 
     def for_unprofiled_engines(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes of engines without any profile, whose jobs the policy cannot place."""
@@ -127,15 +125,15 @@ class Probes:
                 self._state.estimator.estimates(engine, one) for one in self._state.serving(engine)
             ):
                 yield from self._candidates(worker, engine)
-        if self._partly:
-            yield from self._for_unprofiled_variants()
+        yield from self._for_unprofiled_variants()
 
     def _for_unprofiled_variants(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes of variants without a profile, with jobs that may use no other."""
         waited_for = self._state.queue.engines()
         for worker in self._state.available():
-            _, partly = self._partly.get(worker.id, (worker, frozenset()))
-            for engine in sorted(partly & waited_for):
+            if (missing := self.missing.get(worker.id)) is None:
+                continue
+            for engine in sorted(missing.partly & waited_for):
                 if self.is_in_flight(engine, worker.worker.worker_class):
                     continue
                 for job in islice(self._state.queue.in_order({engine}), _TRIED):
@@ -170,8 +168,6 @@ class Probes:
         Looks at workers that have just become idle, joined or changed their engines. A job is
         stopped at most once for each of them.
         """
-        if not self._unprofiled:
-            return
         for worker in self._state.available():
             unprofiled = self.unprofiled(worker)
             if worker.leases or not unprofiled:
@@ -237,40 +233,3 @@ class Probes:
             if self._state.estimator.to_measure(job, worker) is not None:
                 yield job, worker
                 return
-
-    def measured_profile(self, lease: Lease, worker_class: WorkerClass) -> ProfileEntry | None:
-        """Return the profile measured by a finished probe; None if its duration is unknown."""
-        started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
-        wall_s = self._state.now - started if started is not None else 0.0
-        seconds = lease.compute_s or wall_s
-        if seconds < _SHORTEST_S:
-            return None
-        return ProfileEntry(
-            engine=lease.assignment.engine,
-            worker_class=worker_class,
-            configuration=lease.assignment.configuration,
-            qps=lease.done / seconds,
-            model_load_s=lease.setup_s,
-            queries=lease.done,
-            label=OBSERVED,
-        )
-
-    def refined_profile(self, lease: Lease) -> ProfileEntry | None:
-        """Return a better profile if the lease's own rests on fewer queries in service.
-
-        A probe is short and includes an engine's first queries, so it gives only the order of
-        magnitude. A prediction is refined by as many queries as a probe has. Entries measured by
-        the profiler are never replaced.
-        """
-        if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
-            return None
-        entry = lease.estimate.entry
-        seconds = self._state.now - lease.first_query_at
-        if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
-            return None
-        known = self._queries - 1 if entry.label == PREDICTED else entry.queries
-        if lease.done <= known:
-            return None
-        return replace(
-            entry, qps=lease.done / seconds, queries=lease.done, label=OBSERVED, error=0.0
-        )

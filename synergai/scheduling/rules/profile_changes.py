@@ -6,23 +6,26 @@ the ranks of waiting jobs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.profiles.dictionary import PREDICTED
+from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
 from synergai.scheduling.events import Learned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.domain import EngineName
-    from synergai.profiles.dictionary import ProfileEntry
+    from synergai.domain import EngineName, WorkerClass
     from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.records import Lease, WorkerRecord
+
+
+_SHORTEST_S: Final = 1e-9
+"""Less is a rounding error of instants, not a measurement."""
 
 
 class ProfileChanges:
@@ -37,18 +40,55 @@ class ProfileChanges:
         """Store a profile measured in service if it is the first or better than the known one."""
         worker = self._state.fleet.workers[lease.assignment.worker_id]
         if lease.assignment.probe:
-            entry = self._probes.measured_profile(lease, worker.worker.worker_class)
+            entry = self._measured(lease, worker.worker.worker_class)
             self._state.extended_at = self._state.now
         else:
-            entry = self._probes.refined_profile(lease) or self._state.estimator.settled_profile(
-                lease, worker
-            )
+            entry = self._refined(lease) or self._state.estimator.settled_profile(lease, worker)
         if entry is None or self._has_better(entry):
             return
         self._reset_paces(entry)
         self._state.dictionary.put(entry)
         self._refresh([entry.engine])
         self._state.commands.append(Learned(entry))
+
+    def _measured(self, lease: Lease, worker_class: WorkerClass) -> ProfileEntry | None:
+        """Return the profile measured by a finished probe; None if its duration is unknown."""
+        started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
+        wall_s = self._state.now - started if started is not None else 0.0
+        seconds = lease.compute_s or wall_s
+        if seconds < _SHORTEST_S:
+            return None
+        return ProfileEntry(
+            engine=lease.assignment.engine,
+            worker_class=worker_class,
+            configuration=lease.assignment.configuration,
+            qps=lease.done / seconds,
+            model_load_s=lease.setup_s,
+            queries=lease.done,
+            label=OBSERVED,
+        )
+
+    def _refined(self, lease: Lease) -> ProfileEntry | None:
+        """Return a better profile if the lease's own rests on fewer queries in service.
+
+        A probe is short and includes an engine's first queries, so it gives only the order of
+        magnitude. A prediction is refined by as many queries as a probe has. Entries measured by
+        the profiler are never replaced.
+        """
+        if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
+            return None
+        entry = lease.estimate.entry
+        seconds = self._state.now - lease.first_query_at
+        if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
+            return None
+        known = (
+            self._state.settings.probe_queries - 1 if entry.label == PREDICTED else entry.queries
+        )
+        if lease.done <= known:
+            return None
+        return replace(
+            entry, qps=lease.done / seconds, queries=lease.done, label=OBSERVED, error=0.0
+        )
 
     def add(self, event: ProfilesAdded) -> None:
         """Put entries into the dictionary; paces relative to a replaced one are void."""

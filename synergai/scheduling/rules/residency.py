@@ -149,13 +149,13 @@ class Residency:
         self._has_changed = False
         self._rests_until = now + PLANNED_EVERY_S
         self.due_at = self._rests_until if self._rounds > 0 else math.inf
+        workers = self._next_workers(each_time)
+        if self._state.loads.engines:
+            workers = [
+                each for each in workers if not self._state.loads.worker_is_loading(each.id, now)
+            ]
         wishes = sorted(
-            (
-                wish
-                for worker in self._next_workers(each_time)
-                if not self._state.loads.worker_is_loading(worker.id, now)
-                for wish in self._wishes(worker, weights, now)
-            ),
+            (wish for worker in workers for wish in self._wishes(worker, weights, now)),
             key=lambda wish: (-wish.value, wish.estimate.setup_s, wish.worker.index),
         )
         free_bytes: dict[WorkerId, float] = {}

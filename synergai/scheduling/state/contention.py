@@ -68,11 +68,3 @@ class Contention:
             )
         while len(self._pairs) > MOST_PAIRS:
             del self._pairs[next(iter(self._pairs))]
-
-
-def company_of(worker: WorkerRecord) -> tuple[EngineName, ...]:
-    """Return the engines that run on the other workers of a worker's machine now."""
-    if not worker.mates:
-        return ()
-    heads = (mate.head for mate in worker.mates.values())
-    return tuple(sorted(head.assignment.engine for head in heads if head is not None))

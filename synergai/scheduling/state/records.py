@@ -340,6 +340,14 @@ class WorkerRecord:
         """The worker's id."""
         return self.worker.id
 
+    @property
+    def company(self) -> tuple[EngineName, ...]:
+        """The engines that run on the other workers of its machine now."""
+        if not self.mates:
+            return ()
+        heads = (mate.head for mate in self.mates.values())
+        return tuple(sorted(head.assignment.engine for head in heads if head is not None))
+
     def configurations(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in."""
         every: Iterable[Configuration] = self.worker.configurations

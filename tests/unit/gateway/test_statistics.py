@@ -13,7 +13,7 @@ from tests.unit.gateway.conftest import GatewayHarness
 
 
 def statistics(harness: GatewayHarness) -> EngineStatistics:
-    found: EngineStatistics = harness.metrics.engine("echo").statistics
+    found: EngineStatistics = harness.metrics.engines["echo"].statistics
     return found
 
 

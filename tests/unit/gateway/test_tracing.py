@@ -8,7 +8,7 @@ import pytest
 
 from gateway.monitoring.tracing import Tracing
 from synergai.errors import InvalidInput
-from synergai.protocol.request_ids import CallIds, ids_from_metadata
+from synergai.protocol.call_metadata import CallIds, ids_from_metadata
 from synergai.runtime.clock import Clock
 
 CONTEXT = f"00-{'1' * 32}-{'2' * 16}"

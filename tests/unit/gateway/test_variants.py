@@ -150,7 +150,7 @@ async def test_request_that_names_a_variant_is_answered_with_a_single_file_that_
     harness.complete(worker, assignment, [answer.SerializeToString()], done=1)
     response = ModelInferResponse.FromString(bytes(await request.result))
     assert (response.model_version, response.id) == ("1.int8", "7")
-    assert harness.metrics.engine(ECHO).variant("int8").statistics.success.count == 1
+    assert harness.metrics.engines[ECHO].variant("int8").statistics.success.count == 1
     other.abandon()
 
 
@@ -173,9 +173,9 @@ def completed(variant: str) -> CompletedQueries:
 
 
 async def test_queries_are_counted_by_variant(harness: GatewayHarness) -> None:
-    harness.metrics.on_completed(completed("int8"))
+    harness.metrics.engines[ECHO].record(completed("int8"))
     assert harness.metric("variant_queries_total", engine=ECHO, variant="int8") == 2
-    assert harness.metrics.engine(ECHO).variant("int8").statistics.compute.count == 2
+    assert harness.metrics.engines[ECHO].variant("int8").statistics.compute.count == 2
 
 
 def test_late_and_missing_answers_have_no_accuracy() -> None:

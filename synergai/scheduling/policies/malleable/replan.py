@@ -11,7 +11,6 @@ from synergai.scheduling.policies.malleable.contended import Contended, Running,
 from synergai.scheduling.policies.malleable.planner import Allocation, Planner, Weights, plan_cost
 from synergai.scheduling.policies.malleable.snapshot import importance, setup_left_s
 from synergai.scheduling.policy import Assign, Expect, Preempt, View
-from synergai.scheduling.state.contention import company_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -120,7 +119,7 @@ class Replanner:
                 jobs.append(lease.job)
                 busy.append(0.0)
             engine = lease.assignment.engine
-            alone_s /= view.contention.slowdown(record, engine, company_of(record))
+            alone_s /= view.contention.slowdown(record, engine, record.company)
             running[worker] = Running(jobs.index(lease.job), alone_s)
             busy[jobs.index(lease.job)] = 0.0  # it is played
         return Contended(

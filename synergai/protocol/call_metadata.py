@@ -1,13 +1,17 @@
-"""Ids that clients choose for their requests."""
+"""Metadata of calls: the tenant, and the ids that clients choose for their requests."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from synergai.names import validate_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+TENANT_METADATA: Final = "synergai-tenant"
+"""Metadata with the tenant of all requests in the call that name none themselves."""
 REQUEST_ID: Final = "request-id"
 """Metadata and header with the id of a request: of a call, as its client chose it, and of every
 error; in a stream, a parameter of the failed response."""
@@ -42,3 +46,16 @@ def ids_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> CallIds:
         elif key == TRACEPARENT:
             traceparent = str(content)
     return CallIds(chosen, traceparent) if chosen or traceparent else NO_IDS
+
+
+def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Return the tenant in a call's metadata; empty if there is none."""
+    for key, content in metadata:
+        if key == TENANT_METADATA:
+            return checked_tenant(str(content))
+    return ""
+
+
+def checked_tenant(text: str) -> str:
+    """Return `text` if it is a valid tenant name; empty is the default tenant."""
+    return validate_name(text, "tenant name") if text else ""
