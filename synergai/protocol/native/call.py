@@ -57,6 +57,8 @@ class Call:
         self._take: Callable[[bytes], bool] | None = None
         self._has_all_requests = False
         self._ignores_data = False
+        # Whether the handlers count the request whose beginning has arrived.
+        self._is_large = False
         self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
         self._loop = handlers.loop
@@ -95,6 +97,7 @@ class Call:
             self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
         finally:
             self._take = None  # whose owner may have this call: a cycle
+            self._forget_large()
             if self._timer is not None:
                 self._timer.cancel()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
@@ -190,6 +193,8 @@ class Call:
         except SynergaiError as error:
             self._refuse(error)
             return
+        if self._is_large and not self._reader.to_come:
+            self._forget_large()
         if self._begins is not None and self._requests:
             self._begin(self._begins)
             return
@@ -200,8 +205,9 @@ class Call:
                 self._take_off()
         if self._requests:
             _complete(self._arrived)
-        elif not 0 < self._reader.to_come <= self._stream.room:
-            self._stream.take()
+        elif not 0 < self._reader.to_come <= self._stream.room and (more := self._stream.take()):
+            self._is_large = True
+            self._handlers.incomplete.add(self._refuse, more)
 
     def _take_off(self) -> bytes:
         """Return the first request, and cut others out of the data if it was the last."""
@@ -213,8 +219,13 @@ class Call:
                 self._refuse(error)
         return request
 
+    def _forget_large(self) -> None:
+        if self._is_large:
+            self._is_large = False
+            self._handlers.incomplete.remove(self._refuse)
+
     def _refuse(self, error: SynergaiError) -> None:
-        """End the call because of a request that is too large."""
+        """End the call because of a request that is too large, or takes too long."""
         self._end(status_code(error), error_details(error))
         self._cancel()
 
@@ -248,6 +259,7 @@ class Call:
 
     def _cancel(self) -> None:
         """Cancel the handler, which may not have started."""
+        self._forget_large()
         # A task that is cancelled before it starts keeps the exception, and that the call.
         task, self._task = self._task, None
         if task is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from synergai.errors import Overloaded, SynergaiError
+from synergai.protocol.limits import MAX_INCOMPLETE_BYTES
 from synergai.protocol.rpc import Service
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import grpc
 
@@ -23,22 +25,60 @@ class _Details(NamedTuple):
     invocation_metadata: Metadata
 
 
+class IncompleteRequests:
+    """Bounds the memory of large requests that have not arrived in full.
+
+    Beyond the limit, the one that has been incomplete for longest is refused, unless it is alone.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._held: dict[Callable[[SynergaiError], None], int] = {}
+
+    def add(self, refuse: Callable[[SynergaiError], None], size: int) -> None:
+        """Count bytes that a client may send of a request; `refuse` ends its call."""
+        self._held[refuse] = self._held.get(refuse, 0) + size
+        self._bytes += size
+        while self._bytes > self._max_bytes and len(self._held) > 1:
+            oldest = next(iter(self._held))
+            self.remove(oldest)
+            oldest(
+                Overloaded(
+                    f"incomplete requests take {self._max_bytes:,} bytes, the limit of all "
+                    "clients, and this one has taken longest: send fewer at a time"
+                )
+            )
+
+    def remove(self, refuse: Callable[[SynergaiError], None]) -> None:
+        """Forget a request that has arrived, or whose call has ended."""
+        self._bytes -= self._held.pop(refuse, 0)
+
+
 class Handlers:
     """The handlers, and the calls that they handle.
 
     Args:
         interceptors: as for `grpc.aio.server`.
         max_bytes: largest message of a client.
+        max_incomplete_bytes: of large requests that have not arrived in full, of all calls.
 
     Attributes:
         loop: the event loop.
         max_bytes: as given.
+        incomplete: the large requests that have not arrived in full.
         tasks: the calls.
     """
 
-    def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor], max_bytes: int) -> None:
+    def __init__(
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        max_bytes: int,
+        max_incomplete_bytes: int = MAX_INCOMPLETE_BYTES,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
+        self.incomplete = IncompleteRequests(max_incomplete_bytes)
         self.tasks = TaskBag()
         self._interceptors: Sequence[Any] = interceptors
         self._methods: dict[str, Any] = {}

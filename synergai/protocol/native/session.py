@@ -187,12 +187,17 @@ class Stream:
         self._session.forget(self._number)
         self._session.send(frame(_RST_STREAM, 0, self._number, _NUMBER.pack(code)))
 
-    def take(self) -> None:
-        """Let the client send more, as what it has sent is being read, unless it has ended."""
-        if self.owner is not None and self.is_open and self.room < STREAM_WINDOW // 2:
-            more = _NUMBER.pack(STREAM_WINDOW - self.room)
-            self.room = STREAM_WINDOW
-            self._session.send(frame(_WINDOW_UPDATE, 0, self._number, more))
+    def take(self) -> int:
+        """Let the client send more, as what it has sent is being read, unless it has ended.
+
+        Return how many bytes more.
+        """
+        if self.owner is None or not self.is_open or self.room >= STREAM_WINDOW // 2:
+            return 0
+        more = STREAM_WINDOW - self.room
+        self.room = STREAM_WINDOW
+        self._session.send(frame(_WINDOW_UPDATE, 0, self._number, _NUMBER.pack(more)))
+        return more
 
     def unblock(self) -> None:
         """Send of what is blocked as much as the client takes."""

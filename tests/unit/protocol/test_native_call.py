@@ -28,6 +28,7 @@ from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
 MAX_BYTES = 1 << 21
+MAX_INCOMPLETE_BYTES = 1 << 20
 caller: ContextVar[str] = ContextVar("caller")
 
 
@@ -58,7 +59,7 @@ class Server:
         self.taken: list[tuple[bytes, str]] = []
         self.begun: list[Work] = []
         self._sent = b""
-        self._handlers = Handlers(interceptors, MAX_BYTES)
+        self._handlers = Handlers(interceptors, MAX_BYTES, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
         self.session = Session(self._send, self._accept)
         self.session.receive(PREFACE + frame(SETTINGS, 0, 0))
@@ -455,6 +456,31 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
         server.session.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
     assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
+
+
+async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much_memory(
+    server: Server,
+) -> None:
+    content = bytes(MAX_BYTES)
+    prefix = b"\0" + len(content).to_bytes(4)
+    first, second = server.call("Echo"), server.call("Echo")
+    for number in (first, second):
+        server.session.receive(frame(DATA, 0, number, prefix))
+        for _ in range(40):
+            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+    _, fields = await server.answer(first)
+    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    for at in range(40 * 16_000, MAX_BYTES, 16_000):
+        flags = http2.END_STREAM if at + 16_000 >= MAX_BYTES else 0
+        server.session.receive(frame(DATA, flags, second, content[at : at + 16_000]))
+    await turns()
+    assert server.calls[1]._has_all_requests
+    third = server.call("Echo")  # nothing is incomplete any longer
+    server.session.receive(frame(DATA, 0, third, prefix))
+    for _ in range(40):
+        server.session.receive(frame(DATA, 0, third, bytes(16_000)))
+    await turns()
+    assert not server.calls[2]._has_ended
 
 
 @pytest.mark.parametrize("compressed", [0, 1])
