@@ -13,7 +13,10 @@ import asyncio
 import logging
 import math
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
 from gateway.hub.relays import Relays
@@ -25,7 +28,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
@@ -214,8 +217,12 @@ def outweighs_message(order: Order) -> bool:
     )
 
 
-def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[Orders]:
-    """Convert orders into messages of about `limit_bytes`; a single larger order is sent alone."""
+def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterator[Orders]:
+    """Convert orders into messages of about `limit_bytes`; a single larger order is sent alone.
+
+    Inputs that follow an assignment are parted, as a worker computes the first ones while it
+    receives the others.
+    """
     assignments: list[tuple[hub_pb2.Assignment, Sequence[Buffer]]] = []
     stops: list[int] = []
     aborts: list[int] = []
@@ -224,9 +231,10 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
     size = 0
-    for order in orders:
+    for order in chain.from_iterable(map(_parted, orders)):
         added = _size(order)
-        if size and size + added > limit_bytes:
+        most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
+        if size and size + added > most:
             yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
             assignments, stops, inputs, aborts = [], [], [], []
             sends, relayed, drops, size = [], [], [], 0
@@ -250,6 +258,23 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
             case RelayedTensors():
                 relayed.append(order)
     yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+
+
+def _parted(order: Order) -> Iterator[Order]:
+    """Yield an order in parts of at least `LARGE_BYTES` of inputs."""
+    if not isinstance(order, SendInputs):
+        yield order
+        return
+    inputs: list[bytes] = []
+    size = 0
+    for data in order.inputs:
+        inputs.append(data)
+        size += len(data)
+        if size >= LARGE_BYTES:
+            yield replace(order, inputs=inputs)
+            inputs, size = [], 0
+    if inputs:
+        yield replace(order, inputs=inputs)
 
 
 def _size(order: Order) -> int:

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.fleet.worker import Order, RunAssignment, StopAssignment
-from gateway.hub.work_streams import LARGE_BYTES, WorkStreams
+from gateway.fleet.worker import Order, RunAssignment, SendInputs, StopAssignment
+from gateway.hub.work_streams import LARGE_BYTES, WorkStreams, pack_orders
 from synergai.domain import AssignmentId, BatchTimes
 from synergai.protocol.work_messages import Orders
 from tests.cores import new_assignment
@@ -116,3 +116,18 @@ async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
     assert "cannot send to worker" in caplog.text
     await turns()
     assert setup.worker.orders.closed
+
+
+def test_large_inputs_are_sent_one_by_one_so_that_a_worker_begins_with_the_first() -> None:
+    large, small = bytes(LARGE_BYTES), bytes(LARGE_BYTES // 4)
+    run = RunAssignment(new_assignment(1, ECHO, "worker"), (), inputs_follow=True)
+    follow = SendInputs(run.assignment.id, [large, large, *(small,) * 6], suspects=[1, 7])
+    messages = list(pack_orders([run, follow], 0.0, 1 << 30))
+    sent = [[len(each) for _, inputs in message.inputs for each in inputs] for message in messages]
+    assert sent == [[], [len(large)], [len(large)], [len(small)] * 4, [len(small)] * 2]
+    assert all(list(header.suspects) == [1, 7] for each in messages for header, _ in each.inputs)
+
+
+def test_small_inputs_are_sent_together() -> None:
+    follow = [SendInputs(AssignmentId(number), [bytes(100)] * 3) for number in range(9)]
+    assert len(list(pack_orders(follow, 0.0, 1 << 30))) == 1
