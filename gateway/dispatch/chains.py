@@ -14,25 +14,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from itertools import permutations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from gateway.fleet.stages import tensor_bytes
+from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import OBSERVED
 from synergai.runtime.tasks import TaskBag
 from synergai.versions import engine_of_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import Engine, EngineName, WorkerId
-    from synergai.routes.links import Link
+    from synergai.domain import Engine, EngineName
+    from synergai.routes.links import Link, Links
     from synergai.routes.problem import Leg
     from synergai.routes.ranking import RankedChain
 
@@ -51,6 +59,8 @@ _LOAD_WEIGHT: Final = 2.0
 _BYTES_PER_S: Final = 125e6
 _LATENCY_S: Final = 0.0005
 """Assumed of links that nothing was sent over."""
+_MUCH_FASTER: Final = 4.0
+"""Factor by which one link is much faster than another."""
 _MANY: Final = 10_000
 """Queries of a range in which only the interval counts."""
 
@@ -313,7 +323,6 @@ class Chains:
     def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
         """Return the chains, that with the shortest interval first."""
         # Imported on demand: most gateways have no stages.
-        from synergai.routes.links import Link, Links
         from synergai.routes.ranking import rank_chains
 
         sizes = {}
@@ -321,7 +330,8 @@ class Chains:
             sizes[first], sizes[last] = tensor_bytes(stage.inputs), tensor_bytes(stage.outputs)
         if not known.paces or 0 not in sizes:
             return ()
-        links = Links(known.links, Link(_BYTES_PER_S, _LATENCY_S))
+        peers = {each.id for each in self._workers(candidates.values()) if each.peer_address}
+        links = _with_peers(known.links, peers)
         ranked = rank_chains(known.paces, sizes, links, queries=_MANY)
         return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
 
@@ -339,20 +349,44 @@ def _reason(ranked: Sequence[RankedChain]) -> str:
 
 
 def _links(workers: Sequence[ConnectedWorker]) -> dict[tuple[str, str], Link]:
-    """Return the links by pair of hosts: those that were measured, and assumed ones of peers."""
+    """Return the links that were measured, by pair of hosts."""
     from synergai.routes.links import GATEWAY, Link
 
     links: dict[tuple[str, str], Link] = {}
+    names = {worker.id for worker in workers}
     for worker in workers:
         sent = worker.measure_link()
         latency_s = _LATENCY_S if sent is None else sent.round_trip_s / 2
-        if sent is not None:
-            links[GATEWAY, worker.id] = Link(sent.bytes_per_s, latency_s)
-        if worker.received_bytes_per_s:
-            links[worker.id, GATEWAY] = Link(worker.received_bytes_per_s, latency_s)
-    for holder, puller in permutations(workers, 2):
-        if (seen := puller.peer_links.get(holder.id)) is not None and seen.bytes_per_s:
-            links[holder.id, puller.id] = Link(seen.bytes_per_s, seen.round_trip_s / 2)
-        elif holder.peer_address:
-            links[holder.id, puller.id] = Link(_BYTES_PER_S, _LATENCY_S)
+        sent_per_s = 0.0 if sent is None else sent.bytes_per_s
+        if sent_per_s:
+            links[GATEWAY, worker.id] = Link(sent_per_s, latency_s)
+        if received_per_s := worker.received_bytes_per_s or sent_per_s:
+            links[worker.id, GATEWAY] = Link(received_per_s, latency_s)
+        for holder, seen in worker.peer_links.items():
+            if holder in names and seen.bytes_per_s:
+                links[WorkerId(holder), worker.id] = Link(seen.bytes_per_s, seen.round_trip_s / 2)
     return links
+
+
+def _with_peers(known: Mapping[tuple[str, str], Link], peers: Collection[str]) -> Links:
+    """Return the links of a fleet in which some workers can be dialled by the others.
+
+    A link of theirs that nothing was sent over is assumed to be no faster than the gateway's link
+    to one end, if that to the other end is much faster. Behind two slow ones, they may be at the
+    same site.
+    """
+    # Imported on demand: most gateways have no stages.
+    from synergai.routes.links import Link, Links
+
+    default = Link(_BYTES_PER_S, _LATENCY_S)
+
+    class WithPeers(Links):
+        def way(self, source: str, target: str) -> dict[tuple[str, str], Link]:
+            way = super().way(source, target)
+            if source not in peers or len(way) < 2:
+                return way
+            slow, fast = sorted(way.values())
+            apart = fast.bytes_per_s > _MUCH_FASTER * slow.bytes_per_s
+            return {(source, target): slow if apart else default}
+
+    return WithPeers(known, default)

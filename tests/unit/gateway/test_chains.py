@@ -15,6 +15,7 @@ from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
+from synergai.protocol.tcp_info import SentOver
 from synergai.versions import stage_name
 from tests.clocks import FakeClock
 from tests.cores import new_entry
@@ -266,3 +267,47 @@ async def test_paces_from_before_the_jobs_began_do_not_count(fleet: Fleet) -> No
     fleet.chain()
     await fleet.review(2 * REVIEWS)
     assert not fleet.moves
+
+
+def with_large_cut(**links: SentOver | None) -> Fleet:
+    """Return a fleet that has an engine whole, or in two fast stages with a large tensor between.
+
+    Workers can be dialled. Their links to the gateway are named after them.
+    """
+    fleet = Fleet()
+    large = (TensorSpec("t5", "FP32", (1, 10_000)),)
+    fleet.add("a", replace(stage(0, 5), outputs=large))
+    fleet.add("b", replace(stage(5, 9), inputs=large))
+    fleet.add("a", replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64))
+    for name, link in links.items():
+        fleet.fleet[name].peer_address = "10.0.0.1:9000"
+        fleet.fleet[name].measure_link = lambda link=link: link  # type: ignore[misc]
+    return fleet
+
+
+SLOW, FAST = SentOver(100e3, 0.01), SentOver(100e6, 0.001)
+
+
+@pytest.mark.parametrize(("a", "b"), [(SLOW, FAST), (FAST, SLOW), (None, SLOW)])
+def test_unused_link_between_workers_is_no_faster_than_that_to_the_one_behind_a_slow_link(
+    a: SentOver | None, b: SentOver
+) -> None:
+    assert with_large_cut(a=a, b=b).chain() == []
+
+
+@pytest.mark.parametrize(("a", "b"), [(SLOW, SLOW), (FAST, FAST), (None, None)])
+def test_unused_link_between_workers_that_may_be_at_the_same_site_is_taken_for_fast(
+    a: SentOver | None, b: SentOver | None
+) -> None:
+    assert with_large_cut(a=a, b=b).chain() == [(0, 5), (5, 9)]
+
+
+def test_known_links_are_those_that_were_used_however_many_workers_there_are() -> None:
+    fleet = Fleet()
+    fleet.fleet = {f"w{number}": make_worker(f"w{number}") for number in range(100)}
+    for name, worker in fleet.fleet.items():
+        worker.engines, worker.peer_address = {}, f"{name}:9000"
+        fleet.add(name, stage(0, 5), stage(5, 9))
+    fleet.fleet["w0"].peer_links = {"w1": FAST}
+    known = fleet.chains._known(fleet.catalogue.candidates(NET))
+    assert [*known.links] == [("w1", "w0")]
