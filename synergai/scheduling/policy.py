@@ -75,6 +75,7 @@ class View:
 
     Attributes:
         extended_at: when the fleet last gained a worker, an engine on one, or by a probe a profile.
+        slowed_at: when the queries of a running job last turned out to be much slower.
     """
 
     def __init__(self, settings: SchedulingSettings, dictionary: ConfigurationDictionary) -> None:
@@ -87,6 +88,7 @@ class View:
         self.contention = Contention()
         self.variants = Variants(self.estimator, self.fleet, self.queue, settings)
         self.extended_at = -math.inf
+        self.slowed_at = -math.inf
         self.minimizes_energy = settings.objective == "energy"
 
     @property

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 _EPOCH_SHIFT: Final = 40
+_MUCH_SLOWER: Final = 1.5
+"""Factor by which the queries of a lease become slower before it may be divided anew."""
+_NO_WAIT_S: Final = 0.005
+"""A worker that begins within this time neither sets up nor waits for inputs."""
 
 
 class _Cost(NamedTuple):
@@ -212,6 +216,8 @@ class Leases:
         """Record that setup is over and the first query runs."""
         now = self._state.now
         lease.start(setup_s, now)
+        if lease.brings_inputs and setup_s < _NO_WAIT_S:
+            self._observe_arrival(lease, now)
         if lease.is_head and lease.estimate is not None and not lease.stopping:
             queries_s = lease.expected_s - lease.assignment.setup_s
             self._set_expected_end(lease, now + max(0.0, queries_s))
@@ -230,6 +236,8 @@ class Leases:
         now = self._state.now
         lease.done = done
         lease.job.done += new
+        if lease.brings_inputs and lease.assignment.count == 1 and not lease.assignment.setup_s:
+            self._observe_arrival(lease, now - compute_s)
         if new and lease.estimate is not None:
             worker = self._state.fleet.workers[lease.assignment.worker_id]
             if not self._learn_in_company(lease, worker, new, compute_s):
@@ -241,8 +249,23 @@ class Leases:
             if not final and lease.is_head and not lease.stopping:
                 per_query_s = self._state.lease_query_s(lease, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s)
+                if per_query_s > _MUCH_SLOWER * lease.believed_query_s:
+                    lease.believed_query_s = per_query_s
+                    self._state.slowed_at = now
         lease.reported_at = now
         return new
+
+    def _observe_arrival(self, lease: Lease, at: float) -> None:
+        """Learn what the first input took to arrive, for which its worker waited until `at`.
+
+        If the worker did not wait, it was there earlier.
+        """
+        worker = self._state.fleet.workers[lease.assignment.worker_id]
+        arrivals, engine = worker.observed.arrivals, lease.assignment.engine
+        took_s = at - lease.assigned_at
+        if lease.head_at is None or at - lease.head_at < _NO_WAIT_S:
+            took_s = min(took_s, arrivals.get(engine, took_s))
+        arrivals[engine] = took_s
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
         """Correct the pace of the worker and, unless tensors are transferred, of this very job."""
@@ -377,7 +400,9 @@ def _transfer_s(lease: Lease, new: int, compute_s: float, now: float) -> float |
     """Return the time per query outside the engine since the last report; None if unknown."""
     since = lease.reported_at if lease.reported_at is not None else _began_at(lease)
     spent_s = compute_s - lease.compute_s
-    if since is None or spent_s <= 0:
+    if lease.first_query_at is not None and lease.done == new:
+        new -= 1  # the first input was there when its query began
+    if since is None or spent_s <= 0 or new == 0:
         return None
     transfer_s = now - since - spent_s
     # Of a batch only its first report counts: the others become head when it is over.

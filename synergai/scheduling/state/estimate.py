@@ -197,6 +197,7 @@ class Observed:
         setup: observed over profiled setup time; also by whether the session was added to a host
             that had others of its engine.
         transfers: times that tensors add to queries.
+        arrivals: seconds from an assignment of a job until its first input has arrived.
         switch_s: time of a power mode switch; None if there was none.
     """
 
@@ -205,6 +206,7 @@ class Observed:
     requests: Counter[EngineName] = field(default_factory=Counter)
     setup: dict[tuple[EngineName, bool], float] = field(default_factory=dict)
     transfers: dict[EngineName, TransferTime] = field(default_factory=dict)
+    arrivals: dict[EngineName, float] = field(default_factory=dict)
     switch_s: float | None = None
 
     def void_pace(self, engine: EngineName) -> None:

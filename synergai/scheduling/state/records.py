@@ -43,6 +43,8 @@ MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries concurrently with other work."""
 MAX_BRIEF_REQUESTS: Final = 32
 """Concurrent brief requests in one session; together they also take no more than `prefetch_s`."""
+MOST_AHEAD_S: Final = 0.5
+"""Longest time by which work is sent ahead, however long its inputs take to arrive."""
 MEASURED_S: Final = 0.5
 """Time that requests leave a worker to a query that is measured; then it is long, and shares."""
 ABORT_S: Final = 0.05
@@ -98,6 +100,7 @@ class Lease:
         switches_mode: its worker switches the power mode for it.
         company: engines beside it on its machine, when it was assigned or last made progress.
         had_company: there were any; what it took says nothing about the pace of its worker.
+        believed_query_s: expected seconds per query, at the start or when it was last found slow.
     """
 
     assignment: Assignment
@@ -123,8 +126,10 @@ class Lease:
     switches_mode: bool = False
     company: tuple[EngineName, ...] = ()
     had_company: bool = False
+    believed_query_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.believed_query_s = self.assignment.query_s
         if self.estimate is not None:
             self.session = self.estimate.session
         else:
@@ -141,6 +146,16 @@ class Lease:
         if self.first_query_at is not None:
             return Phase.RUNNING
         return Phase.SETUP if self.is_head else Phase.BEHIND
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its queries turned out to be much slower than was expected of them."""
+        return self.believed_query_s > self.assignment.query_s
+
+    @property
+    def brings_inputs(self) -> bool:
+        """Whether inputs of a job travel with it."""
+        return self.job.job.with_tensors and not self.job.is_request
 
     @property
     def is_head(self) -> bool:
@@ -536,9 +551,10 @@ class WorkerRecord:
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """Return from when on it accepts an assignment: idle, or within the prefetch time of it.
 
-        Time alone brings a worker no closer to idle than the work behind its head, so it may be
-        that only an event makes it available. With batches, the next one is accepted while one
-        is computed; see `accepts`.
+        While it runs a job with tensors, it is sent the next assignment as much earlier as the
+        first input of that one takes to arrive. Time alone brings a worker no closer to idle than
+        the work behind its head, so it may be that only an event makes it available. With batches,
+        the next one is accepted while one is computed; see `accepts`.
         """
         if self.yielding:
             # What yields returns to the queue first: another job must not take its place.
@@ -550,9 +566,17 @@ class WorkerRecord:
         last = self.groups[-1]
         if last.most > 1 and (len(self.groups) == 1 or self._has_room(last)):
             return -math.inf
-        if len(self.leases) >= settings.prefetch_count or self.behind_head_s > settings.prefetch_s:
+        ahead_s = max(settings.prefetch_s, self._arrival_s())
+        if len(self.leases) >= settings.prefetch_count or self.behind_head_s > ahead_s:
             return math.inf
-        return self.head_ends_at + self.behind_head_s - settings.prefetch_s
+        return self.head_ends_at + self.behind_head_s - ahead_s
+
+    def _arrival_s(self) -> float:
+        """Return what the first input of its next assignment takes, if it is like the last one."""
+        last = next(reversed(self.leases.values()))
+        if not last.brings_inputs:
+            return 0.0
+        return min(self.observed.arrivals.get(last.assignment.engine, 0.0), MOST_AHEAD_S)
 
     def append(self, lease: Lease, now: float) -> None:
         """Add `lease` behind its other work, or concurrently."""

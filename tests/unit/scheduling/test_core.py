@@ -24,6 +24,7 @@ from synergai.scheduling.events import (
     ProfilesAdded,
     ProfilesRemoved,
     QueriesDone,
+    QueriesReady,
     Reject,
     Stop,
     TimePassed,
@@ -31,7 +32,7 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.records import Lease, WorkerRecord
+from synergai.scheduling.state.records import MOST_AHEAD_S, Lease, WorkerRecord
 from tests.cores import (
     ONE,
     dispatched,
@@ -762,6 +763,65 @@ def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
         core.handle(QueriesDone(assignment.id, done, compute_s=0.01 * done), now)
     expected = core.expected_completion(JobId("job"), now)
     assert expected == pytest.approx(now + 30 * 0.51, rel=0.01)
+
+
+def rest_is_sent_before(first_input_s: float, *, setup_s: float = 0.0) -> float:
+    """Return how long before the end of its queries a worker gets the next ones of a job.
+
+    The first input of the job reaches it after some time, in which it perhaps sets up.
+    """
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    job = new_job("job", DIGITS, 200, ready=100, with_tensors=True)
+    [assignment] = dispatched(core.handle(job, 0.0))
+    core.handle(AssignmentStarted(assignment.id, setup_s), first_input_s)
+    core.handle(QueriesReady(JobId("job"), 200), first_input_s)
+    wakeup = core.wakeup()
+    assert wakeup is not None
+    [following] = dispatched(core.handle(TimePassed(), wakeup))
+    assert following.first == 100
+    return first_input_s + 1.0 - wakeup
+
+
+def test_next_queries_are_sent_ahead_by_what_their_inputs_take() -> None:
+    assert rest_is_sent_before(0.3) == pytest.approx(0.3)
+    assert rest_is_sent_before(0.001) == pytest.approx(0.02)
+    assert rest_is_sent_before(0.9) == pytest.approx(MOST_AHEAD_S)
+
+
+def test_inputs_that_arrive_during_a_setup_do_not_show_what_they_take() -> None:
+    assert rest_is_sent_before(0.3, setup_s=0.3) == pytest.approx(0.02)
+
+
+def test_inputs_of_single_queries_show_what_they_take() -> None:
+    core = empty_core(make_entry(FAST, 1.0))
+    core.handle(make_worker(FAST), 0.0)
+    job = new_job("job", DIGITS, 9, ready=1, with_tensors=True)
+    [first] = dispatched(core.handle(job, 0.0))
+    core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED, compute_s=1.0), 1.2)
+    [second] = dispatched(core.handle(QueriesReady(JobId("job"), 3), 1.2))
+    assert second.count == 2
+    core.handle(QueriesReady(JobId("job"), 9), 1.3)
+    assert not dispatched(core.handle(TimePassed(), 1.2 + 2.0 - 0.21))
+    assert dispatched(core.handle(TimePassed(), 1.2 + 2.0 - 0.19))
+
+
+def test_inputs_for_which_a_busy_worker_waits_are_sent_earlier_from_then_on() -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    job = new_job("job", DIGITS, 300, ready=100, with_tensors=True)
+    [assignment] = dispatched(core.handle(job, 0.0))
+    core.handle(AssignmentStarted(assignment.id, 1.0), 1.0)
+    ends_at, ahead_s = 2.0, 0.02
+    for ready, waited_s in ((200, 0.2), (300, 0.0)):
+        core.handle(QueriesReady(JobId("job"), ready), ends_at - 0.3)
+        assert not dispatched(core.handle(TimePassed(), ends_at - ahead_s - 0.001))
+        [following] = dispatched(core.handle(TimePassed(), ends_at - ahead_s + 0.001))
+        core.handle(AssignmentEnded(assignment.id, 100, Outcome.COMPLETED), ends_at)
+        core.handle(AssignmentStarted(following.id, 0.0), ends_at + waited_s)
+        ahead_s += waited_s
+        ends_at += waited_s + 1.0
+        assignment = following
 
 
 def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:

@@ -21,8 +21,10 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
+    AssignmentStarted,
     Command,
     Dispatch,
+    Event,
     Finish,
     JobArrived,
     QueriesDone,
@@ -303,3 +305,28 @@ def test_malleable_runs_a_job_behind_single_queries_that_only_busy_workers_can_t
         core.handle(new_job(f"single-{number}", "rare", deadline=2.0), 0.0)
     [assignment] = dispatched(core.handle(new_job("behind", "common", 50, deadline=1e3), 0.0))
     assert (assignment.job_id, assignment.worker_id) == ("behind", "slow-1")
+
+
+def test_malleable_divides_a_job_again_once_a_slow_link_shows() -> None:
+    core = make_core(
+        [new_entry(DIGITS, "edge", 5.0), new_entry(DIGITS, "cloud", 20.0)],
+        [new_worker(name, name, [DIGITS]) for name in ("edge", "cloud")],
+        policy="malleable",
+    )
+    parts = dispatched(core.handle(new_job("job", DIGITS, 25, with_tensors=True), 0.0))
+    cloud, edge = sorted(parts, key=lambda part: part.worker_id)
+    assert (cloud.count, edge.count) == (20, 5)
+    core.handle(AssignmentStarted(edge.id, 0.0), 0.0)
+    core.handle(AssignmentStarted(cloud.id, 0.0), 0.5)
+    events: list[tuple[float, Event]] = [
+        (0.5 + number * 0.55, QueriesDone(cloud.id, number, 0.05 * number))
+        for number in range(1, 5)
+    ]
+    events.append((1.0, AssignmentEnded(edge.id, 5, Outcome.COMPLETED, compute_s=1.0)))
+    commands = [command for now, event in sorted(events) for command in core.handle(event, now)]
+    assert [each for each in commands if isinstance(each, Stop)] == [
+        Stop(cloud.id, cloud.worker_id)
+    ]
+    stopped = AssignmentEnded(cloud.id, 4, Outcome.STOPPED, compute_s=0.2)
+    again = {each.worker_id: each.count for each in dispatched(core.handle(stopped, 2.8))}
+    assert again["edge"] > again["cloud"] > 0

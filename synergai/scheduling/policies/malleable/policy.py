@@ -39,7 +39,8 @@ _STOPPED_S: Final = 0.1
 It is some ten times of what a stop costs: telling the worker, and planning again.
 """
 _EXTENDED: Final = 0.1
-"""Part of the required saving that suffices to use what was just added to the fleet.
+"""Part of the required saving that suffices to use what was just added to the fleet, or to relieve
+a worker that turned out to be slow.
 
 Splitting a job without a deadline over twice the workers saves half of what is required otherwise.
 """
@@ -79,7 +80,8 @@ class Malleable:
     def decide(self, view: View) -> Sequence[Decision]:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
-        idle = [w for w in available if not w.leases and w.idle_since == view.now]
+        slowed = view.slowed_at == view.now
+        idle = [w for w in available if not w.leases and (slowed or w.idle_since == view.now)]
         waiting: list[JobRecord] = []
         arrived = False
         if view.queue:
@@ -152,7 +154,9 @@ class Malleable:
         preemptible: set[Lease] = set()
         for worker in workers:
             leases = worker.leases.values()
-            if any(lease.estimate is None or lease.assigned_at > assigned_by for lease in leases):
+            if any(lease.estimate is None for lease in leases):
+                continue
+            if any(lease.assigned_at > assigned_by and not lease.is_slow for lease in leases):
                 continue
             if any(_keeps(lease.job, worker, workers, view) for lease in leases):
                 continue
@@ -177,7 +181,7 @@ class Malleable:
         if preemptible:
             preempting = self._replan(view, snapshot, preemptible)
             gain = self._gain
-            if view.extended_at == view.now:
+            if view.extended_at == view.now or any(lease.is_slow for lease in preemptible):
                 gain *= _EXTENDED
             if preempting.cost < keeping.cost - gain and (stops := preempting.preemptions()):
                 stopped = {stop.lease.assignment.worker_id for stop in stops}
