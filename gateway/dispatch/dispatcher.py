@@ -363,6 +363,8 @@ class Dispatcher:
             case Stop(assignment_id, worker_id, abort):
                 worker = self._workers.get(worker_id)
                 if worker is not None:
+                    if (progress := worker.in_flight.get(assignment_id)) is not None:
+                        progress.stopping = True
                     worker.orders.put(StopAssignment(assignment_id, abort))
             case Revoke(assignment_id, worker_id):
                 self._revoke(assignment_id, worker_id)

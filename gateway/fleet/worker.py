@@ -125,6 +125,7 @@ class AssignmentProgress:
         held: outputs that the worker holds, by query like `failed`, of the last report.
         holds_outputs: the worker was told to hold outputs.
         input_bytes: bytes of the inputs that the worker has, of a job over its client's own data.
+        stopping: the worker was told to stop it.
     """
 
     assignment: Assignment
@@ -139,6 +140,7 @@ class AssignmentProgress:
     lost: frozenset[int] = frozenset()
     held: Mapping[int, HeldTensors] = field(default_factory=dict)
     input_bytes: int = 0
+    stopping: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

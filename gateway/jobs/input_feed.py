@@ -41,8 +41,8 @@ AHEAD_S: Final = 0.5
 """Inputs that a worker has over a slow link, as time on it. An order to stop waits behind them."""
 UNKNOWN_BYTES: Final = 256 * 1024
 """Inputs that a worker has before anything is known of its link."""
-LEAST_QUERIES: Final = 4
-"""Inputs of each assignment that its worker may always have."""
+LEAST_QUERIES: Final = 2
+"""Inputs of each assignment that its worker may always have: one arrives during a query."""
 MOST_QUERIES: Final = 2048
 """Inputs of each assignment that its worker may have at most."""
 
@@ -202,7 +202,7 @@ class InputFeed:
                     left = max(1, min(left, free // self._response_bytes))
                 first = assignment.first + inputs.sent
                 found = await asyncio.to_thread(read_inputs, log, first, left, free)
-                if not inputs.is_wanted:
+                if inputs.progress.stopping or not inputs.is_wanted:
                     return
                 suspects = [
                     index - assignment.first

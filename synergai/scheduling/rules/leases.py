@@ -383,7 +383,7 @@ def _observe(lease: Lease, new: int, compute_s: float, now: float) -> Observatio
     unknown when the first query began.
     """
     if lease.job.job.with_tensors:
-        return Observation(_alone_s(lease, compute_s), _transfer_s(lease, new, compute_s, now))
+        return Observation(_alone_s(lease, compute_s), *_transfers(lease, new, compute_s, now))
     began_at = _began_at(lease)
     if began_at is None or now <= began_at:
         return None
@@ -396,19 +396,22 @@ def _began_at(lease: Lease) -> float | None:
     return lease.first_query_at
 
 
-def _transfer_s(lease: Lease, new: int, compute_s: float, now: float) -> float | None:
-    """Return the time per query outside the engine since the last report; None if unknown."""
+def _transfers(lease: Lease, new: int, compute_s: float, now: float) -> tuple[float | None, int]:
+    """Return the time outside the engine since the last report, and for how many queries.
+
+    The time is None if it is unknown.
+    """
     since = lease.reported_at if lease.reported_at is not None else _began_at(lease)
     spent_s = compute_s - lease.compute_s
     if lease.first_query_at is not None and lease.done == new:
         new -= 1  # the first input was there when its query began
     if since is None or spent_s <= 0 or new == 0:
-        return None
+        return None, 0
     transfer_s = now - since - spent_s
     # Of a batch only its first report counts: the others become head when it is over.
     if lease.batch_size > 1 and transfer_s <= 0:
-        return None
-    return transfer_s / new
+        return None, 0
+    return transfer_s, new
 
 
 def _alone_s(lease: Lease, compute_s: float) -> float:

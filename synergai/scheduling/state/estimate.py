@@ -22,6 +22,8 @@ _MEDIAN_OF: Final = 5
 """Observations of a transfer whose median counts."""
 _TRANSFER_WEIGHT: Final = 0.08
 """Weight of such a median in the exponential average that follows the first few."""
+_PRIOR: Final = 2
+"""Queries of a range that what was known before its first one counts as."""
 _NEARLY_BEST: Final = 0.95
 """Share of the highest rate that the batches of a job have at least; the smallest such are used."""
 
@@ -160,18 +162,48 @@ class Observation(NamedTuple):
 
     Attributes:
         engine_s: engine time of all its finished queries, each computed alone; 0 if unknown.
-        transfer_s: additional time per query that came with its tensors; None if not measured.
+        transfer_s: additional time of the queries that are new, as their tensors came with them;
+            None if not measured.
+        transfers: number of these queries.
     """
 
     engine_s: float
     transfer_s: float | None = None
+    transfers: int = 1
+
+
+class RangeTransfers:
+    """What tensors have added to the queries of one range so far.
+
+    What was known before counts as much as `_PRIOR` of them. The longest time between two reports
+    is left out, as it may have been a stall.
+    """
+
+    __slots__ = ("_before_s", "_longest", "_queries", "_seconds")
+
+    def __init__(self, before_s: float) -> None:
+        self._before_s = before_s
+        self._seconds, self._queries = 0.0, 0
+        self._longest = 0.0, 0
+
+    def observe(self, seconds: float, queries: int) -> float:
+        """Learn from some more queries, and return what is expected of each further one."""
+        self._seconds += seconds
+        self._queries += queries
+        self._longest = max(self._longest, (seconds, queries))
+        longest_s, of_longest = self._longest
+        prior = _PRIOR if self._before_s else 0
+        counted = prior + self._queries - of_longest
+        if not counted:
+            return 0.0
+        return (prior * self._before_s + self._seconds - longest_s) / counted
 
 
 class TransferTime:
     """Seconds per query that its tensors add, learned from observations.
 
-    An observation counts as the median of the last few, so that a stall shorter than half of these
-    is not taken for the link. Nothing is expected before the second observation.
+    That of a single query counts as the median of the last few, so that a stall shorter than half
+    of these is not taken for the link. Nothing is expected before the second observation.
     """
 
     __slots__ = ("_last", "seconds")
@@ -181,7 +213,7 @@ class TransferTime:
         self._last = deque[float]([0.0], _MEDIAN_OF)
 
     def observe(self, seconds: float) -> None:
-        """Learn from what was observed of one or more queries."""
+        """Learn from a single query."""
         weight = 1.0 if len(self._last) < _MEDIAN_OF else _TRANSFER_WEIGHT
         self._last.append(seconds)
         self.seconds += weight * (median_low(self._last) - self.seconds)

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 
 from synergai.domain import Session, largest_configuration
 from synergai.profiles.dictionary import OBSERVED
-from synergai.scheduling.state.estimate import BRIEF_S, Estimate, TransferTime, batches_for_jobs
+from synergai.scheduling.state.estimate import (
+    BRIEF_S,
+    Estimate,
+    RangeTransfers,
+    TransferTime,
+    batches_for_jobs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -243,7 +249,7 @@ class Estimator:
         """
         if lease.estimate is None:
             return
-        engine_s, transfer_s = observation
+        engine_s, transfer_s, transfers = observation
         entry = lease.estimate.entry
         engine, observed = entry.engine, worker.observed
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
@@ -267,7 +273,12 @@ class Estimator:
             known = observed.transfers.get(engine)
             if known is None:
                 known = observed.transfers[engine] = TransferTime()
-            known.observe(max(0.0, transfer_s))
+            if lease.assignment.count == 1:
+                known.observe(max(0.0, transfer_s))
+            else:
+                if lease.transfers is None:
+                    lease.transfers = RangeTransfers(known.seconds)
+                known.seconds = lease.transfers.observe(max(0.0, transfer_s), transfers)
         self._refresh(worker, engine)
 
     def _is_rough(self, entry: ProfileEntry) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.explanations.facts import Run
     from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.estimate import Estimate, RangeTransfers
     from synergai.scheduling.state.ranges import Ranges
     from synergai.scheduling.variants.fronts import Front
 
@@ -100,6 +100,7 @@ class Lease:
         switches_mode: its worker switches the power mode for it.
         company: engines beside it on its machine, when it was assigned or last made progress.
         had_company: there were any; what it took says nothing about the pace of its worker.
+        transfers: what tensors added to its queries; None if it has one query, or no tensors.
         believed_query_s: expected seconds per query, at the start or when it was last found slow.
     """
 
@@ -126,6 +127,7 @@ class Lease:
     switches_mode: bool = False
     company: tuple[EngineName, ...] = ()
     had_company: bool = False
+    transfers: RangeTransfers | None = None
     believed_query_s: float = field(init=False)
 
     def __post_init__(self) -> None:

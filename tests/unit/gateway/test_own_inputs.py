@@ -44,7 +44,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.protocol.tcp_info import SentOver
 from synergai.protocol.validation import SAMPLE
 from synergai.runtime.backoff import Backoff
-from synergai.scheduling.events import Assignment
+from synergai.scheduling.events import Assignment, Stop
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
@@ -341,6 +341,24 @@ async def test_worker_behind_a_slow_link_has_what_passes_it_soon(harness: OwnDat
         done = received
         await harness.flush_journal()
         _, inputs = await harness.next_orders(worker)
+
+
+async def test_worker_gets_no_more_inputs_of_an_assignment_that_it_is_to_stop(
+    harness: OwnDataHarness,
+) -> None:
+    worker = harness.add_worker()
+    worker.measure_link = lambda: SentOver(12_000.0, 0.01)
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], inputs = await harness.next_orders(worker)
+    harness.dispatcher._execute(Stop(assignment.id, worker.id), 0.0)
+    harness.report(worker, assignment, sum(len(each.inputs) for each in inputs))
+    await harness.flush_journal()
+    for _ in range(3):  # an input is read in a thread
+        await asyncio.to_thread(lambda: None)
+        await turns()
+    sent = [order for order in harness.orders(worker) if isinstance(order, SendInputs)]
+    assert not sent
 
 
 async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(

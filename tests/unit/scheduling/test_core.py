@@ -765,6 +765,30 @@ def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
     assert expected == pytest.approx(now + 30 * 0.51, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("transfers_s", "expected_s"),
+    [([0.8, 0.0] * 4, 0.4), ([0.0, 0.0, 2.0, *[0.0] * 5], 0.0), ([*[0.0] * 3, 1.2] * 4, 0.3)],
+    ids=["in pairs", "one stall", "in fours"],
+)
+def test_inputs_that_arrive_together_are_expected_to_take_their_mean(
+    transfers_s: list[float], expected_s: float
+) -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("job", 40, with_tensors=True), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    now, done = 0.01, 1
+    core.handle(QueriesDone(assignment.id, done, compute_s=now), now)
+    for transfer_s in transfers_s:
+        now += 0.01 + transfer_s
+        done += 1
+        core.handle(QueriesDone(assignment.id, done, compute_s=0.01 * done), now)
+    completes_at = core.expected_completion(JobId("job"), now)
+    assert completes_at is not None
+    per_query_s = (completes_at - now) / (40 - done)
+    assert per_query_s == pytest.approx(0.01 + expected_s, rel=0.3)
+
+
 def rest_is_sent_before(first_input_s: float, *, setup_s: float = 0.0) -> float:
     """Return how long before the end of its queries a worker gets the next ones of a job.
 

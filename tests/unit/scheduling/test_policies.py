@@ -328,5 +328,5 @@ def test_malleable_divides_a_job_again_once_a_slow_link_shows() -> None:
         Stop(cloud.id, cloud.worker_id)
     ]
     stopped = AssignmentEnded(cloud.id, 4, Outcome.STOPPED, compute_s=0.2)
-    again = {each.worker_id: each.count for each in dispatched(core.handle(stopped, 2.8))}
+    again = {str(each.worker_id): each.count for each in dispatched(core.handle(stopped, 2.8))}
     assert again["edge"] > again["cloud"] > 0
