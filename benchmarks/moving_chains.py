@@ -156,7 +156,7 @@ class SearchedPipeline(MovedPipeline):
 
     def __init__(self, folder: Path, stack: ExitStack, planner: str) -> None:
         super().__init__(folder, stack)
-        self._planner = ROUTE_PLANNERS.create(planner, {})
+        self._planner = ROUTE_PLANNERS.get(planner)
         self._cut = best_cut(EVEN)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -199,7 +199,7 @@ class SearchedPipeline(MovedPipeline):
             tried[self._cut] = RouteTimes(self.figures().stages(before), (NO_HOP,) * 3)
             return tried[self._cut]
 
-        route, _ = run_search(self._planner.search(self._problem()), trial)
+        route, _ = run_search(self._planner(self._problem()), trial)
         if route is not None and self._cut != route.legs[0].last:
             self._cut = route.legs[0].last
             self.move(self._cut)

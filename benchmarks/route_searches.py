@@ -7,7 +7,7 @@ Pipe-search are compared with a random walk, hill climbing and simulated anneali
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -21,9 +21,9 @@ from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
 from synergai.routes.moves import joined, moved
 from synergai.routes.optimal import optimal_route
-from synergai.routes.pipe_search import PipeSearch
+from synergai.routes.pipe_search import pipe_search
 from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.routes.tuning import BALANCES, Shisha
+from synergai.routes.tuning import shisha
 from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:
@@ -125,12 +125,10 @@ def tried(problem: RouteProblem, search: Search) -> list[float]:
     return taken
 
 
-def shisha(balance: str, problem: RouteProblem, _seed: int) -> Search:
-    return Shisha(balance).search(problem)
-
-
-def pipe_search(problem: RouteProblem, _seed: int) -> Search:
-    return PipeSearch().search(problem)
+def nearest(stages: Sequence[float], slowest: int) -> list[int]:
+    """Return the other legs, those next to the slowest one first."""
+    others = (leg for leg in range(len(stages)) if leg != slowest)
+    return sorted(others, key=lambda leg: abs(leg - slowest))
 
 
 def random_walk(problem: RouteProblem, seed: int) -> Search:
@@ -199,8 +197,9 @@ def neighbour(problem: RouteProblem, route: Route, generator: Generator) -> Rout
 
 
 SEARCHES: Final[dict[str, Searching]] = {
-    **{f"shisha, {balance}": partial(shisha, balance) for balance in BALANCES},
-    "pipe_search": pipe_search,
+    "shisha, lightest": lambda problem, _: shisha(problem),
+    "shisha, nearest": lambda problem, _: shisha(problem, nearest),
+    "pipe_search": lambda problem, _: pipe_search(problem),
     "random walk": random_walk,
     "hill climbing": partial(climbing, 0.0),
     "annealing": partial(climbing, 0.2),

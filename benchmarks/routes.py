@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
 from synergai.routes.enumeration import routes
-from synergai.routes.genetic import Genetic
+from synergai.routes.genetic import genetic
 from synergai.routes.optimal import optimal_route
 from synergai.routes.plan import partition
 from synergai.routes.planner import run_search
@@ -132,7 +132,7 @@ def breed() -> None:
         for problem in drawn(cuts, workers, queries, BRED):
             best = optimal_route(problem)
             if best is not None:
-                bred, _ = run_search(Genetic().search(problem), problem.times)
+                bred, _ = run_search(genetic(problem), problem.times)
                 ratios.append(seconds(problem, bred) / seconds(problem, best))
         figures = (np.mean(ratios), np.quantile(ratios, 0.95), max(ratios))
         rows.append([str(cuts), str(workers), str(queries), *(f"{each:.3f}" for each in figures)])

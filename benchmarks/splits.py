@@ -90,7 +90,7 @@ def problem_of(
 
 def cell(problem: RouteProblem) -> Cell:
     """Compare the plan of a problem with all that can be done."""
-    whole_s = RoutePlan(shares=pour(problem, list(routes(problem, 1)))).seconds
+    whole_s = RoutePlan(pour(problem, list(routes(problem, 1)))).seconds
     split_s = min(
         problem.times(route).seconds(problem.queries)
         for route in routes(problem)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.routes.fleet import FleetFile
-    from synergai.routes.options import RouteOption
+    from synergai.routes.plan import RoutePlan
     from synergai.routes.problem import Leg
     from synergai.routes.profiled import ClassTimes
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
         """Return a worker by its name."""
         return next(each for each in self.problem.workers if each.name == name)
 
-    def weigh(self, planners: Sequence[str]) -> list[RouteOption]:
+    def weigh(self, planners: Sequence[str]) -> list[RoutePlan]:
         """Return the options that can run, whole ones first."""
         options = whole_options(self.problem)
         for planner in planners:

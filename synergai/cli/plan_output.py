@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.cli.plan_case import Case
-    from synergai.routes.options import RouteOption
-    from synergai.routes.plan import Share
+    from synergai.routes.plan import RoutePlan, Share
 
 _SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12
@@ -30,11 +29,11 @@ class PlanAnswer(NamedTuple):
     """The options of a case, those that do not split the engine first."""
 
     case: Case
-    options: Sequence[RouteOption]
+    options: Sequence[RoutePlan]
     deadline_s: float | None
 
     @property
-    def choice(self) -> RouteOption:
+    def choice(self) -> RoutePlan:
         """The fastest option; one that does not split the engine, if a split hardly saves time."""
         fastest = _fastest(self.options)
         whole = [option for option in self.options if not option.is_split]
@@ -125,7 +124,7 @@ def record(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def _fastest(options: Sequence[RouteOption]) -> RouteOption:
+def _fastest(options: Sequence[RoutePlan]) -> RoutePlan:
     return min(options, key=lambda option: option.seconds)
 
 
@@ -137,12 +136,12 @@ def _joined(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def _figures(option: RouteOption) -> tuple[str, ...]:
+def _figures(option: RoutePlan) -> tuple[str, ...]:
     seconds = (option.latency_s, option.interval_s, option.seconds)
     return _workers(option.shares), *map(format_seconds, seconds)
 
 
-def _verdict(deadline_s: float, option: RouteOption) -> str:
+def _verdict(deadline_s: float, option: RoutePlan) -> str:
     slack_s = deadline_s - option.seconds
     return f"{'met' if slack_s >= 0 else 'missed'} by {format_seconds(abs(slack_s))}"
 
@@ -205,7 +204,7 @@ def _print_splits(case: Case) -> None:
         typer.echo(f"{counted(more, 'slower split')} not shown (see --json)")
 
 
-def _record(case: Case, option: RouteOption) -> dict[str, Any]:
+def _record(case: Case, option: RoutePlan) -> dict[str, Any]:
     return {
         "name": option.name,
         "split": option.is_split,

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from synergai.cli.plan_output import PlanAnswer
-    from synergai.routes.options import RouteOption
-    from synergai.routes.plan import Share
+    from synergai.routes.plan import RoutePlan, Share
 
 _QUERIES: Final = 12
 _ROUTES: Final = 8
@@ -162,7 +161,7 @@ def _draw_progress(axes: Axes, answer: PlanAnswer) -> None:
     plain_ticks(axes, "y")
 
 
-def _progress(option: RouteOption) -> list[tuple[float, float]]:
+def _progress(option: RoutePlan) -> list[tuple[float, float]]:
     """Return when a route of an option begins or ends to answer, and what has been answered."""
     instants = {at for share in option.shares for at in (share.times.latency_s, share.seconds)}
     return [

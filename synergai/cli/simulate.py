@@ -16,7 +16,7 @@ from synergai.simulator.simulator_settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from synergai.simulator.results import SimulationResult
     from synergai.simulator.workload import Profile
@@ -53,24 +53,10 @@ def accordion(settings: AccordionSettings) -> None:
     require("numpy")
     if settings.bounds:
         require("highspy")
-    from synergai.simulator.pipelines.comparison import (
-        FIGURES,
-        bound_rows,
-        compare,
-        rows,
-        run_count,
-        schedulers_of,
-    )
+    from synergai.simulator.pipelines.comparison import compare, run_count, tables
 
     seeds = settings.drawn
-    results = _progress(compare(seeds, bounds=settings.bounds), run_count(seeds))
-    if settings.as_json:
-        print_json(results)
-        return
-    for figure in FIGURES:
-        print_table((figure.title, "stream", *schedulers_of(results)), rows(results, figure))
-    if bounds := bound_rows(results):
-        print_table(("lower bound", "violations (%)"), bounds)
+    _show(settings, compare(seeds, bounds=settings.bounds), run_count(seeds), tables)
 
 
 def burst(settings: BurstSettings) -> None:
@@ -80,14 +66,10 @@ def burst(settings: BurstSettings) -> None:
     whole. Whole engines stay where they are, or are loaded on demand.
     """
     require("numpy")
-    from synergai.simulator.pipelines.burst import ENGINES, PLACEMENTS, highest_rates, rows
+    from synergai.simulator.pipelines.burst import compare, run_count, tables
 
     seeds = settings.drawn
-    results = _progress(highest_rates(seeds), len(PLACEMENTS) * ENGINES * len(seeds))
-    if settings.as_json:
-        print_json(results)
-        return
-    print_table(("placement", "queries per second, mean", "lowest"), rows(results))
+    _show(settings, compare(seeds), run_count(seeds), tables)
 
 
 def interference(settings: InterferenceSettings) -> None:
@@ -98,15 +80,25 @@ def interference(settings: InterferenceSettings) -> None:
     as well; a clairvoyant knows what will come.
     """
     require("numpy")
-    from synergai.simulator.pipelines.interference import BALANCERS, compare, rows
+    from synergai.simulator.pipelines.interference import compare, run_count, tables
 
     seeds = settings.drawn
-    results = _progress(compare(seeds, settings.slow), len(BALANCERS) * len(seeds))
+    _show(settings, compare(seeds, settings.slow), run_count(seeds), tables)
+
+
+def _show(
+    settings: BurstSettings,
+    results: Iterator[Result],
+    total: int,
+    tables: Callable[[Sequence[Result]], Iterable[tuple[Sequence[str], list[list[str]]]]],
+) -> None:
+    """Print the results of an experiment with pipelines."""
+    found = _progress(results, total)
     if settings.as_json:
-        print_json(results)
+        print_json(found)
         return
-    columns = ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)")
-    print_table(columns, rows(results))
+    for columns, rows in tables(found):
+        print_table(columns, rows)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")

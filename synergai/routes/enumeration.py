@@ -3,65 +3,54 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 from math import comb, perm
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
+from synergai.routes.moves import joined
 from synergai.routes.planner import found
-from synergai.routes.problem import Leg, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.routes.planner import Search
-    from synergai.routes.problem import RouteProblem
+    from synergai.routes.problem import Route, RouteProblem
 
 MAX_ROUTES: Final = 200_000
 """Number of routes above which they are not enumerated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enumeration:
-    """Compares all routes of at most `legs` legs, or of any number.
-
-    Of routes that are equally fast, it takes one with the fewest legs.
-    """
-
-    legs: int | None = None
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Return the fastest of all routes.
-
-        Raises:
-            InvalidInput: there are more than `MAX_ROUTES`.
-        """
-
-        def seconds(route: Route) -> float:
-            return problem.times(route).seconds(problem.queries)
-
-        best = min(routes(problem, self.legs), key=seconds, default=None)
-        return found(best if best is not None and seconds(best) < math.inf else None)
+def local(problem: RouteProblem) -> Search:
+    """Plan the whole engine on the best worker."""
+    return _fastest(problem, 1)
 
 
-def local() -> Enumeration:
-    """Return the planner of whole engines: the best worker alone."""
-    return Enumeration(1)
+def neurosurgeon(problem: RouteProblem) -> Search:
+    """Cut at most once, as Neurosurgeon does (Kang et al. 2017)."""
+    return _fastest(problem, 2)
 
 
-def neurosurgeon() -> Enumeration:
-    """Return the planner that cuts at most once, as Neurosurgeon does (Kang et al. 2017)."""
-    return Enumeration(2)
+def exhaustive(problem: RouteProblem) -> Search:
+    """Compare all routes of a small problem, by which the other planners are checked."""
+    return _fastest(problem)
 
 
-def exhaustive() -> Enumeration:
-    """Return the planner of small problems by which the others are checked."""
-    return Enumeration()
+def _fastest(problem: RouteProblem, legs: int | None = None) -> Search:
+    """Return the fastest route; of several, one with the fewest legs."""
+    timed = (
+        (problem.times(route).seconds(problem.queries), route) for route in routes(problem, legs)
+    )
+    best_s, best = min(timed, key=lambda each: each[0], default=(math.inf, None))
+    return found(best if best_s < math.inf else None)
 
 
 def routes(problem: RouteProblem, legs: int | None = None) -> Iterator[Route]:
-    """Return the routes of at most `legs` legs that fit, those with fewer legs first."""
+    """Return the routes of at most `legs` legs that fit, those with fewer legs first.
+
+    Raises:
+        InvalidInput: there are more than `MAX_ROUTES`.
+    """
     end, workers = problem.chain.end, problem.workers
     most = min(end, len(workers), *([] if legs is None else [legs]))
     number = sum(
@@ -77,9 +66,4 @@ def routes(problem: RouteProblem, legs: int | None = None) -> Iterator[Route]:
             stages = list(pairwise((0, *cuts, end)))
             for chosen in permutations(workers, count):
                 if all(problem.fits(w, *stage) for w, stage in zip(chosen, stages, strict=True)):
-                    yield Route(
-                        tuple(
-                            Leg(worker.name, first, last)
-                            for worker, (first, last) in zip(chosen, stages, strict=True)
-                        )
-                    )
+                    yield joined(end, cuts, [worker.name for worker in chosen])

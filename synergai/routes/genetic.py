@@ -28,34 +28,25 @@ _IMMIGRANTS: Final = 0.1
 """Share of children that are drawn instead of mutated."""
 
 
-class Genetic:
-    """Breeds orders of workers from random ones."""
-
-    def __init__(self, seed: str = "0") -> None:
-        self._seed = int(seed)
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Return the fastest route of the last generation."""
-        if not problem.workers:
-            return found(None)
-        generator, tables = np.random.default_rng(self._seed), Tables(problem)
-        workers = [number for number, group in enumerate(tables.groups) for _ in group]
-        orders = generator.permuted(np.tile(workers, (_POPULATION, 1)), axis=1)
-        orders[0] = workers  # the best one that can be alone comes first
-        for _ in range(_GENERATIONS):
-            ranked = orders[_cut(tables, orders, problem.queries).seconds.argsort(kind="stable")]
-            children = ranked[generator.integers(_PARENTS, size=_POPULATION - _ELITE)]
-            drawn = generator.random(len(children)) < _IMMIGRANTS
-            children[drawn] = generator.permuted(children[drawn], axis=1)
-            # The others have two workers exchanged.
-            child = np.flatnonzero(~drawn)
-            one, other = generator.integers(len(workers), size=(2, len(child)))
-            children[child, one], children[child, other] = (
-                children[child, other],
-                children[child, one],
-            )
-            orders = np.concatenate([ranked[:_ELITE], children])
-        return found(_cut(tables, ranked[:1], problem.queries).route(tables, ranked[0]))
+def genetic(problem: RouteProblem, seed: int = 0) -> Search:
+    """Breed orders of workers from random ones; plan the fastest route of the last generation."""
+    if not problem.workers:
+        return found(None)
+    generator, tables = np.random.default_rng(seed), Tables(problem)
+    workers = [number for number, group in enumerate(tables.groups) for _ in group]
+    orders = generator.permuted(np.tile(workers, (_POPULATION, 1)), axis=1)
+    orders[0] = workers  # the best one that can be alone comes first
+    for _ in range(_GENERATIONS):
+        ranked = orders[_cut(tables, orders, problem.queries).seconds.argsort(kind="stable")]
+        children = ranked[generator.integers(_PARENTS, size=_POPULATION - _ELITE)]
+        drawn = generator.random(len(children)) < _IMMIGRANTS
+        children[drawn] = generator.permuted(children[drawn], axis=1)
+        # The others have two workers exchanged.
+        child = np.flatnonzero(~drawn)
+        one, other = generator.integers(len(workers), size=(2, len(child)))
+        children[child, one], children[child, other] = children[child, other], children[child, one]
+        orders = np.concatenate([ranked[:_ELITE], children])
+    return found(_cut(tables, ranked[:1], problem.queries).route(tables, ranked[0]))
 
 
 class _Cut(NamedTuple):

@@ -38,12 +38,6 @@ def seconds(problem: RouteProblem, route: Route) -> float:
     return problem.times(route).seconds(problem.queries)
 
 
-def current(problem: RouteProblem) -> Route | None:
-    """Return the running route; None if there is none, or if it is not possible any longer."""
-    route = problem.current
-    return route if route is not None and is_possible(problem, route) else None
-
-
 def moved(route: Route, giver: int, taker: int) -> Route | None:
     """Return a route in which a leg has one segment less, and another one more.
 

@@ -26,12 +26,9 @@ _BOUNDS: Final = 3
 _ROUNDING: Final = 1e-12
 
 
-class Optimal:
-    """Finds the fastest route for one query or a range of them."""
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Return the fastest route."""
-        return found(optimal_route(problem))
+def optimal(problem: RouteProblem) -> Search:
+    """Plan the fastest route for one query or a range of them."""
+    return found(optimal_route(problem))
 
 
 class _Gap(NamedTuple):

@@ -30,39 +30,38 @@ _GENERATIONS: Final = 2
 """Generations in a row without a gain after which the search ends."""
 
 
-class PipeSearch:
-    """Tries the routes that look best by the work of their stages, and what is close to them."""
+def pipe_search(problem: RouteProblem) -> Search:
+    """Try the routes that look best by the work of their stages, and what is close to them.
 
-    def search(self, problem: RouteProblem) -> Search:
-        """Search until some generations bring no gain.
+    It ends when some generations bring no gain.
 
-        Raises:
-            InvalidInput: there are too many routes for a table.
-        """
-        hints = _hints(problem)
-        table = sorted(hints, key=hints.__getitem__)
-        ranks = {route: rank for rank, route in enumerate(table)}
-        measured: dict[Route, float] = {}
-        children, failures = table[:_POPULATION], 0
-        while children and failures < _GENERATIONS:
-            best_s = min(measured.values(), default=math.inf)
-            for route in children:
-                measured[route] = (yield route).seconds(problem.queries)
-            failures = 0 if min(measured.values()) < best_s else failures + 1
-            parents = sorted(measured, key=measured.__getitem__)[: _POPULATION // 2]
-            most = (1 + _EXCESS) * hints[parents[0]]
-            near = [
-                each
-                for parent in parents
-                for each in [
-                    *table[max(0, ranks[parent] - _RANKS) : ranks[parent] + _RANKS + 1],
-                    *_neighbours(problem, parent),
-                ]
+    Raises:
+        InvalidInput: there are too many routes for a table.
+    """
+    hints = _hints(problem)
+    table = sorted(hints, key=hints.__getitem__)
+    ranks = {route: rank for rank, route in enumerate(table)}
+    measured: dict[Route, float] = {}
+    children, failures = table[:_POPULATION], 0
+    while children and failures < _GENERATIONS:
+        best_s = min(measured.values(), default=math.inf)
+        for route in children:
+            measured[route] = (yield route).seconds(problem.queries)
+        failures = 0 if min(measured.values()) < best_s else failures + 1
+        parents = sorted(measured, key=measured.__getitem__)[: _POPULATION // 2]
+        most = (1 + _EXCESS) * hints[parents[0]]
+        near = [
+            each
+            for parent in parents
+            for each in [
+                *table[max(0, ranks[parent] - _RANKS) : ranks[parent] + _RANKS + 1],
+                *_neighbours(problem, parent),
             ]
-            children = [
-                each for each in dict.fromkeys(near) if each not in measured and hints[each] <= most
-            ]
-        return min(measured, key=measured.__getitem__, default=None)
+        ]
+        children = [
+            each for each in dict.fromkeys(near) if each not in measured and hints[each] <= most
+        ]
+    return min(measured, key=measured.__getitem__, default=None)
 
 
 def _hints(problem: RouteProblem) -> dict[Route, float]:

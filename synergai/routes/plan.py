@@ -34,10 +34,15 @@ class Share(NamedTuple):
         return self.times.seconds(self.queries)
 
 
-class RoutePlan(Struct, frozen=True, kw_only=True):
-    """Routes that have no worker in common, each with some of the queries."""
+class RoutePlan(Struct, frozen=True):
+    """Routes that have no worker in common, each with some of the queries.
+
+    Attributes:
+        name: such as ``whole on edge-1`` or ``replicas``.
+    """
 
     shares: tuple[Share, ...]
+    name: str = ""
 
     @property
     def is_split(self) -> bool:
@@ -117,7 +122,7 @@ def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
             for group, count in zip(groups, counts, strict=True)
             for _ in range(count)
         ]
-        for counts in Division(tables).best(problem.queries)
+        for counts in _divide(tables, problem.queries)
     ]
     return [*sets, *([worker] for worker in workers.values())]
 
@@ -135,7 +140,7 @@ def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> Route
         possible = [route for route in routes if route is not None]
         if not possible:
             return None
-        plan = RoutePlan(shares=pour(problem, possible))
+        plan = RoutePlan(pour(problem, possible))
         best = plan if best is None or plan.seconds < best.seconds else best
         served: dict[Route | None, int] = {share.route: share.queries for share in plan.shares}
         before, counts = counts, [served.get(route, 1) for route in routes]
@@ -148,48 +153,43 @@ _BOUNDS: Final = 16
 _HALVINGS: Final = 30
 
 
-class Division:
-    """Divides workers for the earliest end. At least one route must be possible."""
+def _divide(tables: Tables, queries: int) -> list[NDArray[np.int64]]:
+    """Return the members of each group in each set of workers that gets a part of the queries.
 
-    def __init__(self, tables: Tables) -> None:
-        free = Solution.of_latency(tables).least
-        least_s = Solution.of_interval(tables).least.min()
-        bounds = np.geomspace(least_s, free[free < np.inf].max(), _BOUNDS)
-        bounds *= 1 + 1e-9  # intervals are below them
-        bounds = np.array([np.inf, *bounds])
-        self._latencies = Solution.of_latency(tables, bounds.tolist()).least.min(axis=1)
-        # No interval is above the latency.
-        limits = bounds[:, np.newaxis]
-        possible = self._latencies < np.inf
-        self._intervals = np.where(possible, np.minimum(self._latencies, limits), 1.0)
-        self._counts = tables.counts
-        self._parts = [
-            np.flatnonzero((self._counts <= of_set).all(axis=1))[1:] for of_set in self._counts
-        ]
+    They end as early as possible. At least one route must be possible.
+    """
+    free = Solution.of_latency(tables).least
+    least_s = Solution.of_interval(tables).least.min()
+    bounds = np.geomspace(least_s, free[free < np.inf].max(), _BOUNDS)
+    bounds *= 1 + 1e-9  # intervals are below them
+    bounds = np.array([np.inf, *bounds])
+    latencies = Solution.of_latency(tables, bounds.tolist()).least.min(axis=1)
+    # No interval is above the latency.
+    intervals = np.where(latencies < np.inf, np.minimum(latencies, bounds[:, np.newaxis]), 1.0)
+    all_parts = [
+        np.flatnonzero((tables.counts <= of_set).all(axis=1))[1:] for of_set in tables.counts
+    ]
 
-    def best(self, queries: int) -> list[NDArray[np.int64]]:
-        """Return the members of each group in each set that gets a part of the queries."""
-        low_s, high_s = 0.0, queries * float(self._latencies.min())
-        for _ in range(_HALVINGS):
-            middle_s = (low_s + high_s) / 2
-            if self._divided(middle_s)[0][-1] < queries:
-                low_s = middle_s
-            else:
-                high_s = middle_s
-        _, parts = self._divided(high_s)
-        sets, rest = [], len(self._counts) - 1
-        while rest:
-            sets.append(self._counts[parts[rest]])
-            rest -= parts[rest]
-        return sets
-
-    def _divided(self, end_s: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def divided(end_s: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the most queries until a time, and the first part, by set of workers."""
-        alone = np.maximum(np.floor((end_s - self._latencies) / self._intervals) + 1, 0).max(axis=0)
-        divided, first = np.zeros(len(alone)), np.zeros(len(alone), dtype=int)
-        for number in range(1, len(alone)):
-            parts = self._parts[number]
-            queries = alone[parts] + divided[number - parts]
-            first[number] = parts[queries.argmax()]
-            divided[number] = queries.max()
-        return divided, first
+        alone = np.maximum(np.floor((end_s - latencies) / intervals) + 1, 0).max(axis=0)
+        most, first = np.zeros(len(alone)), np.zeros(len(alone), dtype=int)
+        for number, parts in enumerate(all_parts[1:], 1):
+            served = alone[parts] + most[number - parts]
+            first[number] = parts[served.argmax()]
+            most[number] = served.max()
+        return most, first
+
+    low_s, high_s = 0.0, queries * float(latencies.min())
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        if divided(middle_s)[0][-1] < queries:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    _, first = divided(high_s)
+    sets, rest = [], len(tables.counts) - 1
+    while rest:
+        sets.append(tables.counts[first[rest]])
+        rest -= first[rest]
+    return sets

@@ -1,15 +1,16 @@
-"""Planners of routes, by name, and the seam through which online searches measure."""
+"""Planners of routes, by name, and the seam through which online searches measure.
+
+A planner is a function that begins the search of a route for a `RouteProblem`. Offline planners
+rely on the times of the problem, and try nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from synergai.routes.problem import Route, RouteTimes
 from synergai.runtime.plugins import Registry
-
-if TYPE_CHECKING:
-    from synergai.routes.problem import RouteProblem
 
 Search = Generator[Route, RouteTimes, Route | None]
 """Yields routes to try, is sent what each took, and returns the best; None if none is possible.
@@ -19,25 +20,18 @@ A driver decides what a trial is: the simulator computes it, a live one runs que
 Trial = Callable[[Route], RouteTimes]
 
 
-class RoutePlanner(Protocol):
-    """Plans a route. Offline planners rely on the times of the problem, and try nothing."""
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Search a route for a problem."""
-
-
-ROUTE_PLANNERS: Final = Registry[RoutePlanner](
+ROUTE_PLANNERS: Final = Registry[Search](
     "synergai.route_planners",
     {
         "exhaustive": "synergai.routes.enumeration:exhaustive",
-        "genetic": "synergai.routes.genetic:Genetic",
-        "lls": "synergai.routes.tuning:LeastLoaded",
+        "genetic": "synergai.routes.genetic:genetic",
+        "lls": "synergai.routes.tuning:lls",
         "local": "synergai.routes.enumeration:local",
         "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
-        "odin": "synergai.routes.tuning:Odin",
-        "optimal": "synergai.routes.optimal:Optimal",
-        "pipe_search": "synergai.routes.pipe_search:PipeSearch",
-        "shisha": "synergai.routes.tuning:Shisha",
+        "odin": "synergai.routes.tuning:odin",
+        "optimal": "synergai.routes.optimal:optimal",
+        "pipe_search": "synergai.routes.pipe_search:pipe_search",
+        "shisha": "synergai.routes.tuning:shisha",
     },
 )
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from synergai.errors import InvalidInput
-from synergai.routes.moves import current, is_possible, joined, moved, weights
+from synergai.routes.moves import is_possible, joined, moved, weights
 from synergai.routes.problem import Route, RouteTimes
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ Taker: TypeAlias = Callable[["tuple[float, ...]", int], "Sequence[int]"]
 """Returns which legs may get a segment of the slowest one, the best first, by the times of legs."""
 Tuned: TypeAlias = Generator[Route, RouteTimes, "tuple[Route, float]"]
 
-_PLATEAU = 0.01
+_PLATEAU: Final = 0.01
 
 
 def tuned(problem: RouteProblem, start: Route, taker: Taker, *, alpha: int, leaps: bool) -> Tuned:
@@ -70,48 +69,61 @@ def tuned(problem: RouteProblem, start: Route, taker: Taker, *, alpha: int, leap
         route = next((each for each in following if each not in known), following[0])
 
 
-BALANCES: Final = ("lightest", "nearest")
+def lightest(stages: Sequence[float], slowest: int) -> list[int]:
+    """Return the other legs, those with the least time first."""
+    others = (leg for leg in range(len(stages)) if leg != slowest)
+    return sorted(others, key=lambda leg: stages[leg])
 
 
-class Shisha:
-    """Shares the work by the speeds of workers, then moves segments while routes are tried.
+def shisha(problem: RouteProblem, taker: Taker = lightest, alpha: int = 3) -> Search:
+    """Share the work by the speeds of workers, then move segments while routes are tried.
+
+    It begins with balanced routes over all workers, the fastest one first in one of them and last
+    in the other, and goes on with fewer workers while that is better.
 
     Args:
-        balance: who takes a segment of the slowest stage: the ``lightest`` stage, or the
-            ``nearest`` one.
-        alpha: steps in a row without a gain after which the search ends.
-
-    Raises:
-        InvalidInput: the rule is unknown.
+        taker: who takes a segment of the slowest stage.
+        alpha: steps in a row without a gain after which the search from a route ends.
     """
+    best, best_s = None, math.inf
+    for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
+        before_s = best_s
+        workers = _fastest(problem, legs)
+        for start in dict.fromkeys(balanced(problem, each) for each in (workers, workers[::-1])):
+            if is_possible(problem, start):
+                route, taken_s = yield from tuned(problem, start, taker, alpha=alpha, leaps=False)
+                if taken_s < best_s:
+                    best, best_s = route, taken_s
+        if best_s == before_s < math.inf:
+            break
+    return best
 
-    def __init__(self, balance: str = "lightest", alpha: str = "3") -> None:
-        if balance not in BALANCES:
-            raise InvalidInput(f"balance is one of {', '.join(BALANCES)}, not {balance!r}")
-        self._taker = _lightest if balance == "lightest" else _nearest
-        self._alpha = int(alpha)
 
-    def search(self, problem: RouteProblem) -> Search:
-        """Search from balanced routes over all workers, then over fewer while that is better.
+def odin(problem: RouteProblem, alpha: int = 10) -> Search:
+    """Move segments off the slowest stage of the running route, towards the side with less work.
 
-        The fastest worker comes first in one of them, and last in the other.
-        """
-        best, best_s = None, math.inf
-        for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
-            before_s = best_s
-            workers = _fastest(problem, legs)
-            for start in dict.fromkeys(
-                balanced(problem, each) for each in (workers, workers[::-1])
-            ):
-                if is_possible(problem, start):
-                    route, taken_s = yield from tuned(
-                        problem, start, self._taker, alpha=self._alpha, leaps=False
-                    )
-                    if taken_s < best_s:
-                        best, best_s = route, taken_s
-            if best_s == before_s < math.inf:
-                break
-        return best
+    Args:
+        alpha: steps in a row without a gain after which the search ends.
+    """
+    return _rebalanced(problem, _lighter_side, alpha=alpha, leaps=True)
+
+
+def lls(problem: RouteProblem) -> Search:
+    """Move segments from the slowest to the least loaded stage until that brings no gain."""
+    return _rebalanced(problem, lambda *stages: lightest(*stages)[:1], alpha=1, leaps=False)
+
+
+def _rebalanced(problem: RouteProblem, taker: Taker, *, alpha: int, leaps: bool) -> Search:
+    """Search from the running route or, without one, the balanced route over the most workers."""
+    counts = range(min(len(problem.workers), problem.chain.end), 0, -1)
+    seeds = (balanced(problem, _fastest(problem, legs)) for legs in counts)
+    running = () if problem.current is None else (problem.current,)
+    starts = (each for each in (*running, *seeds) if is_possible(problem, each))
+    start = next(starts, None)
+    if start is None:
+        return None
+    route, _ = yield from tuned(problem, start, taker, alpha=alpha, leaps=leaps)
+    return route
 
 
 def balanced(problem: RouteProblem, workers: Sequence[RouteWorker]) -> Route:
@@ -128,56 +140,8 @@ def balanced(problem: RouteProblem, workers: Sequence[RouteWorker]) -> Route:
     return joined(end, cuts[1:], [worker.name for worker in workers])
 
 
-def start(problem: RouteProblem) -> Route | None:
-    """Return the running route or, without one, the balanced route over the most workers."""
-    counts = range(min(len(problem.workers), problem.chain.end), 0, -1)
-    seeds = (balanced(problem, _fastest(problem, legs)) for legs in counts)
-    return current(problem) or next((each for each in seeds if is_possible(problem, each)), None)
-
-
 def _fastest(problem: RouteProblem, count: int) -> list[RouteWorker]:
     return sorted(problem.workers, key=lambda worker: worker.seconds[0][-1])[:count]
-
-
-def _lightest(stages: Sequence[float], slowest: int) -> list[int]:
-    others = (leg for leg in range(len(stages)) if leg != slowest)
-    return sorted(others, key=lambda leg: stages[leg])
-
-
-def _nearest(stages: Sequence[float], slowest: int) -> list[int]:
-    others = (leg for leg in range(len(stages)) if leg != slowest)
-    return sorted(others, key=lambda leg: abs(leg - slowest))
-
-
-class Odin:
-    """Moves segments off the slowest stage, towards the side with less work.
-
-    Args:
-        alpha: steps in a row without a gain after which the search ends.
-    """
-
-    def __init__(self, alpha: str = "10") -> None:
-        self._alpha = int(alpha)
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Search from the running route; one that a step left as it was gets the step again."""
-        first = start(problem)
-        if first is None:
-            return None
-        route, _ = yield from tuned(problem, first, _lighter_side, alpha=self._alpha, leaps=True)
-        return route
-
-
-class LeastLoaded:
-    """Moves segments from the slowest to the fastest stage until that brings no gain."""
-
-    def search(self, problem: RouteProblem) -> Search:
-        """Search from the running route."""
-        first = start(problem)
-        if first is None:
-            return None
-        route, _ = yield from tuned(problem, first, _least_loaded, alpha=1, leaps=False)
-        return route
 
 
 def _lighter_side(stages: Sequence[float], slowest: int) -> Sequence[int]:
@@ -187,8 +151,3 @@ def _lighter_side(stages: Sequence[float], slowest: int) -> Sequence[int]:
         return ()
     side = min(sides, key=lambda each: sum(stages[leg] for leg in each))
     return (min(side, key=lambda leg: stages[leg]),)
-
-
-def _least_loaded(stages: Sequence[float], slowest: int) -> Sequence[int]:
-    others = [leg for leg in range(len(stages)) if leg != slowest]
-    return (min(others, key=lambda leg: stages[leg]),) if others else ()

@@ -8,7 +8,7 @@ from profiler.reports.charts import Axis, Boxes, Dots, Series
 from profiler.reports.document import Figure, Section, Table
 from profiler.reports.statistics import Distribution, mean
 from synergai.simulator.pipelines import burst, comparison, interference
-from synergai.simulator.pipelines.comparison import FIGURES, schedulers_of
+from synergai.simulator.pipelines.comparison import FIGURES, NAMES
 from synergai.simulator.pipelines.streams import SLOS
 from synergai.simulator.simulator_settings import (
     AccordionSettings,
@@ -31,7 +31,7 @@ def simulate_pipelines() -> Section:
     """Return the section of the experiments of ``synergai simulate pipelines``."""
     seeds = InterferenceSettings().drawn
     balanced = {slow: list(interference.compare(seeds, slow)) for slow in _SLOWED}
-    bursts = list(burst.highest_rates(BurstSettings().drawn))
+    bursts = list(burst.compare(BurstSettings().drawn))
     streams = list(comparison.compare(AccordionSettings().drawn, bounds=False))
     return Section(
         key="pipelines",
@@ -44,19 +44,12 @@ def draw_interference(results: dict[Slow, list[InterferenceResult]]) -> Figure:
     """Return who balances a pipeline best while workers or links are slow for a while."""
     panels, data = [], []
     for slow, of_slow in results.items():
-        best = {
-            each.seed: each.rate for each in of_slow if each.balancer == interference.CLAIRVOYANT
-        }
-        names = list(dict.fromkeys(each.balancer for each in of_slow))
-        shares = {
-            name: [each.rate / best[each.seed] for each in of_slow if each.balancer == name]
-            for name in names
-        }
+        shares = interference.shares(of_slow)
         panels.append(
             Boxes(
                 title=_SLOWED[slow],
-                rows=tuple(names),
-                boxes=tuple(Distribution.of(each) for each in shares.values()),
+                rows=tuple(shares),
+                boxes=tuple(map(Distribution.of, shares.values())),
                 axis=Axis("throughput, as a share of the clairvoyant's"),
                 highlighted=("planning",),
             )
@@ -105,21 +98,20 @@ def draw_burst(results: Sequence[BurstResult]) -> Figure:
 
 def draw_streams(results: Sequence[StreamResult]) -> Figure:
     """Return Accordion, its baselines and the malleable policy by SLO."""
-    schedulers = schedulers_of(results)
     panels = []
     for figure in FIGURES[:3]:
         series = []
         for slo in SLOS:
             values = {
                 name: [figure.of(e) for e in results if (e.scheduler, e.slo) == (name, slo)]
-                for name in schedulers
+                for name in NAMES
             }
             means = (mean(v for v in each if v is not None) for each in values.values())
             series.append(Series(name=slo, values=tuple(means)))
         panels.append(
             Dots(
                 title=figure.title.partition(" (")[0].capitalize(),
-                rows=tuple(schedulers),
+                rows=NAMES,
                 series=tuple(series),
                 axis=Axis(figure.title),
                 ordered=True,

@@ -7,12 +7,13 @@ at every arrival and release instead of periodically.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from synergai.simulator.pipelines.places import Pipeline, Places, WidthScheduler
+    from collections.abc import Callable
+
+    from synergai.simulator.pipelines.places import Pipeline, Places, Scheduler
     from synergai.simulator.pipelines.streams import BatchQuery
 
 
@@ -30,25 +31,25 @@ def _fastest(places: Places, query: BatchQuery) -> int:
     return places.tables[query.engine].fastest(query.batch)
 
 
-class Accordion:
-    """Gives a query all the places it can use, and takes them back for others as slack allows."""
+def accordion(places: Places) -> None:
+    """Start queries in time, then those that are late anyway, then widen pipelines.
 
-    def schedule(self, places: Places) -> None:
-        """Start queries in time, then those that are late anyway, then widen pipelines."""
-        doomed = []
-        for query in _in_order(places):
-            least = _least(places, query)
-            if least is None:
-                doomed.append(query)
-            elif places.free >= least:
-                places.start(query, min(places.free, _fastest(places, query)))
-            elif places.shrinks or _shrink_donors(places, query):
-                return  # the places that come free are for this query
-        for query in doomed:
-            if places.free:
-                places.start(query, min(places.free, _fastest(places, query)))
-        if not places.waiting:
-            _widen(places)
+    A query gets all the places it can use, and gives them back to others as its slack allows.
+    """
+    doomed = []
+    for query in _in_order(places):
+        least = _least(places, query)
+        if least is None:
+            doomed.append(query)
+        elif places.free >= least:
+            places.start(query, min(places.free, _fastest(places, query)))
+        elif places.shrinks or _shrink_donors(places, query):
+            return  # the places that come free are for this query
+    for query in doomed:
+        if places.free:
+            places.start(query, min(places.free, _fastest(places, query)))
+    if not places.waiting:
+        _widen(places)
 
 
 def _shrink_donors(places: Places, query: BatchQuery) -> bool:
@@ -92,28 +93,21 @@ def _widen(places: Places) -> None:
         places.widen(tightest)
 
 
-@dataclass(frozen=True, slots=True)
-class FixedWidth:
-    """Starts queries in order at a width that never changes, if so many places are free."""
-
-    width: Callable[[Places, BatchQuery], int]
-
-    def schedule(self, places: Places) -> None:
-        """Start every waiting query for which there are enough places."""
-        for query in _in_order(places):
-            width = self.width(places, query)
-            if places.free >= width:
-                places.start(query, width)
+def _at_fixed_width(width_of: Callable[[Places, BatchQuery], int], places: Places) -> None:
+    """Start queries in order, each at a width that never changes, if so many places are free."""
+    for query in _in_order(places):
+        width = width_of(places, query)
+        if places.free >= width:
+            places.start(query, width)
 
 
 def _conforming(places: Places, query: BatchQuery) -> int:
     return _least(places, query) or _fastest(places, query)
 
 
-SchedulerFactory: TypeAlias = Callable[[], "WidthScheduler"]
-SCHEDULERS: Final[dict[str, SchedulerFactory]] = {
-    "accordion": Accordion,
-    "slo_conforming": lambda: FixedWidth(_conforming),
-    "fastest": lambda: FixedWidth(_fastest),
-    "one_stage": lambda: FixedWidth(lambda _places, _query: 1),
+SCHEDULERS: Final[dict[str, Scheduler]] = {
+    "accordion": accordion,
+    "slo_conforming": partial(_at_fixed_width, _conforming),
+    "fastest": partial(_at_fixed_width, _fastest),
+    "one_stage": partial(_at_fixed_width, lambda _places, _query: 1),
 }

@@ -15,9 +15,9 @@ from synergai.routes.optimal import optimal_route
 from synergai.routes.problem import Route, RouteProblem, RouteTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from synergai.routes.planner import RoutePlanner, Search
+    from synergai.routes.planner import Search
 
 Part: TypeAlias = str | tuple[str, str]
 """A worker, or a link by its pair of hosts."""
@@ -40,27 +40,13 @@ class Balancer(Protocol):
         """Take notice of what the stages and hops of a query took that ended now."""
 
 
-class Fixed:
-    """Keeps the route that is the best one without interference."""
-
-    def __init__(self, problem: RouteProblem) -> None:
-        self._route = best_route(problem, {})
-
-    def route(self, _now: float) -> Route:
-        """Return the route."""
-        return self._route
-
-    def seen(self, _now: float, _route: Route, _times: RouteTimes) -> None:
-        """Ignore it."""
-
-
 class Searching:
     """Starts an online search when the time of a stage has changed.
 
     The queries of a trial are served like all others.
     """
 
-    def __init__(self, problem: RouteProblem, planner: RoutePlanner) -> None:
+    def __init__(self, problem: RouteProblem, planner: Callable[[RouteProblem], Search]) -> None:
         self._problem, self._planner = problem, planner
         self._route = best_route(problem, {})
         self._search: Search | None = None
@@ -84,7 +70,7 @@ class Searching:
         elif self._reference is None:
             self._reference = means
         elif self._has_changed(self._reference):
-            self._search = self._planner.search(replace(self._problem, current=self._route))
+            self._search = self._planner(replace(self._problem, current=self._route))
             self._use(next(self._search))
 
     def _has_changed(self, reference: Sequence[float]) -> bool:

@@ -12,25 +12,17 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import permutations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from synergai.domain import EngineName
-from synergai.errors import InternalError
-from synergai.routes.links import Link, Links
-from synergai.routes.optimal import optimal_route
-from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.simulator.pipelines.measured_chains import measured_chains
+from synergai.simulator.pipelines.balancers import best_route
+from synergai.simulator.pipelines.measured_chains import WORKERS, pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-WORKERS: Final = 4
 ENGINES: Final = 8
-NETWORK: Final = EngineName("onnx_resnet50_op11")
-LINK: Final = Link(1e9 / 8, 0.0005)
 LOAD_S: Final = 0.3
 """Time to create a session of the network, as measured."""
 SECONDS: Final = 20.0
@@ -80,26 +72,17 @@ class BurstCase:
     """
 
     def __init__(self) -> None:
-        chain, seconds = measured_chains()[NETWORK]
-        names = [f"w{number}" for number in range(WORKERS)]
-        problem = RouteProblem(
-            chain=chain,
-            workers=tuple(RouteWorker(name, seconds) for name in names),
-            links=Links(dict.fromkeys(permutations(names, 2), LINK), default=LINK),
-            queries=1000,
-        )
-        route = optimal_route(problem)
-        if route is None:
-            raise InternalError("no route over workers of unlimited memory")
+        problem = pipeline()
+        route = best_route(problem, {})
         times = problem.times(route)
         inputs, *hops = times.hops
         self.inputs_s, self.outputs_s = inputs.seconds, hops[-1].seconds
-        self.whole_s = seconds[0][-1]
+        self.whole_s = problem.workers[0].seconds[0][-1]
         self.legs = list(zip(times.stages, (hop.seconds for hop in hops), strict=True))
         # Each leg of the route is on each worker for as many engines.
         stages = sum(problem.memory_bytes(leg.first, leg.last) for leg in route.legs)
         self.memory_bytes = stages * ENGINES / WORKERS
-        self.sessions = math.ceil(self.memory_bytes / problem.memory_bytes(0, chain.end))
+        self.sessions = math.ceil(self.memory_bytes / problem.memory_bytes(0, problem.chain.end))
 
     def replicas(self) -> list[list[int]]:
         """Return the engines with a session on each worker, as evenly as possible."""
@@ -157,7 +140,7 @@ PLACEMENTS: Final[dict[str, Callable[[BurstCase], Dispatch]]] = {
 }
 
 
-def highest_rates(seeds: Sequence[int]) -> Iterator[BurstResult]:
+def compare(seeds: Sequence[int]) -> Iterator[BurstResult]:
     """Find the highest rate of a burst of each engine under each placement."""
     case = BurstCase()
     for placement, dispatch in PLACEMENTS.items():
@@ -173,9 +156,14 @@ def highest_rates(seeds: Sequence[int]) -> Iterator[BurstResult]:
                 yield BurstResult(placement=placement, engine=engine, seed=seed, rate=low)
 
 
-def rows(results: Sequence[BurstResult]) -> list[list[str]]:
-    """Return the mean over seeds of the mean and of the lowest rate over engines."""
-    table = []
+def run_count(seeds: Sequence[int]) -> int:
+    """Return the number of runs of a comparison."""
+    return len(PLACEMENTS) * ENGINES * len(seeds)
+
+
+def tables(results: Sequence[BurstResult]) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
+    """Yield columns and rows of the means over seeds of mean and lowest rates over engines."""
+    rows = []
     for placement in PLACEMENTS:
         by_seed: dict[int, list[float]] = {}
         for each in results:
@@ -183,8 +171,8 @@ def rows(results: Sequence[BurstResult]) -> list[list[str]]:
                 by_seed.setdefault(each.seed, []).append(each.rate)
         rates = by_seed.values()
         means = statistics.fmean(map(statistics.fmean, rates)), statistics.fmean(map(min, rates))
-        table.append([placement, *(f"{mean:.1f}" for mean in means)])
-    return table
+        rows.append([placement, *(f"{mean:.1f}" for mean in means)])
+    yield ("placement", "queries per second, mean", "lowest"), rows
 
 
 def share_in_time(case: BurstCase, dispatch: Dispatch, burst: int, rate: float, seed: int) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Configuration, Job, JobId, WorkerClass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from synergai.simulator.pipelines.widths import Widths
 
 MALLEABLE: Final = "malleable"
+NAMES: Final = (*SCHEDULERS, MALLEABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +59,26 @@ class StreamResult:
 def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
     """Run all schedulers on all streams; all of them get the same queries."""
     tables = measured_widths()
-    for stream in STREAMS:
-        for slo in SLOS:
-            for seed in seeds:
-                queries = draw_stream(stream, slo, seed, tables)
-                workload = as_workload(queries, tables, seed)
-                bound = None
-                if bounds:
-                    from synergai.simulator.bounds import violations_at_least
+    for stream, slo, seed in product(STREAMS, SLOS, seeds):
+        queries = draw_stream(stream, slo, seed, tables)
+        workload = as_workload(queries, tables, seed)
+        bound = None
+        if bounds:
+            from synergai.simulator.bounds import violations_at_least
 
-                    bound = violations_at_least(workload)
-                for scheduler, make in SCHEDULERS.items():
-                    places = Places(tables)
-                    places.run(queries, make())
-                    yield _result(
-                        (stream, slo, seed, scheduler), queries, places.ended, bound, places.full_s
-                    )
-                ended = run_whole_engines(workload)
-                yield _result((stream, slo, seed, MALLEABLE), queries, ended, bound)
+            bound = violations_at_least(workload)
+        for scheduler, schedule in SCHEDULERS.items():
+            places = Places(tables)
+            places.run(queries, schedule)
+            run = stream, slo, seed, scheduler
+            yield _result(run, queries, places.ended, bound, places.full_s)
+        run = stream, slo, seed, MALLEABLE
+        yield _result(run, queries, run_whole_engines(workload), bound)
 
 
 def run_count(seeds: Sequence[int]) -> int:
     """Return the number of runs of a comparison."""
-    return len(STREAMS) * len(SLOS) * len(seeds) * (len(SCHEDULERS) + 1)
+    return len(STREAMS) * len(SLOS) * len(seeds) * len(NAMES)
 
 
 def _result(
@@ -164,52 +163,41 @@ FIGURES: Final = (
     StreamFigure("violations (%)", lambda each: 100 * each.violations / each.queries, 1),
     StreamFigure("mean latency (ms)", lambda each: 1000 * each.mean_s, 0),
     StreamFigure("queries per second", lambda each: each.rate, 1),
-    StreamFigure("time with all places taken (%)", lambda each: _percent(each.full), 0),
+    StreamFigure(
+        "time with all places taken (%)",
+        lambda each: None if each.full is None else 100 * each.full,
+        0,
+    ),
 )
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+def tables(results: Sequence[StreamResult]) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
+    """Yield columns and rows for each figure, and then of the lower bounds, if there are any.
+
+    These are means over seeds for each stream, and over all streams of each SLO.
+    """
+    for figure in FIGURES:
+        rows = []
+        for slo, stream in product(SLOS, (*STREAMS, "mean")):
+            there = [
+                each for each in results if each.slo == slo and stream in (each.stream, "mean")
+            ]
+            rows.append([slo, stream, *(_cell(there, name, figure) for name in NAMES)])
+        yield (figure.title, "stream", *NAMES), rows
+    bounds = [
+        (each.slo, 100 * each.violations_at_least / each.queries)
+        for each in results
+        if each.violations_at_least is not None
+    ]
+    if bounds:
+        means = {slo: statistics.fmean(bound for of, bound in bounds if of == slo) for slo in SLOS}
+        yield (
+            ("lower bound", "violations (%)"),
+            [[slo, f"{mean:.1f}"] for slo, mean in means.items()],
+        )
 
 
-def schedulers_of(results: Sequence[StreamResult]) -> list[str]:
-    """Return the schedulers in order."""
-    return list(dict.fromkeys(each.scheduler for each in results))
-
-
-def rows(results: Sequence[StreamResult], figure: StreamFigure) -> list[list[str]]:
-    """Return the means over seeds for each stream, and over all streams of each SLO."""
-    schedulers = schedulers_of(results)
-    table = []
-    for slo in SLOS:
-        of_slo = [each for each in results if each.slo == slo]
-        for stream in STREAMS:
-            of_stream = [each for each in of_slo if each.stream == stream]
-            table.append([slo, stream, *_cells(of_stream, schedulers, figure)])
-        table.append([slo, "mean", *_cells(of_slo, schedulers, figure)])
-    return table
-
-
-def bound_rows(results: Sequence[StreamResult]) -> list[list[str]]:
-    """Return the mean lower bounds on violations by SLO; empty if they were not computed."""
-    table = []
-    for slo in SLOS:
-        bounds = [
-            100 * each.violations_at_least / each.queries
-            for each in results
-            if each.slo == slo and each.violations_at_least is not None
-        ]
-        if bounds:
-            table.append([slo, f"{statistics.fmean(bounds):.1f}"])
-    return table
-
-
-def _cells(
-    results: Sequence[StreamResult], schedulers: Sequence[str], figure: StreamFigure
-) -> list[str]:
-    cells = []
-    for scheduler in schedulers:
-        of_runs = [figure.of(each) for each in results if each.scheduler == scheduler]
-        values = [each for each in of_runs if each is not None]
-        cells.append(f"{statistics.fmean(values):.{figure.digits}f}" if values else "-")
-    return cells
+def _cell(results: Sequence[StreamResult], scheduler: str, figure: StreamFigure) -> str:
+    of_runs = (figure.of(each) for each in results if each.scheduler == scheduler)
+    values = [each for each in of_runs if each is not None]
+    return f"{statistics.fmean(values):.{figure.digits}f}" if values else "-"

@@ -11,37 +11,29 @@ import heapq
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, permutations, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from synergai.domain import EngineName
 from synergai.routes.links import Hop, Link, Links
-from synergai.routes.problem import Route, RouteProblem, RouteTimes, RouteWorker
-from synergai.routes.tuning import LeastLoaded, Odin
-from synergai.simulator.pipelines.balancers import (
-    Balancer,
-    Fixed,
-    Part,
-    Planning,
-    Searching,
-    best_route,
-)
-from synergai.simulator.pipelines.measured_chains import measured_chains
+from synergai.routes.problem import Route, RouteProblem, RouteTimes
+from synergai.routes.tuning import lls, odin
+from synergai.simulator.pipelines.balancers import Balancer, Part, Planning, Searching, best_route
+from synergai.simulator.pipelines.measured_chains import WORKERS, pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from synergai.simulator.simulator_settings import Slow
 
-WORKERS: Final = 4
-NETWORK: Final = EngineName("onnx_resnet50_op11")
 SECONDS: Final = 60.0
 WINDOW: Final = 2 * WORKERS
 """Queries that may be in the pipeline at once."""
-LINK: Final = Link(1e9 / 8, 0.0005)
+FREE: Final = Links({}, default=Link(1e15))
+"""Workers share their memory, so hops take next to nothing."""
 MOST: Final = {"workers": 4.0, "links": 10.0}
 """Highest factor of a slow-down."""
 LOAD: Final = 0.7
@@ -58,7 +50,7 @@ class Slowdown(NamedTuple):
 
 
 class Clairvoyant:
-    """Has the best route at any time, from the slow-downs themselves."""
+    """Has the best route at any time, from the slow-downs that it knows of."""
 
     def __init__(self, problem: RouteProblem, slowdowns: Sequence[Slowdown]) -> None:
         self._problem, self._slowdowns = problem, slowdowns
@@ -79,10 +71,10 @@ class Clairvoyant:
 
 CLAIRVOYANT: Final = "clairvoyant"
 BALANCERS: Final[dict[str, Callable[[RouteProblem, Sequence[Slowdown]], Balancer]]] = {
-    "fixed": lambda problem, _: Fixed(problem),
-    "lls": lambda problem, _: Searching(problem, LeastLoaded()),
-    "odin, alpha 2": lambda problem, _: Searching(problem, Odin("2")),
-    "odin, alpha 10": lambda problem, _: Searching(problem, Odin("10")),
+    "fixed": lambda problem, _: Clairvoyant(problem, ()),
+    "lls": lambda problem, _: Searching(problem, lls),
+    "odin, alpha 2": lambda problem, _: Searching(problem, partial(odin, alpha=2)),
+    "odin, alpha 10": lambda problem, _: Searching(problem, odin),
     "planning": lambda problem, _: Planning(problem),
     CLAIRVOYANT: Clairvoyant,
 }
@@ -105,7 +97,7 @@ class InterferenceResult:
 
 def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[InterferenceResult]:
     """Run each balancer through the same scenarios."""
-    problem = pipeline() if slow == "workers" else linked_pipeline()
+    problem = pipeline() if slow == "links" else replace(pipeline(), links=FREE)
     names = [worker.name for worker in problem.workers]
     parts: Sequence[Part] = names if slow == "workers" else list(permutations(names, 2))
     gap_s = problem.times(best_route(problem, {})).interval_s / LOAD
@@ -119,42 +111,38 @@ def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[Interferen
             )
 
 
-def rows(results: Sequence[InterferenceResult]) -> list[list[str]]:
-    """Return the rates as shares of the clairvoyant's, and the mean latencies."""
+def run_count(seeds: Sequence[int]) -> int:
+    """Return the number of runs of a comparison."""
+    return len(BALANCERS) * len(seeds)
+
+
+def shares(results: Sequence[InterferenceResult]) -> dict[str, list[float]]:
+    """Return the rates of each balancer as shares of the clairvoyant's in the same scenario."""
     best = {each.seed: each.rate for each in results if each.balancer == CLAIRVOYANT}
-    table = []
-    for name in BALANCERS:
+    found: dict[str, list[float]] = {}
+    for each in results:
+        found.setdefault(each.balancer, []).append(each.rate / best[each.seed])
+    return found
+
+
+def tables(
+    results: Sequence[InterferenceResult],
+) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
+    """Yield columns and rows of mean rates, shares of the clairvoyant's, and mean latencies."""
+    rows = []
+    for name, of_name in shares(results).items():
         mine = [each for each in results if each.balancer == name]
-        shares = [each.rate / best[each.seed] for each in mine]
         latency_s = statistics.fmean(each.latency_s for each in mine)
-        table.append(
+        rows.append(
             [
                 name,
                 f"{statistics.fmean(each.rate for each in mine):.1f}",
-                f"{statistics.fmean(shares):.1%}",
-                f"{min(shares):.1%}",
+                f"{statistics.fmean(of_name):.1%}",
+                f"{min(of_name):.1%}",
                 f"{1000 * latency_s:.1f}",
             ]
         )
-    return table
-
-
-def pipeline() -> RouteProblem:
-    """Return one network over workers that are alike and share their memory, so hops are free."""
-    chain, seconds = measured_chains()[NETWORK]
-    return RouteProblem(
-        chain=chain,
-        workers=tuple(RouteWorker(f"w{number}", seconds) for number in range(WORKERS)),
-        links=Links({}, default=Link(1e15)),
-        queries=1000,
-    )
-
-
-def linked_pipeline() -> RouteProblem:
-    """Return the same network over workers with a link between each two of them."""
-    problem = pipeline()
-    pairs = permutations((worker.name for worker in problem.workers), 2)
-    return replace(problem, links=Links(dict.fromkeys(pairs, LINK), default=LINK))
+    yield ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)"), rows
 
 
 def drawn_slowdowns(seed: int, parts: Sequence[Part], most: float = 4.0) -> list[Slowdown]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from itertools import groupby
+from itertools import groupby, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import EngineName
-from synergai.routes.problem import Chain
+from synergai.routes.links import Link, Links
+from synergai.routes.problem import Chain, RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,23 @@ def measured_chains() -> dict[EngineName, MeasuredChain]:
         EngineName(engine): _chain(EngineName(engine), [_place(row[1:]) for row in of_engine])
         for engine, of_engine in groupby(rows, key=lambda row: row[0])
     }
+
+
+WORKERS: Final = 4
+NETWORK: Final = EngineName("onnx_resnet50_op11")
+LINK: Final = Link(1e9 / 8, 0.0005)
+
+
+def pipeline() -> RouteProblem:
+    """Return a range of queries of one network over workers that are alike and linked in pairs."""
+    chain, seconds = measured_chains()[NETWORK]
+    names = [f"w{number}" for number in range(WORKERS)]
+    return RouteProblem(
+        chain=chain,
+        workers=tuple(RouteWorker(name, seconds) for name in names),
+        links=Links(dict.fromkeys(permutations(names, 2), LINK), default=LINK),
+        queries=1000,
+    )
 
 
 def _place(cells: Sequence[str]) -> Place:

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.simulator.pipelines.widths import PLACES
 
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from synergai.simulator.pipelines.streams import BatchQuery
     from synergai.simulator.pipelines.widths import Widths
 
-
-class WidthScheduler(Protocol):
-    """Decides which queries run, and how wide."""
-
-    def schedule(self, places: Places) -> None:
-        """Start waiting queries, and resize pipelines; called after every arrival and release."""
+    Scheduler: TypeAlias = Callable[["Places"], None]
+    """Starts waiting queries, and resizes pipelines; called after every arrival and release."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +78,7 @@ class Places:
     _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
-    def run(self, queries: Sequence[BatchQuery], scheduler: WidthScheduler) -> None:
+    def run(self, queries: Sequence[BatchQuery], schedule: Scheduler) -> None:
         """Run queries until all have ended."""
         for query in queries:
             self._call_at(query.arrival, partial(self.waiting.append, query))
@@ -91,7 +87,7 @@ class Places:
             self.full_s += (at - self.now) * (self.free == 0)
             self.now = at
             callback()
-            scheduler.schedule(self)
+            schedule(self)
 
     @property
     def shrinks(self) -> bool:
@@ -115,7 +111,7 @@ class Places:
     def shrink(self, pipeline: Pipeline, width: int) -> None:
         """Free places of a pipeline at its next stage boundary."""
         pipeline.next_width = width
-        self._call_at(self.boundary(pipeline), lambda: self._shrink(pipeline))
+        self._call_at(self.boundary(pipeline), partial(self._shrink, pipeline))
 
     def boundary(self, pipeline: Pipeline) -> float:
         """Return the next stage boundary of a pipeline."""
@@ -131,8 +127,8 @@ class Places:
             self._end_later(pipeline)
 
     def _end_later(self, pipeline: Pipeline) -> None:
-        changes = pipeline.changes
-        self._call_at(pipeline.ends(self.now, pipeline.width), lambda: self._end(pipeline, changes))
+        end = partial(self._end, pipeline, pipeline.changes)
+        self._call_at(pipeline.ends(self.now, pipeline.width), end)
 
     def _end(self, pipeline: Pipeline, changes: int) -> None:
         if pipeline.changes != changes:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.drawn_routes import drawn_problem
-from synergai.errors import InvalidInput
+from synergai.routes.genetic import genetic
 from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.routes.problem import Route, RouteProblem
@@ -21,9 +21,8 @@ PROBLEMS = st.builds(
 )
 
 
-def bred(problem: RouteProblem, seed: str = "0") -> Route | None:
-    planner = ROUTE_PLANNERS.create("genetic", {"seed": seed})
-    route, trials = run_search(planner.search(problem), problem.times)
+def bred(problem: RouteProblem, seed: int = 0) -> Route | None:
+    route, trials = run_search(genetic(problem, seed), problem.times)
     assert trials == 0
     return route
 
@@ -32,7 +31,7 @@ def bred(problem: RouteProblem, seed: str = "0") -> Route | None:
 @given(PROBLEMS)
 def test_bred_route_is_possible_and_not_slower_than_a_worker_alone(problem: RouteProblem) -> None:
     route = bred(problem)
-    alone, _ = run_search(ROUTE_PLANNERS.create("local", {}).search(problem), problem.times)
+    alone, _ = run_search(ROUTE_PLANNERS.get("local")(problem), problem.times)
     if alone is not None:
         assert route is not None
         times = [problem.times(each).seconds(problem.queries) for each in (route, alone)]
@@ -43,7 +42,7 @@ def test_bred_route_is_possible_and_not_slower_than_a_worker_alone(problem: Rout
 
 def test_same_seed_breeds_the_same_route() -> None:
     problem = drawn_problem(4, cuts=40, workers=8, queries=1000)
-    assert bred(problem, "7") == bred(problem, "7")
+    assert bred(problem, 7) == bred(problem, 7)
 
 
 @pytest.mark.parametrize("queries", [1, 10, 1000])
@@ -55,8 +54,3 @@ def test_bred_route_is_within_five_percent_of_the_optimum(seed: int, queries: in
     assert optimum is not None
     times = [problem.times(each).seconds(queries) for each in (route, optimum)]
     assert times[0] <= 1.05 * times[1]
-
-
-def test_seed_is_a_number() -> None:
-    with pytest.raises(InvalidInput, match="an option of 'genetic' is invalid"):
-        ROUTE_PLANNERS.create("genetic", {"seed": "x"})

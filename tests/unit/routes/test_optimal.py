@@ -47,7 +47,7 @@ def test_planner_is_never_worse_than_others_on_large_problems(seed: int, queries
     problem = drawn_problem(seed, cuts=20, workers=5, queries=queries)
     found = seconds(problem, optimal_route(problem))
     for name in ("local", "neurosurgeon"):
-        route, _ = run_search(ROUTE_PLANNERS.create(name, {}).search(problem), problem.times)
+        route, _ = run_search(ROUTE_PLANNERS.get(name)(problem), problem.times)
         assert found <= seconds(problem, route) * (1 + 1e-9)
 
 
@@ -60,7 +60,7 @@ def test_no_route_of_the_asked_number_of_legs_is_faster(problem: RouteProblem, l
 
 def test_planner_is_registered_and_tries_no_route() -> None:
     problem = drawn_problem(0, cuts=4, workers=3, queries=10)
-    search = ROUTE_PLANNERS.create("optimal", {}).search(problem)
+    search = ROUTE_PLANNERS.get("optimal")(problem)
     assert run_search(search, problem.times) == (optimal_route(problem), 0)
 
 
@@ -146,5 +146,5 @@ def test_most_promising_of_many_workers_are_kept() -> None:
     problem = drawn_problem(1, cuts=6, workers=30)
     tables = Tables(problem)
     assert len(tables.counts) <= MAX_SETS
-    route, _ = run_search(ROUTE_PLANNERS.create("local", {}).search(problem), problem.times)
+    route, _ = run_search(ROUTE_PLANNERS.get("local")(problem), problem.times)
     assert seconds(problem, optimal_route(problem)) <= seconds(problem, route)

@@ -69,7 +69,7 @@ def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem)
     assert plan.seconds <= problem.times(single).seconds(problem.queries)
     alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
     if replicas := [route for route in alone if route is not None]:
-        assert plan.seconds <= RoutePlan(shares=pour(problem, replicas)).seconds
+        assert plan.seconds <= RoutePlan(pour(problem, replicas)).seconds
 
 
 def test_engine_that_fits_on_all_workers_is_not_split() -> None:

@@ -49,7 +49,7 @@ def test_each_query_is_poured_where_it_ends_first(
     for _ in range(queries):
         end_s, number = ends[0]
         heapq.heapreplace(ends, (end_s + workers[number][0], number))
-    plan = RoutePlan(shares=pour(problem, routes))
+    plan = RoutePlan(pour(problem, routes))
     assert sum(share.queries for share in plan.shares) == queries
     assert plan.seconds == pytest.approx(end_s)
 

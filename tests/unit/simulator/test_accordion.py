@@ -1,7 +1,10 @@
 """Accordion, its baselines, and the execution places that they run on."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -9,16 +12,19 @@ from hypothesis import strategies as st
 
 from synergai.domain import EngineName
 from synergai.simulator.bounds import violations_at_least
-from synergai.simulator.pipelines.accordion import SCHEDULERS, Accordion
+from synergai.simulator.pipelines.accordion import SCHEDULERS, accordion
 from synergai.simulator.pipelines.comparison import (
     MALLEABLE,
     as_workload,
     compare,
     run_whole_engines,
 )
-from synergai.simulator.pipelines.places import Places, WidthScheduler
+from synergai.simulator.pipelines.places import Places
 from synergai.simulator.pipelines.streams import SLOS, STREAMS, BatchQuery, draw_stream
 from synergai.simulator.pipelines.widths import PLACES, Widths, measured_widths, widths_of
+
+if TYPE_CHECKING:
+    from synergai.simulator.pipelines.places import Scheduler
 
 ENGINE = EngineName("even")
 EVEN = Widths(8.0, tuple(8.0 / width for width in range(1, PLACES + 1)))
@@ -35,20 +41,15 @@ def a_query(
 
 def run_accordion(*queries: BatchQuery) -> Places:
     places = Places(TABLES)
-    places.run(queries, Accordion())
+    places.run(queries, accordion)
     return places
 
 
-@dataclass
-class Watched:
-    """Checks after every decision that each place is free or taken by one pipeline."""
-
-    scheduler: WidthScheduler
-
-    def schedule(self, places: Places) -> None:
-        self.scheduler.schedule(places)
-        assert places.free >= 0
-        assert places.free + sum(each.width for each in places.running) == PLACES
+def watched(schedule: Scheduler, places: Places) -> None:
+    """Check after a decision that each place is free or taken by one pipeline."""
+    schedule(places)
+    assert places.free >= 0
+    assert places.free + sum(each.width for each in places.running) == PLACES
 
 
 # --- widths -----------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def test_every_query_ends_once_and_every_place_is_free_afterwards(
     tables = measured_widths()
     queries = draw_stream(stream, slo, seed, tables)
     places = Places(tables)
-    places.run(queries, Watched(SCHEDULERS[scheduler]()))
+    places.run(queries, partial(watched, SCHEDULERS[scheduler]))
     assert sorted(places.ended) == [query.number for query in queries]
     assert places.free == PLACES
     assert not places.waiting
@@ -135,9 +136,9 @@ def test_no_scheduler_has_fewer_violations_than_the_bound() -> None:
     workload = as_workload(queries, tables, 0)
     least = violations_at_least(workload)
     runs = {"malleable": run_whole_engines(workload)}
-    for name, make in SCHEDULERS.items():
+    for name, schedule in SCHEDULERS.items():
         places = Places(tables)
-        places.run(queries, make())
+        places.run(queries, schedule)
         runs[name] = places.ended
     late = {n: sum(e[q.number] > q.deadline + 1e-9 for q in queries) for n, e in runs.items()}
     assert min(late.values()) >= least

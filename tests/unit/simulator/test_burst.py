@@ -9,14 +9,14 @@ from synergai.simulator.pipelines.burst import (
     IN_TIME,
     LOAD_S,
     PLACEMENTS,
-    WORKERS,
     BurstCase,
     BurstResult,
     Visit,
-    rows,
     run,
     share_in_time,
+    tables,
 )
+from synergai.simulator.pipelines.measured_chains import WORKERS
 
 
 @pytest.fixture(scope="module")
@@ -88,4 +88,5 @@ def test_rows_have_the_mean_and_the_lowest_rate_of_engines() -> None:
         for placement in PLACEMENTS
         for engine in range(2)
     ]
-    assert rows(results)[0] == ["whole", "3.0", "2.0"]
+    [(_, rows)] = tables(results)
+    assert rows[0] == ["whole", "3.0", "2.0"]

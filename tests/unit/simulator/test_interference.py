@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.route_searches import equally_linked
 from synergai.routes.problem import Route, RouteProblem
 from synergai.simulator.pipelines.balancers import (
     FORGET_S,
     IN_A_ROW,
-    Fixed,
     Part,
     Planning,
     best_route,
@@ -17,20 +17,21 @@ from synergai.simulator.pipelines.balancers import (
 )
 from synergai.simulator.pipelines.interference import (
     BALANCERS,
+    FREE,
     SECONDS,
+    Clairvoyant,
     Slowdown,
     compare,
     factor,
     latencies,
-    linked_pipeline,
-    pipeline,
-    rows,
+    tables,
 )
+from synergai.simulator.pipelines.measured_chains import pipeline
 
 
 @pytest.fixture(scope="module")
 def problem() -> RouteProblem:
-    return pipeline()
+    return replace(pipeline(), links=FREE)
 
 
 def show(
@@ -50,10 +51,10 @@ def test_worst_of_several_slowdowns_counts_until_it_ends() -> None:
 
 def test_undisturbed_pipeline_answers_a_query_per_interval(problem: RouteProblem) -> None:
     times = problem.times(best_route(problem, {}))
-    taken = latencies(problem, [], Fixed(problem))
+    taken = latencies(problem, [], Clairvoyant(problem, ()))
     assert len(taken) / SECONDS == pytest.approx(1 / times.interval_s, rel=0.01)
     assert taken[0] == pytest.approx(times.latency_s)
-    alone = latencies(problem, [], Fixed(problem), 2 * times.latency_s)
+    alone = latencies(problem, [], Clairvoyant(problem, ()), 2 * times.latency_s)
     assert alone == pytest.approx([times.latency_s] * len(alone))
 
 
@@ -62,7 +63,7 @@ def test_slow_down_lasts_for_what_begins_in_it(problem: RouteProblem) -> None:
     gap_s = 2 * times.latency_s
     names = [worker.name for worker in problem.workers]
     slowdowns = [Slowdown(name, gap_s / 2, 1.5 * gap_s, 2.0) for name in names]
-    taken = latencies(problem, slowdowns, Fixed(problem), gap_s)
+    taken = latencies(problem, slowdowns, Clairvoyant(problem, ()), gap_s)
     assert [taken[0], taken[2]] == pytest.approx([times.latency_s] * 2)
     assert taken[1] > 1.4 * times.latency_s
 
@@ -91,7 +92,7 @@ def test_slow_worker_without_a_stage_is_used_again_after_a_while() -> None:
 
 
 def test_planning_avoids_a_slow_link() -> None:
-    problem = linked_pipeline()
+    problem = pipeline()
     balancer = Planning(problem)
     first = balancer.route(0.0)
     slow: dict[Part, float] = {(first.legs[0].worker, first.legs[1].worker): 50.0}
@@ -101,17 +102,18 @@ def test_planning_avoids_a_slow_link() -> None:
 
 
 def test_slow_link_delays_what_passes_it() -> None:
-    problem = linked_pipeline()
+    problem = pipeline()
     route = best_route(problem, {})
     times = problem.times(route)
     pair = (route.legs[0].worker, route.legs[1].worker)
-    taken = latencies(problem, [Slowdown(pair, 0, SECONDS + 1, 3.0)], Fixed(problem), 1.0)
+    taken = latencies(problem, [Slowdown(pair, 0, SECONDS + 1, 3.0)], Clairvoyant(problem, ()), 1.0)
     assert taken == pytest.approx([times.latency_s + 2 * times.hops[1].interval_s] * len(taken))
 
 
 def test_planning_serves_nearly_what_a_clairvoyant_does() -> None:
     results = list(compare([0, 1]))
-    shares = {name: float(worst.rstrip("%")) for name, _, _, worst, _ in rows(results)}
+    [(_, rows)] = tables(results)
+    shares = {name: float(worst.rstrip("%")) for name, _, _, worst, _ in rows}
     assert list(shares) == list(BALANCERS)
     assert shares["planning"] >= 95
     assert shares["fixed"] < min(shares["lls"], shares["odin, alpha 10"])

@@ -8,7 +8,7 @@ from profiler.reports.charts import Boxes, Dots
 from profiler.reports.drawing import write_png
 from profiler.reports.evaluation.pipelines import draw_burst, draw_interference, draw_streams
 from synergai.simulator.pipelines.burst import BurstResult
-from synergai.simulator.pipelines.comparison import StreamResult
+from synergai.simulator.pipelines.comparison import NAMES, StreamResult
 from synergai.simulator.pipelines.interference import InterferenceResult
 
 
@@ -61,14 +61,14 @@ def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
             full=None,
         )
         for slo, violations in (("strict", 30), ("moderate", 20), ("relaxed", 10))
-        for scheduler in ("accordion", "malleable")
+        for scheduler in NAMES
     ]
     figure = draw_streams(results)
     violations = figure.panels[0]
     assert isinstance(violations, Dots)
     assert [(each.name, each.values) for each in violations.series] == [
-        ("strict", (30.0, 30.0)),
-        ("moderate", (20.0, 20.0)),
-        ("relaxed", (10.0, 10.0)),
+        ("strict", (30.0,) * len(NAMES)),
+        ("moderate", (20.0,) * len(NAMES)),
+        ("relaxed", (10.0,) * len(NAMES)),
     ]
     assert write_png(figure, tmp_path / "figure.png").stat().st_size
