@@ -16,7 +16,7 @@ from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.routes.profiled import class_times
+from synergai.profiles.stages import class_times
 from synergai.simulator.pipelines.measured_chains import FILE, Place
 from synergai.zoo.build import build
 

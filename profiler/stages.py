@@ -132,16 +132,18 @@ def measure_split(
 
 def _take_turns(hosts: Mapping[EngineName, HostClient]) -> dict[EngineName, list[float]]:
     """Return the seconds per query of each turn."""
-    counts = {}
-    for name, host in hosts.items():
-        started = time.monotonic()
-        host.run_samples(0, _WARM_UP_QUERIES)
-        per_query_s = (time.monotonic() - started) / _WARM_UP_QUERIES
-        counts[name] = max(1, round(_TURN_S / per_query_s))
+    counts = {
+        name: max(1, round(_TURN_S / _per_query_s(host, _WARM_UP_QUERIES)))
+        for name, host in hosts.items()
+    }
     turns: dict[EngineName, list[float]] = {name: [] for name in hosts}
     for _ in range(_TURNS):
         for name, host in hosts.items():
-            started = time.monotonic()
-            host.run_samples(0, counts[name])
-            turns[name].append((time.monotonic() - started) / counts[name])
+            turns[name].append(_per_query_s(host, counts[name]))
     return turns
+
+
+def _per_query_s(host: HostClient, queries: int) -> float:
+    started = time.monotonic()
+    host.run_samples(0, queries)
+    return (time.monotonic() - started) / queries

@@ -62,7 +62,7 @@ def plan(
     The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
-    from synergai.cli.plan_case import make_case
+    from synergai.cli.plan_case import Case
     from synergai.cli.plan_output import PlanAnswer, print_answer, record
     from synergai.routes.options import OPTIMAL
     from synergai.routes.planner import ROUTE_PLANNERS
@@ -78,7 +78,7 @@ def plan(
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     if deadline_s is not None and not deadline_s > 0:
         raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
-    case = make_case(name, models, dictionary, fleet, source, queries)
+    case = Case(name, models, dictionary, fleet, source, queries)
     answer = PlanAnswer(case, case.weigh(planners), deadline_s)
     if plot is not None:
         from synergai.cli.plan_plot import plot_plan

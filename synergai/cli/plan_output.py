@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.cli.plan_case import Case
+    from synergai.models.cutting.cuts import Cut
     from synergai.routes.plan import RoutePlan, Share
 
 _SHOWN_GAIN: Final = 0.005
@@ -67,20 +68,20 @@ class PlanAnswer(NamedTuple):
 
     def _doing(self) -> str:
         """Say what to do."""
-        shares, engine = self.choice.shares, self.case.problem.chain.engine
-        whole = [share for share in shares if len(share.route.legs) == 1]
-        run_whole = [f"run it whole on {_workers(whole)}"] if whole else []
-        if not self.choice.is_split:
-            return f"do not split {engine}: {run_whole[0]}"
-        splits = [
-            f"split {engine} at {self._cuts(share)} over {_workers([share])}"
-            for share in shares
-            if len(share.route.legs) > 1
-        ]
-        return ", and ".join([*splits, *run_whole])
-
-    def _cuts(self, share: Share) -> str:
-        return _joined([self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:]])
+        engine = self.case.problem.chain.engine
+        doing: list[str] = []
+        whole: list[Share] = []
+        for share in self.choice.shares:
+            cuts = [self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:]]
+            if cuts:
+                doing.append(f"split {engine} at {_joined(cuts)} over {_workers([share])}")
+            else:
+                whole.append(share)
+        if whole:
+            doing.append(f"run it whole on {_workers(whole)}")
+        return (
+            ", and ".join(doing) if self.choice.is_split else f"do not split {engine}: {doing[0]}"
+        )
 
 
 def print_answer(answer: PlanAnswer, *, explain: bool) -> None:
@@ -116,12 +117,13 @@ def record(answer: PlanAnswer) -> dict[str, Any]:
         "deadline_s": answer.deadline_s,
         "slack_s": answer.slack_s,
         "options": [_record(case, option) for option in answer.options],
-        "splits": [
-            {"cut": case.cuts[position - 1], **_record(case, option)}
-            for position, option in split_options(case.problem)
-        ],
+        "splits": [{"cut": cut, **_record(case, option)} for cut, option in _splits(case)],
         "notes": case.notes,
     }
+
+
+def _splits(case: Case) -> list[tuple[Cut, RoutePlan]]:
+    return [(case.cuts[end - 1], option) for end, option in split_options(case.problem)]
 
 
 def _fastest(options: Sequence[RoutePlan]) -> RoutePlan:
@@ -183,7 +185,7 @@ def _print_options(answer: PlanAnswer) -> None:
 
 def _print_splits(case: Case) -> None:
     """Print the fastest splits in two, in the order of their cuts."""
-    splits = list(split_options(case.problem))
+    splits = _splits(case)
     shown = sorted(splits, key=lambda split: split[1].seconds)[:_SPLITS_SHOWN]
     if not shown:
         return
@@ -192,12 +194,12 @@ def _print_splits(case: Case) -> None:
         ("split at", "size", "hop", "workers", "latency", "interval", "end"),
         (
             (
-                case.cuts[position - 1].tensor,
-                decimal(case.cuts[position - 1].size_bytes),
+                cut.tensor,
+                decimal(cut.size_bytes),
                 format_seconds(option.shares[0].times.hops[1].seconds),
                 *_figures(option),
             )
-            for position, option in sorted(shown, key=lambda split: split[0])
+            for cut, option in sorted(shown, key=lambda split: split[0].position)
         ),
     )
     if more := len(splits) - len(shown):
@@ -224,6 +226,7 @@ def _record(case: Case, option: RoutePlan) -> dict[str, Any]:
 
 
 def _legs(case: Case, share: Share) -> list[dict[str, Any]]:
+    budgets = {worker.name: worker.budget_bytes for worker in case.problem.workers}
     return [
         {
             "worker": leg.worker,
@@ -231,7 +234,7 @@ def _legs(case: Case, share: Share) -> list[dict[str, Any]]:
             "configuration": case.configuration(leg),
             "seconds": seconds,
             "memory_bytes": case.problem.memory_bytes(leg.first, leg.last),
-            "budget_bytes": case.worker(leg.worker).budget_bytes,
+            "budget_bytes": budgets[leg.worker],
         }
         for leg, seconds in zip(share.route.legs, share.times.stages, strict=True)
     ]

@@ -1,14 +1,12 @@
-"""Plot of a plan: the first queries on their way, and when all of them have been answered."""
+"""Plot of a plan: the first queries on their way over workers and links."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from matplotlib import colormaps
 
-from synergai.cli.output import format_seconds
 from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
@@ -16,10 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from synergai.cli.plan_output import PlanAnswer
-    from synergai.routes.plan import RoutePlan, Share
+    from synergai.routes.plan import Share
 
 _QUERIES: Final = 12
 _ROUTES: Final = 8
@@ -28,14 +25,7 @@ _LEAST_HOP: Final = 0.02
 """Share of a query's time from which a hop has a row."""
 _LEAST_NUMBERED: Final = 0.018
 """Share of the time axis from which a bar has the number of its query."""
-_NEAR: Final = 0.08
-"""Share of the time axis within which the ends of options have one label."""
-_SLOWEST: Final = 4.0
-"""Time axis, as a multiple of the end of the fastest option; slower ones leave the plot."""
 _IDLE: Final = "#d3dae1"
-_CHOICE: Final = "#0072b2"
-_OTHER: Final = "#9aa5b1"
-_DEADLINE: Final = "#d55e00"
 _COLOURS: Final = colormaps["viridis"]
 
 
@@ -57,30 +47,18 @@ class _Row(NamedTuple):
 
 def plot_plan(answer: PlanAnswer, path: Path) -> None:
     """Write a PNG of a plan."""
-    save(draw_plan(answer), path)
-
-
-def draw_plan(answer: PlanAnswer) -> Figure:
-    """Draw the figure of `plot_plan`."""
-    problem = answer.case.problem
-    rows = list(_rows(answer.choice.shares[:_ROUTES], problem.source))
-    heights = [1.0 + 0.42 * len(rows)] + ([3.0] if problem.queries > 1 else [])
-    figure = make_figure(10.0, 0.7 + sum(heights))
+    rows = list(_rows(answer.choice.shares[:_ROUTES], answer.case.problem.source))
+    figure = make_figure(10.0, 1.7 + 0.42 * len(rows))
     figure.suptitle(answer.reason(), fontsize=10, wrap=True)
-    panels = figure.subplots(len(heights), squeeze=False, height_ratios=heights).ravel()
-    _draw_timeline(panels[0], rows)
-    if problem.queries > 1:
-        _draw_progress(panels[1], answer)
-    if answer.deadline_s is not None:
-        _draw_deadline(panels[-1], answer.deadline_s * 1e3)
-    for axes in panels:
-        axes.set_xlim(left=0)
-        axes.set_xlabel("time (ms)")
-        plain_ticks(axes, "x")
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    axes = figure.subplots()
+    _draw_timeline(axes, rows)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("time (ms)")
+    plain_ticks(axes, "x")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
 
 
 def _rows(shares: Sequence[Share], source: str) -> Iterator[_Row]:
@@ -138,53 +116,3 @@ def _draw_timeline(axes: Axes, rows: Sequence[_Row]) -> None:
     axes.tick_params(axis="y", length=0)
     first = "one query" if len(queries) == 1 else f"the first {len(queries)} queries"
     axes.set_title(f"{first} on workers and links; grey: a worker waits", fontsize=9, loc="left")
-
-
-def _draw_progress(axes: Axes, answer: PlanAnswer) -> None:
-    """Draw the answered queries over time, by option."""
-    options = sorted(answer.options, key=lambda option: option.seconds)
-    shown_s = min(options[-1].seconds, _SLOWEST * options[0].seconds)
-    labelled_s = -math.inf
-    for option in options:
-        chosen = option is answer.choice
-        colour = _CHOICE if chosen else _OTHER
-        points = [(0.0, 0.0), *_progress(option)]
-        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2 if chosen else 1)
-        if option.seconds - labelled_s >= _NEAR * shown_s:
-            labelled_s = option.seconds
-            end, count = points[-1]
-            text = axes.text(end, count, option.name, color=colour, ha="right", va="bottom")
-            text.set(fontsize=8, clip_on=True)
-    axes.set_xlim(right=shown_s * 1.03e3)
-    axes.set_ylim(0, answer.case.problem.queries * 1.15)
-    axes.set_ylabel("queries answered")
-    plain_ticks(axes, "y")
-
-
-def _progress(option: RoutePlan) -> list[tuple[float, float]]:
-    """Return when a route of an option begins or ends to answer, and what has been answered."""
-    instants = {at for share in option.shares for at in (share.times.latency_s, share.seconds)}
-    return [
-        (at * 1e3, sum(_answered(share, at) for share in option.shares)) for at in sorted(instants)
-    ]
-
-
-def _answered(share: Share, at_s: float) -> float:
-    since_first_s = at_s - share.times.latency_s
-    done = 1 + since_first_s / share.times.interval_s if since_first_s >= 0 else 0.0
-    return min(float(share.queries), done)
-
-
-def _draw_deadline(axes: Axes, deadline: float) -> None:
-    """Draw the deadline as a line, or say that it is far behind the last query."""
-    text = f"deadline {format_seconds(deadline / 1e3)}"
-    end = axes.get_xlim()[1]
-    where = deadline
-    if deadline > 2 * end:
-        where, text = end, f"{text} →"
-    else:
-        axes.axvline(deadline, color=_DEADLINE, linewidth=1.2, linestyle="--")
-    above = axes.get_xaxis_transform()
-    axes.text(
-        where, 1.0, f"{text} ", color=_DEADLINE, fontsize=8, ha="right", va="top", transform=above
-    )

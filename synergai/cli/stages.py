@@ -65,7 +65,10 @@ def cuts(
         from synergai.cli.engine_plots import plot_cuts
 
         plot_cuts(found, f"Cuts of {name}", plot)
-    sides = [_sides(cut, len(engine.cuts) + 1, times) for cut in found]
+    end = len(engine.cuts) + 1
+    sides = [
+        [times.of(0, cut.position), times.of(cut.position, end)] if times else [] for cut in found
+    ]
     if as_json:
         print_json(list(map(_record, found, sides)))
         return
@@ -147,20 +150,13 @@ def _times(
     """Return the times of an engine's stages on a worker class; None if there are none."""
     from synergai.models.origins import present_entries
     from synergai.profiles.files import load_dictionary
-    from synergai.routes.profiled import stage_times
+    from synergai.profiles.stages import stage_times
 
     if dictionary == DEFAULT_DICTIONARY and not dictionary.exists():
         return None
     entries, _ = present_entries(load_dictionary(dictionary), models, engine.definition)
     works = [cut.work for cut in engine.cuts]
     return stage_times(entries, engine.definition.name, worker_class, works)
-
-
-def _sides(cut: Cut, end: int, times: StageTimes | None) -> list[StageTime]:
-    """Return the times before and behind a cut; empty if they are not known."""
-    if times is None:
-        return []
-    return [times.of(0, cut.position), times.of(cut.position, end)]
 
 
 def _row(cut: Cut, sides: Sequence[StageTime]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ by interpolation over the estimated work, and those of all stages from both.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -111,6 +112,74 @@ class StageTimes:
     def _seconds(self, engine: EngineName) -> float | None:
         entry = self._dictionary.row(engine, self._worker_class).get(self.configuration)
         return None if entry is None else 1 / entry.qps
+
+
+class ClassTimes(NamedTuple):
+    """Times of an engine and its stages on a worker class.
+
+    Attributes:
+        seconds: time of one query in the stage between two positions, as ``seconds[first][last]``;
+            infinite where it is not known.
+        whole: the fastest configuration of the whole engine.
+        staged: the fastest one in which stages were measured; None if there is none.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    whole: Configuration
+    staged: Configuration | None
+
+
+def class_times(
+    dictionary: ConfigurationDictionary,
+    engine: EngineName,
+    worker_class: WorkerClass,
+    works: Sequence[float],
+    positions: Sequence[int],
+) -> ClassTimes:
+    """Return the times of an engine between some of its cuts on a worker class.
+
+    Args:
+        works: as of `StageTimes`.
+        positions: numbers of the cuts, from 1.
+
+    Raises:
+        NotFound: the dictionary has no entry of the engine on this class.
+    """
+    entries = dictionary.row(engine, worker_class)
+    if not entries:
+        raise NotFound(
+            f"the dictionary has no entry of {engine!r} on {worker_class}; measure it there with "
+            f"'synergai profile --engines {engine}'"
+        )
+    edges = (0, *positions, len(works) + 1)
+    staged = stage_times(dictionary, engine, worker_class, works)
+    seconds = [
+        [staged.of(begin, end).seconds if staged and begin < end else math.inf for end in edges]
+        for begin in edges
+    ]
+    fastest = max(entries.values(), key=lambda entry: entry.planned_qps)
+    seconds[0][-1] = 1 / fastest.planned_qps
+    return ClassTimes(
+        tuple(map(tuple, seconds)),
+        fastest.configuration,
+        None if staged is None else staged.configuration,
+    )
+
+
+def stage_times(
+    dictionary: ConfigurationDictionary,
+    engine: EngineName,
+    worker_class: WorkerClass,
+    works: Sequence[float],
+) -> StageTimes | None:
+    """Return the times of stages in the fastest configuration that has them; None without any."""
+    entries = dictionary.row(engine, worker_class).values()
+    for entry in sorted(entries, key=lambda entry: entry.planned_qps, reverse=True):
+        try:
+            return StageTimes(dictionary, engine, works, worker_class, entry.configuration)
+        except NotFound:
+            continue
+    return None
 
 
 def _ascending(

@@ -16,7 +16,6 @@ from synergai.routes.links import GATEWAY, Link, Links
 from synergai.runtime.text import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 _BYTES_PER_MBIT: Final = 125_000.0
@@ -119,8 +118,3 @@ def read_fleet(path: Path) -> FleetFile:
         raise InvalidInput(f"fleet {path}: {error}{advice}") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError
         raise InvalidInput(f"fleet {path} is not TOML: {error}") from None
-
-
-def one_of_each(classes: Iterable[WorkerClass]) -> FleetFile:
-    """Return a fleet of one worker per class, which has its name, with the default link."""
-    return FleetFile(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))

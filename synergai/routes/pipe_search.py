@@ -7,7 +7,7 @@ edge devices" (CF 2021). Only a summary was available; the steps of the search a
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -79,17 +79,11 @@ def _hints(problem: RouteProblem) -> dict[Route, float]:
 
 def _neighbours(problem: RouteProblem, route: Route) -> Iterator[Route]:
     """Yield the possible routes with one boundary moved, or two workers exchanged."""
-    legs = len(route.legs)
-    found = [
-        moved(route, giver, giver + step)
-        for giver in range(legs)
-        for step in (-1, 1)
-        if 0 <= giver + step < legs
-    ]
-    names = [leg.worker for leg in route.legs]
-    for one, other in combinations(range(legs), 2):
-        swapped = list(names)
-        swapped[one], swapped[other] = names[other], names[one]
-        cuts = [leg.last for leg in route.legs[:-1]]
-        found.append(joined(problem.chain.end, cuts, swapped))
+    legs, cuts = range(len(route.legs)), [leg.last for leg in route.legs[:-1]]
+    pairs = permutations(legs, 2)
+    found = [moved(route, *pair) for pair in pairs if abs(pair[0] - pair[1]) == 1]
+    for one, other in combinations(legs, 2):
+        names = [leg.worker for leg in route.legs]
+        names[one], names[other] = names[other], names[one]
+        found.append(joined(problem.chain.end, cuts, names))
     return (each for each in found if each is not None and is_possible(problem, each))

@@ -111,22 +111,6 @@ def partition(problem: RouteProblem) -> RoutePlan | None:
     return min(plans, key=lambda plan: plan.seconds, default=None)
 
 
-def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
-    """Return sets of workers over which routes end early together."""
-    workers = {worker.name: worker for worker in problem.workers}
-    tables = Tables(problem)
-    groups = [list(group) for group in tables.groups]
-    sets = [
-        [
-            workers.pop(group.pop())
-            for group, count in zip(groups, counts, strict=True)
-            for _ in range(count)
-        ]
-        for counts in _divide(tables, problem.queries)
-    ]
-    return [*sets, *([worker] for worker in workers.values())]
-
-
 def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> RoutePlan | None:
     """Return the plan of the best routes over some sets of workers; None if none has a route."""
     best = None
@@ -153,11 +137,9 @@ _BOUNDS: Final = 16
 _HALVINGS: Final = 30
 
 
-def _divide(tables: Tables, queries: int) -> list[NDArray[np.int64]]:
-    """Return the members of each group in each set of workers that gets a part of the queries.
-
-    They end as early as possible. At least one route must be possible.
-    """
+def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
+    """Return sets of workers over which routes end early together, if at least one is possible."""
+    tables = Tables(problem)
     free = Solution.of_latency(tables).least
     least_s = Solution.of_interval(tables).least.min()
     bounds = np.geomspace(least_s, free[free < np.inf].max(), _BOUNDS)
@@ -180,16 +162,19 @@ def _divide(tables: Tables, queries: int) -> list[NDArray[np.int64]]:
             most[number] = served.max()
         return most, first
 
-    low_s, high_s = 0.0, queries * float(latencies.min())
+    low_s, high_s = 0.0, problem.queries * float(latencies.min())
     for _ in range(_HALVINGS):
         middle_s = (low_s + high_s) / 2
-        if divided(middle_s)[0][-1] < queries:
+        if divided(middle_s)[0][-1] < problem.queries:
             low_s = middle_s
         else:
             high_s = middle_s
     _, first = divided(high_s)
+    workers = {worker.name: worker for worker in problem.workers}
+    groups = [list(group) for group in tables.groups]
     sets, rest = [], len(tables.counts) - 1
     while rest:
-        sets.append(tables.counts[first[rest]])
+        counts = zip(groups, tables.counts[first[rest]], strict=True)
+        sets.append([workers.pop(group.pop()) for group, count in counts for _ in range(count)])
         rest -= first[rest]
-    return sets
+    return [*sets, *([worker] for worker in workers.values())]

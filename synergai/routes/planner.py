@@ -6,18 +6,20 @@ rely on the times of the problem, and try nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Final
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 from synergai.routes.problem import Route, RouteTimes
 from synergai.runtime.plugins import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Search = Generator[Route, RouteTimes, Route | None]
 """Yields routes to try, is sent what each took, and returns the best; None if none is possible.
 
 A driver decides what a trial is: the simulator computes it, a live one runs queries.
 """
-Trial = Callable[[Route], RouteTimes]
 
 
 ROUTE_PLANNERS: Final = Registry[Search](
@@ -42,7 +44,7 @@ def found(route: Route | None) -> Search:
     return route
 
 
-def run_search(search: Search, trial: Trial) -> tuple[Route | None, int]:
+def run_search(search: Search, trial: Callable[[Route], RouteTimes]) -> tuple[Route | None, int]:
     """Run a search to its end; return its route and the number of trials."""
     trials = 0
     try:

@@ -26,19 +26,12 @@ class Chain(Struct, frozen=True, kw_only=True):
         sizes: bytes of the tensors of one query, by position.
         weights_before: bytes of the weights that the part before each position needs.
         weights_after: bytes of the weights that the part behind it needs.
-
-    Raises:
-        InvalidInput: the rows differ in length, or have fewer than two positions.
     """
 
     engine: EngineName
     sizes: tuple[int, ...]
     weights_before: tuple[int, ...]
     weights_after: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not 2 <= len(self.sizes) == len(self.weights_before) == len(self.weights_after):
-            raise InvalidInput(f"the chain of {self.engine} is not one row of positions")
 
     @property
     def end(self) -> int:
@@ -121,9 +114,6 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
         source: host at which queries arise and to which results return.
         queries: number of queries: with 1, the latency of a query matters, with more, their end.
         current: the running route, from which online searches start.
-
-    Raises:
-        InvalidInput: two workers have the same name, or one that of the gateway.
     """
 
     chain: Chain
@@ -133,15 +123,8 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
     queries: int = 1
     current: Route | None = None
 
-    def __post_init__(self) -> None:
-        names = [worker.name for worker in self.workers]
-        if len({GATEWAY, *names}) <= len(names):
-            raise InvalidInput(f"workers need names of their own, other than {GATEWAY!r}: {names}")
-
     def fits(self, worker: RouteWorker, first: int, last: int) -> bool:
         """Return whether a stage fits into the memory that a worker has for it."""
-        if worker.budget_bytes == math.inf:
-            return True
         return self.memory_bytes(first, last) <= worker.budget_bytes
 
     def memory_bytes(self, first: int, last: int) -> float:

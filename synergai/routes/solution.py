@@ -88,11 +88,10 @@ class Solution:
     def best(
         self, bound: int = 0, legs: int | None = None, below_s: float = np.inf
     ) -> Route | None:
-        """Return the best route over any set of workers, of those with the fewest legs.
+        """Return the best route with so many legs; by default, the best one with the fewest legs.
 
         Args:
             bound: number of the bound on the interval.
-            legs: the number of legs that it must have.
             below_s: its latency or interval must be below this.
         """
         least = self.least[bound].min(axis=0)

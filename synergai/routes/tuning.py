@@ -35,13 +35,8 @@ def tuned(problem: RouteProblem, start: Route, taker: Taker, *, alpha: int, leap
     """Search from a route until `alpha` steps in a row bring no gain.
 
     It continues from a worse route, since the next step may make up for it. A route is tried once,
-    and a step to one that was not tried is preferred.
-
-    Args:
-        leaps: repeat a step that changed nothing, to get off a plateau.
-
-    Returns:
-        The best route that was tried, and its time.
+    and a step to one that was not tried is preferred. With `leaps`, a step that changed nothing is
+    repeated, to get off a plateau. Returns the best route that was tried, and its time.
     """
     known: dict[Route, RouteTimes] = {}
     route, best, best_s, failures = start, start, math.inf, 0
@@ -79,11 +74,8 @@ def shisha(problem: RouteProblem, taker: Taker = lightest, alpha: int = 3) -> Se
     """Share the work by the speeds of workers, then move segments while routes are tried.
 
     It begins with balanced routes over all workers, the fastest one first in one of them and last
-    in the other, and goes on with fewer workers while that is better.
-
-    Args:
-        taker: who takes a segment of the slowest stage.
-        alpha: steps in a row without a gain after which the search from a route ends.
+    in the other, and continues with fewer workers while that is better. The search from a route
+    ends after `alpha` steps in a row without a gain.
     """
     best, best_s = None, math.inf
     for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
@@ -102,8 +94,7 @@ def shisha(problem: RouteProblem, taker: Taker = lightest, alpha: int = 3) -> Se
 def odin(problem: RouteProblem, alpha: int = 10) -> Search:
     """Move segments off the slowest stage of the running route, towards the side with less work.
 
-    Args:
-        alpha: steps in a row without a gain after which the search ends.
+    The search ends after `alpha` steps in a row without a gain.
     """
     return _rebalanced(problem, _lighter_side, alpha=alpha, leaps=True)
 

@@ -15,7 +15,7 @@ from synergai.domain import Exit
 from synergai.errors import InvalidInput
 from synergai.models.cutting.cuts import Cut, select_cuts
 from synergai.models.cutting.heads import StageHead, calibrate, check_labels, train_head
-from synergai.models.cutting.process import feature_name, write_features
+from synergai.models.cutting.process import StageFile, feature_name, write_stages
 from synergai.models.cutting.stages import CutEngine, split_engine
 from synergai.models.installation import link_file
 from synergai.models.postprocess import CLASSES, CLASSES_WITH_BACKGROUND
@@ -87,9 +87,9 @@ def make_exits(
     name = split_version(definition.name)[0]
     with staging_folder(models, name) as folder:
         (staged := folder / name).mkdir()
-        write_features(
-            definition.file, engine.digest, [cut.position for cut in cuts], staged / "model.onnx"
-        )
+        positions = tuple(cut.position for cut in cuts)
+        file = StageFile(0, 0, str(staged / "model.onnx"), features=positions)
+        write_stages(definition.file, engine.digest, [file])
         link_file(definition.samples, staged / definition.samples.name)
         outputs, labels = run_samples(folder, name)
     if labels is None or len(labels) < LEAST_SAMPLES:

@@ -40,22 +40,9 @@ def extract_stage(
     """
     graph = Graph(model)
     source = model.graph
-    makers = {
-        name: number
-        for number in graph.nodes
-        for name in source.node[number].output
-        if name and not (first and name == first.tensor)
-    }
     outputs = [last.tensor] if last else graph.outputs
-    needed: set[int] = set()
-    read = set(outputs)
-    left = list(read)
-    while left:
-        number = makers.get(left.pop())
-        if number is not None and number not in needed:
-            needed.add(number)
-            left += graph.reads[number]
-            read.update(graph.reads[number])
+    nodes = graph.needed(outputs, given=first.tensor if first else "")
+    read = {*outputs, *(name for number in nodes for name in graph.reads[number])}
     inputs = {first.tensor} if first else set(graph.inputs)
     if first and (outer := read & set(graph.inputs)):
         raise InvalidInput(f"the part behind {first.tensor!r} needs the input {min(outer)!r}")
@@ -64,7 +51,7 @@ def extract_stage(
     stage.functions.extend(model.functions)
     part = stage.graph
     part.name = f"{source.name or 'graph'} from {first.tensor if first else 'its inputs'}"
-    part.node.extend(source.node[number] for number in sorted(needed))
+    part.node.extend(source.node[number] for number in nodes)
     part.initializer.extend(each for each in source.initializer if each.name in read)
     part.sparse_initializer.extend(
         each for each in source.sparse_initializer if each.values.name in read

@@ -7,6 +7,8 @@ body of ``If``, ``Loop`` or ``Scan`` may read tensors of the graph around it; it
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import onnx
@@ -54,7 +56,8 @@ class Graph:
             self.weights[sparse.values.name] = stored_bytes(sparse.values)
         self.inputs = [each.name for each in graph.input if each.name not in self.weights]
         self.reads = [tuple(dict.fromkeys(_reads(node))) for node in graph.node]
-        self.nodes = _needed(self.reads, self._producers(graph), self.outputs)
+        self._producers = self._checked_producers(graph)
+        self.nodes = self.needed(self.outputs)
         self.constant = set(self.weights)
         for number in self.nodes:
             node = graph.node[number]
@@ -64,7 +67,23 @@ class Graph:
                 own = sum(stored_bytes(each.t) for each in node.attribute)
                 self.weights.update(dict.fromkeys(filter(None, node.output), own))
 
-    def _producers(self, graph: GraphProto) -> dict[str, int]:
+    def needed(self, wanted: Iterable[str], given: str = "") -> list[int]:
+        """Return the numbers of the nodes that tensors depend on, in order.
+
+        Args:
+            given: a tensor that need not be computed.
+        """
+        found: set[int] = set()
+        left = list(wanted)
+        while left:
+            name = left.pop()
+            number = None if name == given else self._producers.get(name)
+            if number is not None and number not in found:
+                found.add(number)
+                left += self.reads[number]
+        return sorted(found)
+
+    def _checked_producers(self, graph: GraphProto) -> dict[str, int]:
         """Return the number of the node that makes each tensor, once the order is checked."""
         known = {*self.weights, *self.inputs}
         if len(known) != len(self.weights) + len(self.inputs):
@@ -91,14 +110,8 @@ class Graph:
 class _Uses(NamedTuple):
     """First and last position where a tensor is read."""
 
-    first: float
-    last: float
-
-    def joined(self, other: _Uses) -> _Uses:
-        return _Uses(min(self.first, other.first), max(self.last, other.last))
-
-
-_UNUSED: Final = _Uses(math.inf, -math.inf)
+    first: int
+    last: int
 
 
 def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
@@ -112,18 +125,20 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
     flow = [number for number in graph.nodes if not graph.constant.issuperset(nodes[number].output)]
     uses = _find_uses(graph, model, flow)
     types = _infer_types(model)
-    pending = sum(uses.get(name, _UNUSED).last >= 0 for name in graph.inputs)
-    ends: list[int] = [0] * len(flow)
+    pending = sum(name in uses for name in graph.inputs)
+    ends = [0] * (len(flow) + 1)
     for name, use in uses.items():
-        if name not in graph.constant and 0 <= use.last < len(flow):
-            ends[int(use.last)] += 1
-    before = _weights_by_position(graph, uses, len(flow))
+        ends[use.last] += name not in graph.constant
+    weights = _weights_by_position(graph, uses, len(flow))
     work = _work_by_position(model, flow, types)
-    readers = _readers(model, graph, flow)
+    readers: dict[str, list[str]] = defaultdict(list)
+    for number in flow:
+        for name in graph.reads[number]:
+            readers[name].append(nodes[number].op_type)
     cuts: list[Cut] = []
     unnamed = 0
     for position, number in enumerate(flow):
-        made = [name for name in nodes[number].output if uses.get(name, _UNUSED).last > position]
+        made = [name for name in nodes[number].output if name in uses]
         pending += len(made) - ends[position]
         if pending != 1 or len(made) != 1 or made[0] in graph.outputs:
             continue
@@ -142,8 +157,8 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
                 datatype=datatype,
                 shape=shape,
                 size_bytes=size_bytes,
-                weights_before=before[position].head,
-                weights_after=before[position].tail,
+                weights_before=weights[position][0],
+                weights_after=weights[position][1],
                 work=round(work[position] / work[-1], 6),
                 seam=seam,
                 exact=seam and len(kinds) == 1,
@@ -183,64 +198,35 @@ def _reads(node: NodeProto) -> Iterator[str]:
             yield from (each.name for each in body.output if each.name not in own)
 
 
-def _needed(
-    reads: list[tuple[str, ...]],
-    producers: Mapping[str, int],
-    wanted: Iterable[str],
-) -> list[int]:
-    """Return the numbers of the nodes that tensors depend on, in order."""
-    needed: set[int] = set()
-    left = [producers[name] for name in wanted if name in producers]
-    while left:
-        number = left.pop()
-        if number not in needed:
-            needed.add(number)
-            left += [producers[name] for name in reads[number] if name in producers]
-    return sorted(needed)
-
-
 def _find_uses(graph: Graph, model: onnx.ModelProto, flow: list[int]) -> dict[str, _Uses]:
     """Return the positions at which tensors are read; those of a constant are its readers'."""
     uses: dict[str, _Uses] = {}
 
-    def add(name: str, use: _Uses) -> None:
-        uses[name] = uses.get(name, _UNUSED).joined(use)
+    def add(names: Iterable[str], first: int, last: int) -> None:
+        for name in names:
+            known = uses.get(name, _Uses(first, last))
+            uses[name] = _Uses(min(known.first, first), max(known.last, last))
 
-    for name in graph.outputs:
-        add(name, _Uses(len(flow), len(flow)))
+    add(graph.outputs, len(flow), len(flow))
     for position, number in enumerate(flow):
-        for name in graph.reads[number]:
-            add(name, _Uses(position, position))
+        add(graph.reads[number], position, position)
     for number in reversed(graph.nodes):
         for output in model.graph.node[number].output:
-            if output in graph.constant:
-                for name in graph.reads[number]:
-                    add(name, uses.get(output, _UNUSED))
+            if output in graph.constant and output in uses:
+                add(graph.reads[number], *uses[output])
     return uses
 
 
-class _Weights(NamedTuple):
-    """Bytes of weights on either side of a position."""
-
-    head: int
-    tail: int
-
-
-def _weights_by_position(graph: Graph, uses: Mapping[str, _Uses], positions: int) -> list[_Weights]:
+def _weights_by_position(
+    graph: Graph, uses: Mapping[str, _Uses], positions: int
+) -> list[tuple[int, int]]:
+    """Return the bytes of the weights that the parts before and behind each position need."""
     begins, ends = [0] * (positions + 1), [0] * (positions + 1)
-    total = 0
-    for name, size in graph.weights.items():
-        use = uses.get(name, _UNUSED)
-        if use.last >= 0:
-            total += size
-            begins[int(use.first)] += size
-            ends[int(use.last)] += size
-    found, head, ended = [], 0, 0
-    for begun, end in zip(begins[:positions], ends[:positions], strict=True):
-        head += begun
-        ended += end
-        found.append(_Weights(head, total - ended))
-    return found
+    for name in graph.weights.keys() & uses.keys():
+        begins[uses[name].first] += graph.weights[name]
+        ends[uses[name].last] += graph.weights[name]
+    total, sides = sum(ends), zip(accumulate(begins), accumulate(ends), strict=True)
+    return [(begun, total - ended) for begun, ended in sides]
 
 
 def _work_by_position(
@@ -262,15 +248,6 @@ def _work_by_position(
             depth = kernel[-1] if transposed else kernel[max(0, len(kernel) - 2)]
         done += elements * (depth + _PER_ELEMENT) + 1.0
         found.append(done)
-    return found
-
-
-def _readers(model: onnx.ModelProto, graph: Graph, flow: list[int]) -> dict[str, list[str]]:
-    """Return the operators that read each tensor, by kind."""
-    found: dict[str, list[str]] = {}
-    for number in flow:
-        for name in graph.reads[number]:
-            found.setdefault(name, []).append(model.graph.node[number].op_type)
     return found
 
 

@@ -101,13 +101,8 @@ def write_stages(
     _checked(model, _run(model, digest, tuple(stages), tuple(halved)))
 
 
-def write_features(model: Path, digest: str, cuts: Sequence[int], path: Path) -> None:
-    """Write the model in a file with the pooled tensors of cuts as additional outputs."""
-    write_stages(model, digest, [StageFile(0, 0, str(path), features=tuple(cuts))])
-
-
 def feature_name(cut: int) -> str:
-    """Return the name of the output that `write_features` adds for a cut."""
+    """Return the name of the output with the pooled tensor of a cut."""
     return f"synergai/features/{cut}"
 
 

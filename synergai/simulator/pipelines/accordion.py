@@ -43,7 +43,7 @@ def accordion(places: Places) -> None:
             doomed.append(query)
         elif places.free >= least:
             places.start(query, min(places.free, _fastest(places, query)))
-        elif places.shrinks or _shrink_donors(places, query):
+        elif any(each.next_width for each in places.running) or _shrink_donors(places, query):
             return  # the places that come free are for this query
     for query in doomed:
         if places.free:

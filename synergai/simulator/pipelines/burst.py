@@ -98,11 +98,9 @@ class BurstCase:
         sessions = self.replicas()
         able = [[w for w in range(WORKERS) if engine in sessions[w]] for engine in range(ENGINES)]
 
-        def dispatch(engine: int, _now: float, free: Sequence[float]) -> list[Visit]:
-            worker = min(able[engine], key=lambda each: free[each])
-            return [Visit(worker, self.whole_s, self.outputs_s)]
-
-        return dispatch
+        return lambda engine, _now, free: [
+            Visit(min(able[engine], key=free.__getitem__), self.whole_s, self.outputs_s)
+        ]
 
     def loading(self) -> Dispatch:
         """Queries go where they end first, where a session may be created in place of another."""
@@ -124,13 +122,9 @@ class BurstCase:
 
     def stages(self) -> Dispatch:
         """Queries pass all workers; the routes of engines begin at different ones."""
-
-        def dispatch(engine: int, _now: float, _free: Sequence[float]) -> list[Visit]:
-            return [
-                Visit((engine + number) % WORKERS, *leg) for number, leg in enumerate(self.legs)
-            ]
-
-        return dispatch
+        return lambda engine, _now, _free: [
+            Visit((engine + number) % WORKERS, *leg) for number, leg in enumerate(self.legs)
+        ]
 
 
 PLACEMENTS: Final[dict[str, Callable[[BurstCase], Dispatch]]] = {

@@ -59,9 +59,9 @@ class StreamResult:
 def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
     """Run all schedulers on all streams; all of them get the same queries."""
     tables = measured_widths()
-    for stream, slo, seed in product(STREAMS, SLOS, seeds):
-        queries = draw_stream(stream, slo, seed, tables)
-        workload = as_workload(queries, tables, seed)
+    for run in product(STREAMS, SLOS, seeds):
+        queries = draw_stream(*run, tables)
+        workload = as_workload(queries, tables, run[2])
         bound = None
         if bounds:
             from synergai.simulator.bounds import violations_at_least
@@ -70,10 +70,8 @@ def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
         for scheduler, schedule in SCHEDULERS.items():
             places = Places(tables)
             places.run(queries, schedule)
-            run = stream, slo, seed, scheduler
-            yield _result(run, queries, places.ended, bound, places.full_s)
-        run = stream, slo, seed, MALLEABLE
-        yield _result(run, queries, run_whole_engines(workload), bound)
+            yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
+        yield _result(run, MALLEABLE, queries, run_whole_engines(workload), bound)
 
 
 def run_count(seeds: Sequence[int]) -> int:
@@ -82,13 +80,14 @@ def run_count(seeds: Sequence[int]) -> int:
 
 
 def _result(
-    run: tuple[str, str, int, str],
+    run: tuple[str, str, int],
+    scheduler: str,
     queries: Sequence[BatchQuery],
     ended: Mapping[int, float],
     bound: int | None,
     full_s: float | None = None,
 ) -> StreamResult:
-    stream, slo, seed, scheduler = run
+    stream, slo, seed = run
     makespan_s = max(ended.values()) - queries[0].arrival
     return StreamResult(
         stream=stream,

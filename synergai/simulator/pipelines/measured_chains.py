@@ -7,6 +7,8 @@ from itertools import groupby, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from synergai.domain import EngineName
 from synergai.routes.links import Link, Links
 from synergai.routes.problem import Chain, RouteProblem, RouteWorker
@@ -50,7 +52,9 @@ def measured_chains() -> dict[EngineName, MeasuredChain]:
     with FILE.open() as file:
         rows = list(csv.reader(file))[1:]
     return {
-        EngineName(engine): _chain(EngineName(engine), [_place(row[1:]) for row in of_engine])
+        EngineName(engine): _chain(
+            EngineName(engine), [msgspec.convert(row[1:], Place, strict=False) for row in of_engine]
+        )
         for engine, of_engine in groupby(rows, key=lambda row: row[0])
     }
 
@@ -70,10 +74,6 @@ def pipeline() -> RouteProblem:
         links=Links(dict.fromkeys(permutations(names, 2), LINK), default=LINK),
         queries=1000,
     )
-
-
-def _place(cells: Sequence[str]) -> Place:
-    return Place(cells[0], *map(int, cells[1:4]), *map(float, cells[4:]))
 
 
 def _chain(engine: EngineName, places: Sequence[Place]) -> MeasuredChain:

@@ -40,14 +40,10 @@ class Pipeline:
     next_width: int = 0
     changes: int = 0
 
-    @property
-    def whole_s(self) -> float:
-        """Time of all of its work at its width."""
-        return self.table.seconds(self.query.batch, self.width)
-
     def left_at(self, now: float) -> float:
         """Return the share of its work that is left."""
-        return max(0.0, self.left - (now - self.since) / self.whole_s)
+        whole_s = self.table.seconds(self.query.batch, self.width)
+        return max(0.0, self.left - (now - self.since) / whole_s)
 
     def ends(self, now: float, width: int) -> float:
         """Return when it would end if its width changed now."""
@@ -88,11 +84,6 @@ class Places:
             self.now = at
             callback()
             schedule(self)
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether a pipeline gives up places at its next stage boundary."""
-        return any(pipeline.next_width for pipeline in self.running)
 
     def start(self, query: BatchQuery, width: int) -> None:
         """Start a waiting query on free places."""

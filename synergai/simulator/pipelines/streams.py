@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from synergai.simulator.pipelines.widths import capacity
+from synergai.simulator.pipelines.widths import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,9 @@ def draw_stream(
     sizes = _BATCHES[batches]
     random = np.random.default_rng([seed, STREAMS.index(stream)])
     engines = sorted(tables)
-    rate = _LOADS[load] * capacity(tables, sum(sizes) / len(sizes))
+    # All places serve so many queries per second, each running whole engines.
+    mean_s = sum(table.whole_s for table in tables.values()) / len(tables)
+    rate = _LOADS[load] * (PLACES / (mean_s * (sum(sizes) / len(sizes))))
     queries, now = [], 0.0
     for number in range(_QUERIES):
         busy = number // _PHASE % 2 == 0

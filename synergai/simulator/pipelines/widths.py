@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.domain import EngineName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 PLACES: Final = 8
 _MEASURED: Final = Path(__file__).parent.parent / "data" / "measured_heads.csv"
@@ -76,9 +76,3 @@ def widths_of(heads: Sequence[float]) -> Widths:
         ]
         slowest.append(best[-1])
     return Widths(heads[-1], tuple(slowest))
-
-
-def capacity(tables: Mapping[EngineName, Widths], mean_batch: float) -> float:
-    """Return the queries per second that all places serve, each running whole engines."""
-    mean_s = sum(table.whole_s for table in tables.values()) / len(tables)
-    return PLACES / (mean_s * mean_batch)

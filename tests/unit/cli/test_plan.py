@@ -209,12 +209,12 @@ def test_graphs_are_read_in_a_child_process_only(
     assert json.loads(done.stdout)["splits"]
 
 
-@pytest.mark.parametrize(("queries", "deadline"), [(1, "5s"), (1, "1h"), (2, "5s"), (1000, "1d")])
+@pytest.mark.parametrize("queries", [1, 2, 1000])
 def test_choice_is_plotted(
-    models: Path, dictionary: Path, fleet: Path, tmp_path: Path, queries: int, deadline: str
+    models: Path, dictionary: Path, fleet: Path, tmp_path: Path, queries: int
 ) -> None:
     plot = tmp_path / "plots" / "plan.png"
-    given = (*("--fleet", fleet, "--queries", queries), *("--deadline", deadline, "--plot", plot))
+    given = ("--fleet", fleet, "--queries", queries, "--plot", plot)
     assert f"plot: {plot}" in run(models, dictionary, *given)
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -105,15 +105,3 @@ def test_stage_above_the_memory_of_a_worker_is_refused() -> None:
     with pytest.raises(InvalidInput, match="stage 0-3 does not fit on a"):
         problem(small).times(Route((Leg("a", 0, 3),)))
     assert problem(small).fits(small, 0, 2)
-
-
-@pytest.mark.parametrize("names", [("a", "a"), (GATEWAY,)])
-def test_workers_have_names_of_their_own(names: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidInput, match="names of their own"):
-        problem(*(worker(name, 1) for name in names))
-
-
-@pytest.mark.parametrize(("sizes", "weights"), [((1,), (1,)), ((1, 2), (1, 2, 3))])
-def test_chain_is_one_row_of_places(sizes: tuple[int, ...], weights: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInput, match="not one row"):
-        Chain(engine=EngineName("net"), sizes=sizes, weights_before=weights, weights_after=weights)

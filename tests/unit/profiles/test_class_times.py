@@ -10,7 +10,7 @@ import pytest
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.routes.profiled import class_times
+from synergai.profiles.stages import class_times
 
 ENGINE = EngineName("net")
 CLASS = WorkerClass("agx")
