@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from benchmarks.emulated_stages import slow_down, write_stages
 from synergai import SyncClient
 from synergai.domain import EngineName
-from synergai.routes.links import NO_HOP, Link, Links
+from synergai.routes.links import Hop, Link, Links
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.testing import LocalFleet, reserved_port
@@ -196,7 +196,7 @@ class SearchedPipeline(MovedPipeline):
             time.sleep(TRIAL_S / 2)  # until queries have reached the last stage
             before = self.figures()
             time.sleep(TRIAL_S)
-            tried[self._cut] = RouteTimes(self.figures().stages(before), (NO_HOP,) * 3)
+            tried[self._cut] = RouteTimes(self.figures().stages(before), (Hop(0.0, 0.0),) * 3)
             return tried[self._cut]
 
         route, _ = run_search(self._planner(self._problem()), trial)

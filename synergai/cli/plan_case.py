@@ -69,7 +69,7 @@ class Case:
         self.problem = RouteProblem(
             chain=make_chain(self._model, self._found, self.cuts),
             workers=tuple(
-                RouteWorker(worker.id, self.times[worker.id].seconds, worker.budget_bytes)
+                RouteWorker(worker.id, self.times[worker.id].seconds, worker.memory_mb * 1e6)
                 for worker in used
             ),
             links=given.links(),

@@ -79,9 +79,8 @@ class PlanAnswer(NamedTuple):
                 whole.append(share)
         if whole:
             doing.append(f"run it whole on {_workers(whole)}")
-        return (
-            ", and ".join(doing) if self.choice.is_split else f"do not split {engine}: {doing[0]}"
-        )
+        said = ", and ".join(doing)
+        return said if self.choice.is_split else f"do not split {engine}: {said}"
 
 
 def print_answer(answer: PlanAnswer, *, explain: bool) -> None:

@@ -31,17 +31,12 @@ class FleetWorker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A worker of a fleet.
 
     Attributes:
-        memory_mb: what its engine hosts may take, in units of 10^6 bytes; None for no limit.
+        memory_mb: what its engine hosts may take, in units of 10^6 bytes.
     """
 
     id: str
     worker_class: WorkerClass
-    memory_mb: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-
-    @property
-    def budget_bytes(self) -> float:
-        """Memory that its engine hosts may take; infinite without a limit."""
-        return math.inf if self.memory_mb is None else self.memory_mb * 1e6
+    memory_mb: Annotated[float, Meta(gt=0, le=1e9)] = math.inf
 
 
 class _Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,9 +26,6 @@ class Hop(NamedTuple):
     interval_s: float
 
 
-NO_HOP: Final = Hop(0.0, 0.0)
-
-
 class Link(NamedTuple):
     """What a host can send to another."""
 

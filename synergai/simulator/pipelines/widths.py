@@ -7,6 +7,7 @@ where its slowest stage is shortest. The heads were measured with ONNX Runtime o
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -49,10 +50,10 @@ class Widths:
 
 def measured_widths() -> dict[EngineName, Widths]:
     """Return the tables of the engines whose heads were measured."""
-    heads: dict[EngineName, list[float]] = {}
+    heads: dict[EngineName, list[float]] = defaultdict(list)
     with _MEASURED.open() as file:
         for row in csv.DictReader(file):
-            heads.setdefault(EngineName(row["engine"]), []).append(float(row["head_ms"]) / 1000)
+            heads[EngineName(row["engine"])].append(float(row["head_ms"]) / 1000)
     return {engine: widths_of(of_engine) for engine, of_engine in heads.items()}
 
 
@@ -68,10 +69,7 @@ def widths_of(heads: Sequence[float]) -> Widths:
     best = [0.0, *heads]
     for _ in range(1, PLACES):
         best = [
-            min(
-                (max(best[cut], sum(segments[cut:end])) for cut in range(end)),
-                default=0.0,
-            )
+            min((max(best[cut], sum(segments[cut:end])) for cut in range(end)), default=0.0)
             for end in range(len(best))
         ]
         slowest.append(best[-1])

@@ -37,7 +37,7 @@ def test_other_pairs_have_the_default_link(tmp_path: Path) -> None:
     file.write_text(f"{WORKERS}[default_link]\nmbit_s = 80\n")
     fleet = read_fleet(file)
     assert fleet.links().hop(GATEWAY, "cloud", 1e6) == (0.1, 0.1)
-    assert [each.budget_bytes for each in fleet.workers] == [200e6, float("inf")]
+    assert [each.memory_mb for each in fleet.workers] == [200, float("inf")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from benchmarks.route_searches import fast_and_slow, nearest
 from synergai.errors import InvalidInput
-from synergai.routes.links import NO_HOP, Link, Links
+from synergai.routes.links import Hop, Link, Links
 from synergai.routes.moves import is_possible, joined, moved, weights
 from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, Search, run_search
@@ -57,7 +57,7 @@ def scripted(found: Search, stages: Sequence[Sequence[float]]) -> tuple[Route | 
     def trial(route: Route) -> RouteTimes:
         tried.append(route)
         times = stages[min(len(tried), len(stages)) - 1]
-        return RouteTimes(tuple(times), (NO_HOP,) * (len(times) + 1))
+        return RouteTimes(tuple(times), (Hop(0.0, 0.0),) * (len(times) + 1))
 
     return run_search(found, trial)[0], tried
 
