@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import uvloop
@@ -71,7 +71,9 @@ def _connect(address: str) -> grpc.Channel:
 
 def infer(address: str, request: bytes) -> None:
     """Send a request."""
-    _connect(address).unary_unary("/inference.GRPCInferenceService/ModelInfer")(request)
+    # The stubs of grpc leave the types of a raw call open.
+    call: Any = _connect(address).unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    call(request)
 
 
 def run_job(address: str, engine: str) -> None:

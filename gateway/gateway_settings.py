@@ -170,11 +170,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Share of the requests without a trace context that are traced.",
         Meta(ge=0, le=1),
     ] = 0.01
-    ready_file: Annotated[
-        Path | None,
-        "File to write the bound addresses and the process id to, as JSON, once the "
-        "gateway is serving.",
-    ] = None
+    ready_file: Path | None = None  # see `synergai.runtime.ready_file`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 import grpc
@@ -17,7 +18,7 @@ from synergai.errors import Unavailable
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -83,10 +84,10 @@ class LocalFleet:
                 *("--hub", self.hub_address),
                 *("--http", self.http_address),
                 *("--state", str(self.directory / "gateway")),
-                *("--ready-file", str(ready)),
                 *options,
             ],
             prefix,
+            {f"SYNERGAI_{'GATEWAY' if models is None else 'SERVE'}_READY_FILE": str(ready)},
         )
         deadline = time.monotonic() + 30.0
         while not ready.exists():
@@ -178,7 +179,11 @@ class LocalFleet:
         self._ports.close()
 
     def _spawn(
-        self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()
+        self,
+        name: str,
+        arguments: Sequence[str],
+        prefix: Sequence[str],
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.Popen[bytes]:
         with self.log(name).open("ab") as log:
             return subprocess.Popen(
@@ -186,7 +191,7 @@ class LocalFleet:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
             )
 
 

@@ -238,9 +238,5 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     max_message_bytes: Annotated[int, "Size limit of gRPC messages in bytes.", Meta(ge=1 << 20)] = (
         DEFAULT_MAX_MESSAGE_BYTES
     )
-    ready_file: Annotated[
-        Path | None,
-        "File to write once the agent serves: its process id, as JSON. "
-        "Engines may still be under inspection.",
-    ] = None
+    ready_file: Path | None = None  # engines may still be under inspection
     log_level: Annotated[LogLevel, "Log level; logs go to standard error."] = "info"

@@ -75,15 +75,6 @@ def infer(
         typer.Option(metavar="DURATION", help="Fail without a response by then, such as 500ms."),
     ] = None,
     priority: Priority = 0,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="INTEGER",
-            help="Show so many best classes per row of a 2-D output. Default: 5 if the engine"
-            " classifies, and the values otherwise.",
-        ),
-    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +129,7 @@ def infer(
     if as_json:
         print_json(_as_json(result))
         return
-    print_outputs(description, result.outputs, top)
+    print_outputs(description, result.outputs)
     if result.version:
         typer.echo(f"answered by version {result.version} of {result.engine}")
     if timings:
@@ -212,10 +203,10 @@ def _element(element: object) -> object:
 # --- tables -----------------------------------------------------------------------------
 
 
-def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int | None) -> None:
+def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]]) -> None:
     """Print an answer: one table of classes, one of boxes and one of other outputs.
 
-    Without `top`, only an engine that classifies has its best classes shown.
+    Only an engine that classifies has its best classes shown.
     """
     boxes: list[tuple[str, ...]] = []
     classes: list[tuple[str, ...]] = []
@@ -223,18 +214,17 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
     values: list[tuple[str, ...]] = []
     notes: list[str] = []
     classifies = engine.postprocess == "classes"
-    shown = top or _TOP
     for name, array in outputs.items():
         if name == "boxes" and engine.postprocess == "boxes" and array.ndim == 2:
             boxes += map(_box, array.tolist())
         elif name == "classes" and classifies:
             derived += ((name, str(n), str(c)) for n, c in enumerate(array.ravel()))
-        elif (classifies or top) and _has_scores(array):
+        elif classifies and _has_scores(array):
             # ImageNet networks have one class more than the labels: the background, at index 0.
-            background = int(classifies and array.shape[1] == WITH_BACKGROUND)
-            classes += ((name, *row) for row in _classes(array, shown, background))
-            if shown < array.shape[1]:
-                notes.append(f"{name}: top {shown} of {array.shape[1]:,}")
+            background = int(array.shape[1] == WITH_BACKGROUND)
+            classes += ((name, *row) for row in _classes(array, background))
+            if array.shape[1] > _TOP:
+                notes.append(f"{name}: top {_TOP} of {array.shape[1]:,}")
         else:
             values.append(summary(name, array))
     if classes:  # a table for both; a derived class has no score
@@ -258,9 +248,9 @@ def _has_scores(array: NDArray[Any]) -> bool:
     return array.dtype.kind == "f" and array.ndim == 2 and 1 < array.shape[1] <= _MAX_CLASSES
 
 
-def _classes(array: NDArray[Any], top: int, first: int) -> Iterator[tuple[str, ...]]:
+def _classes(array: NDArray[Any], first: int) -> Iterator[tuple[str, ...]]:
     for number, row in enumerate(array):
-        for index in (-row).argsort(kind="stable")[:top]:
+        for index in (-row).argsort(kind="stable")[:_TOP]:
             yield str(number), str(index - first), f"{row[index]:.4g}"
 
 

@@ -65,9 +65,7 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
     enforce: Annotated[
         bool, "Send the QoS time as each query's deadline; the gateway drops expired ones."
     ] = False
-    query_timeout: Annotated[
-        Duration, "Abort if no query completes for this long, in seconds.", Meta(gt=0)
-    ] = 60.0
+    query_timeout: Annotated[Duration, Meta(gt=0)] = 60.0
     dataset: Annotated[
         Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
     ] = None

@@ -255,7 +255,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         except SynergaiError as error:
             self.close(error)
         except DecodeError:
-            self.close(InvalidInput("received a message that is not what this port expects"))
+            self.close(InvalidInput("received data that is not a message of the work stream"))
 
     def _set_closed(self, error: SynergaiError | None) -> None:
         self._writable.set()

@@ -100,12 +100,8 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
         "Dictionary of the workers: a .csv, .json or .db file. The default is "
         "reconstructed from the figures printed in the thesis.",
     ] = RECONSTRUCTED_PROFILE
-    estimate_error: Annotated[
-        float,
-        "Deviation of actual from profiled times: the standard deviation of the "
-        "logarithm of their ratio.",
-        Meta(ge=0, le=2),
-    ] = 0.15
+    # Of actual from profiled times: standard deviation of the logarithm of their ratio.
+    estimate_error: Annotated[float, Meta(ge=0, le=2)] = 0.15
     as_json: Annotated[
         bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
     ] = False
@@ -132,11 +128,10 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
         "cold"
     )
     preload: Annotated[bool, "Load no engine before it is needed, as idle workers do."] = True
-    memory: Annotated[
-        dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]],
-        "Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
-        "limit for those left out.",
-    ] = msgspec.field(default_factory=dict)
+    # For sessions by worker class, in GiB; no limit for those left out.
+    memory: dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]] = msgspec.field(
+        default_factory=dict
+    )
     session_memory: float = 1.0  # GiB of a session, all of them alike
     t_pre: TPre = "fixed"
     fleet: Annotated[

@@ -1,7 +1,8 @@
 """Kill gateway, agents and engine hosts; check that no accepted query is lost or recorded twice.
 
     python tests/acceptance/crashes.py --kills 1000 --jobs 100000 --seed 1    # about half an hour
-    python tests/acceptance/crashes.py --kills 1000 --jobs 1700 --stages      # an engine in stages
+    python tests/acceptance/crashes.py --kills 1000 --jobs 1700 --work stages # an engine in stages
+    python tests/acceptance/crashes.py --kills 40 --jobs 800 --work images    # uploads of images
 
 Several clients submit jobs meanwhile, most of a few queries and some of many, each with an
 idempotency key, and retry under the same key until the job is acknowledged. At the end, every
@@ -10,6 +11,7 @@ journal must have no other jobs.
 
 With stages, agents pull tensors from each other, or get them through the gateway. Jobs have inputs
 of their own, and clients send requests as well. All answers must be those of the whole engine.
+Over images, uploads are interrupted and continue.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -33,62 +35,16 @@ import grpc
 from synergai import SyncClient
 from synergai.errors import SynergaiError
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
-from tests.acceptance.fleets import HOST, KilledFleet
+from tests.acceptance.crash_work import ImageWork, StagedWork, WholeWork
+from tests.acceptance.fleets import KilledFleet
 from tests.acceptance.processes import find_bugs
 from tests.acceptance.scripts import verdict
-from tests.acceptance.staged_work import StagedWork
 
+WORK: Final = {"samples": WholeWork, "stages": StagedWork, "images": ImageWork}
 CLIENTS: Final = 4
 SHORT_QUERIES: Final = 8
 LONG_SHARE: Final = 0.02
 _VERIFIERS: Final = 8
-
-
-class WholeWork:
-    """Jobs over samples of an engine that both agents have whole.
-
-    Attributes:
-        long_queries: most queries of a job.
-        pause_s: mean time between a restart and the next kill.
-        victims: what is killed, and how often.
-        agents: their model directories.
-        options: their further options.
-        prefixes: commands that run those of agents.
-        errors: what was wrong with answers to requests.
-    """
-
-    engine: Final = "onnx_identity"
-    long_queries: Final = 4000
-    pause_s: Final = 0.8
-    victims: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, HOST: 0.15}
-
-    options: Final[Mapping[str, Sequence[str]]] = {}
-    prefixes: Final[Mapping[str, Sequence[str]]] = {}
-
-    def __init__(self, directory: Path, _ports: ExitStack) -> None:
-        build(self.engine, directory)
-        self.agents = dict.fromkeys(("left", "right"), directory)
-        self.errors: list[str] = []
-
-    def submit(self, client: SyncClient, _number: int, queries: int, key: str) -> str:
-        """Submit a job; return its id."""
-        return client.submit(self.engine, queries=queries, idempotency_key=key).id
-
-    def find_wrong(self, _client: SyncClient, _job: str, _number: int, _queries: int) -> list[str]:
-        """Return what is wrong with the results of a job that has ended."""
-        return []
-
-    def start_requests(self, _address: str, _stopped: threading.Event) -> list[threading.Thread]:
-        """Send requests until the event."""
-        return []
-
-    def wait_for_answer(self) -> None:
-        """Wait until a request is answered."""
-
-    def summary(self) -> str:
-        """Return what became of the requests."""
-        return "no requests"
 
 
 def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
@@ -159,7 +115,7 @@ def key_of(number: int) -> str:
 
 def submit_all(
     address: str,
-    work: WholeWork | StagedWork,
+    work: WholeWork,
     sizes: Sequence[int],
     numbers: range,
     progress: Progress,
@@ -182,9 +138,7 @@ def submit_all(
                 submissions -= 1
 
 
-def kill_all(
-    fleet: KilledFleet, work: WholeWork | StagedWork, progress: Progress, rng: random.Random
-) -> None:
+def kill_all(fleet: KilledFleet, work: WholeWork, progress: Progress, rng: random.Random) -> None:
     """Kill at random moments and restart what was killed."""
     victims, weights = list(work.victims), list(work.victims.values())
     began = time.monotonic()
@@ -205,7 +159,7 @@ def kill_all(
 
 def wait_for_all(
     address: str,
-    work: WholeWork | StagedWork,
+    work: WholeWork,
     sizes: Sequence[int],
     progress: Progress,
     timeout_s: float,
@@ -263,15 +217,14 @@ def run(
     seed: int,
     directory: Path,
     database: str = "",
-    *,
-    stages: bool = False,
+    kind: str = "samples",
 ) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
     progress, stopped = Progress(kills, jobs), threading.Event()
     began = time.monotonic()
     with ExitStack() as ports:
-        work = (StagedWork if stages else WholeWork)(directory / "models", ports)
+        work = WORK[kind](directory / "models", ports)
         sizes = job_sizes(jobs, work.long_queries, rng)
         fleet = KilledFleet(
             directory / "run",
@@ -331,7 +284,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stages", action="store_true", help="run an engine in stages")
+    parser.add_argument("--work", choices=WORK, default="samples", help="what jobs run over")
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
     parser.add_argument("--journal", default="", help="keep the journal in this database")
     arguments = parser.parse_args()
@@ -343,7 +296,7 @@ def main() -> int:
             arguments.seed,
             directory,
             arguments.journal,
-            stages=arguments.stages,
+            arguments.work,
         )
     return verdict(found, f"{arguments.kills} kills, {arguments.jobs} jobs: ")
 

@@ -12,6 +12,10 @@ severed leader is in a network namespace whose only link is down: neither the da
 nor clients reach it. That kind needs root:
 
     python tests/acceptance/takeovers.py --takeovers 20 --kinds sever
+
+Agents without engines, which move as well, show what a large fleet costs:
+
+    python tests/acceptance/takeovers.py --takeovers 5 --kinds kill --agents 200
 """
 
 import argparse
@@ -43,6 +47,7 @@ from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance import crashes
+from tests.acceptance.bare_agents import bare_agents
 from tests.acceptance.scripts import verdict
 from tests.namespaces import Namespace, enter_namespace
 from tests.postgresql import PostgresqlServer, find_programs, running_server
@@ -59,7 +64,7 @@ SEVER: Final = "sever"
 LIMITS_S: Final = {"kill": 3.0, "stop": 5.0, "cut": 5.0, SEVER: 5.0}
 """Time in which the standby has to lead."""
 AGENTS_S: Final = 5.0
-"""Further time in which both agents have to be registered."""
+"""Further time in which all agents have to be registered."""
 UPLOADED: Final = 300
 """Inputs of an upload."""
 _PIECE: Final = 10
@@ -187,7 +192,7 @@ class Outcome:
 
     Attributes:
         errors: what was wrong.
-        takeovers: seconds until the standby led, and until both agents were registered, by kind.
+        takeovers: seconds until the standby led, and until all agents were registered, by kind.
         jobs: queries of the acknowledged jobs, by id.
         counts: acknowledged jobs, answered and failed requests, and so on.
     """
@@ -330,7 +335,9 @@ def repeat(ended: threading.Event, outcome: Outcome, action: Callable[[], object
         outcome.errors.append(f"a client failed: {error!r}")
 
 
-def take_over(leader: Member, standby: Member, kind: str, rng: random.Random) -> tuple[float, ...]:
+def take_over(
+    leader: Member, standby: Member, kind: str, agents: int, rng: random.Random
+) -> tuple[float, ...]:
     """Disturb the leader; return the seconds until the standby led, and until it had the agents."""
     match kind:
         case "kill":
@@ -342,7 +349,7 @@ def take_over(leader: Member, standby: Member, kind: str, rng: random.Random) ->
         case "sever" if leader.namespace is not None:
             leader.namespace.cut()
     led_s = wait(lambda: standby.health() == "leads", f"no takeover after a {kind}")
-    agents_s = wait(lambda: standby.workers() == len(AGENTS), f"no agents after a {kind}")
+    agents_s = wait(lambda: standby.workers() == agents, f"no agents after a {kind}")
     time.sleep(rng.uniform(0.0, 2.0))
     if kind == "stop":
         leader.process.send_signal(signal.SIGCONT)
@@ -380,7 +387,7 @@ def verify(client: Client) -> None:
         client.outcome.errors += lost if job is None else crashes.find_errors(job, queries)
 
 
-def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> list[str]:
+def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str], bare: int) -> list[str]:
     """Run the test and print its figures; return the errors."""
     programs = find_programs()
     if programs is None:
@@ -413,7 +420,10 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
         for name in AGENTS:
             options = ["--threads", "1", "--gateway", hubs]
             fleet.start_agent(name, models=directory / "models", options=options)
-        leader.fleet.wait_for_workers(len(AGENTS))
+        if bare:
+            stack.enter_context(bare_agents(bare, hubs))
+        agents = len(AGENTS) + bare
+        wait(lambda: leader.workers() == agents, f"not all of {agents} agents are registered")
         addresses = [member.fleet.address for member in members]
         clients = [Client(addresses, outcome, seed + number) for number in range(5)]
         metadata = oip.ModelMetadataRequest(name=ENGINE)
@@ -451,7 +461,7 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str]) -> lis
         for number in range(takeovers):
             time.sleep(rng.expovariate(1.0))
             kind = rng.choice(kinds)
-            led_s, agents_s = take_over(leader, standby, kind, rng)
+            led_s, agents_s = take_over(leader, standby, kind, agents, rng)
             outcome.takeovers[kind].append((led_s, agents_s))
             if led_s > LIMITS_S[kind]:
                 outcome.errors.append(f"takeover {number} after a {kind} took {led_s:.1f} s")
@@ -482,13 +492,14 @@ def main() -> int:
     parser.add_argument("--takeovers", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=(*KINDS, SEVER), default=KINDS)
+    parser.add_argument("--agents", type=int, default=0, help="further agents, without engines")
     parser.add_argument("--directory", type=Path, help="keep state and logs in this directory")
     options = parser.parse_args()
     if SEVER in options.kinds:
         enter_namespace()
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
-        found = run(options.takeovers, options.seed, directory, options.kinds)
+        found = run(options.takeovers, options.seed, directory, options.kinds, options.agents)
     return verdict(found, f"{options.takeovers} takeovers: ")
 
 

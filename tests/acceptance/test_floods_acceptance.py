@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
@@ -18,20 +22,19 @@ from gateway.admission.connections import connection_limits
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
-from tests.acceptance.frame_flood import KINDS
+from tests.acceptance.floods import ENGINE, KINDS
+from tests.acceptance.overload import DEADLINE_MS, QUERY_S, LoadReport
+from tests.acceptance.overload import ENGINE as EMULATED
+from tests.emulated_engines import write_emulated_engines
 from tests.waiting import until
 
-ENGINE = "onnx_identity"
 REQUESTS = 10_000
-RESETS = 50_000
 FLOOD_S = 5.0
 DEADLINE_S = 1.0
 FLOOD_P99_S = 0.1
 PEAK_BYTES = 150e6
 INTERVAL_S = 0.01
 P99_S = 0.25
-MEMORY_GROWTH = 1.2
-SETTLE_S = 15.0
 IDLE_CONNECTIONS = 10_000
 IDLE_S = 20.0
 IDLE_BYTES = 40_000
@@ -87,41 +90,21 @@ async def bystander(fleet: LocalFleet) -> AsyncIterator[Bystander]:
             await running
 
 
+async def flood(kind: str, address: str, seconds: float, *what: object) -> dict[str, float]:
+    """Flood an address from a process of its own; return what that prints."""
+    command = ("-m", "tests.acceptance.floods", kind, address, str(seconds), *map(str, what))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, float] = json.loads(output)
+    return found
+
+
 def gateway_process(fleet: LocalFleet) -> psutil.Process:
     assert fleet.gateway is not None
     return psutil.Process(fleet.gateway.pid)
-
-
-def cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
-@pytest.mark.parametrize("server", ["grpcio", "native"])
-async def test_fifty_thousand_reset_calls_delay_no_other_client(
-    tmp_path: Path, server: str
-) -> None:
-    script = Path(__file__).with_name("reset_calls.py")
-    with running_fleet(tmp_path, server) as fleet:
-        gateway = gateway_process(fleet)
-        async with bystander(fleet) as other:
-            rss, cpu = gateway.memory_info().rss, cpu_s(gateway)
-            command = (str(script), fleet.address, str(RESETS), ENGINE)
-            flood = await asyncio.create_subprocess_exec(sys.executable, *command)
-            assert await flood.wait() == 0
-            during = sorted(other.latencies)
-            await asyncio.sleep(SETTLE_S)
-        grown = gateway.memory_info().rss / rss
-        p99 = during[int(0.99 * len(during))]
-        print(
-            f"p99 {p99 * 1e3:.0f} ms and at most {max(other.latencies) * 1e3:.0f} ms, "
-            f"memory x {grown:.2f}, {cpu_s(gateway) - cpu:.1f} s of CPU time in all"
-        )
-        said = fleet.log("gateway").read_text()
-    assert p99 <= P99_S
-    assert grown <= MEMORY_GROWTH
-    assert "lost" not in said
-    assert "has left" not in said
 
 
 def peak_bytes(process: psutil.Process) -> int:
@@ -142,11 +125,9 @@ async def test_flood_of_frames_delays_no_other_client(
         gateway = gateway_process(fleet)
         address = fleet.address if port == "clients" else fleet.hub_address
         async with bystander(fleet) as other:
-            command = ("-m", "tests.acceptance.frame_flood", address, str(FLOOD_S), kind)
-            flood = await asyncio.create_subprocess_exec(sys.executable, *command)
-            assert await flood.wait() == 0
+            await flood("frames", address, FLOOD_S, kind)
             during = sorted(other.latencies)
-        peak = peak_bytes(gateway)
+        peak, said = peak_bytes(gateway), fleet.log("gateway").read_text()
         p99 = during[int(0.99 * len(during))]
         print(
             f"{kind} on the port of {port}, {server}: {len(during)} requests, "
@@ -155,6 +136,8 @@ async def test_flood_of_frames_delays_no_other_client(
         )
     assert p99 <= FLOOD_P99_S
     assert peak <= PEAK_BYTES
+    assert "lost" not in said
+    assert "has left" not in said
 
 
 @pytest.mark.parametrize("server", ["grpcio", "native"])
@@ -167,16 +150,9 @@ async def test_ten_thousand_idle_connections_delay_no_other_client(
         gateway = gateway_process(fleet)
         async with bystander(fleet) as other:
             rss = gateway.memory_info().rss
-            command = ("-m", "tests.acceptance.idle_connections", fleet.address)
-            idle = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *(*command, str(IDLE_CONNECTIONS), str(IDLE_S)),
-                stdout=asyncio.subprocess.PIPE,
-            )
-            output, _ = await idle.communicate()
+            found = await flood("idle", fleet.address, IDLE_S, IDLE_CONNECTIONS)
             opening = sorted(other.latencies)
         peak = peak_bytes(gateway)
-    found = json.loads(output)
     expected = min(IDLE_CONNECTIONS, room - 1)
     each = (peak - rss) / expected
     p99 = opening[int(0.99 * len(opening))]
@@ -202,3 +178,115 @@ async def test_ten_thousand_concurrent_requests_get_correct_results(tmp_path: Pa
     assert [result["y"][0] for result in results] == values.tolist()
     print(f"{grown_mib:.0f} MiB")
     assert grown_mib < 200, f"{grown_mib:.0f} MiB for {REQUESTS:,} requests"
+
+
+# --- tenants ------------------------------------------------------------------------------------
+
+TENANT_S = 15.0
+QUIET_RATE = 10.0
+"""Requests per second of the quiet tenant, a quarter of the capacity."""
+GOODPUT_SHARE = 0.95
+MAX_AUDIT_LINES = 100 * TENANT_S
+
+TABLE = """
+[[clients]]
+name = "quiet"
+token_sha256 = "{quiet}"
+
+[[clients]]
+name = "noisy"
+token_sha256 = "{noisy}"
+
+[[grants]]
+to = ["quiet", "noisy"]
+roles = ["infer", "submit", "observe"]
+
+[tenants.quiet]
+requests_per_s = 1000
+
+[tenants.noisy]
+requests_per_s = 5
+bytes_per_s = 1e6
+requests_in_flight = 4
+streams = 2
+connections = 2
+unfinished_jobs = 1
+queries_per_job = 100
+"""
+
+
+def measure(address: str, token: str) -> LoadReport:
+    """Run ``synergai load`` as the quiet tenant; return its report."""
+    command = [
+        *(sys.executable, "-m", "synergai", "load", EMULATED, "--target", address),
+        *("--deadline-ms", str(DEADLINE_MS), "--late-ms", "100", "--json"),
+        *("--rate", str(QUIET_RATE), "--duration", str(TENANT_S)),
+    ]
+    environment = {**os.environ, "SYNERGAI_TOKEN": token}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    report: LoadReport = json.loads(done.stdout)
+    return report
+
+
+def described(report: LoadReport) -> str:
+    p99_ms = 1e3 * report["latency_s"]["99.0"]
+    return (
+        f"goodput {report['goodput']:.1f}/s of {report['offered']:.1f}/s, p99 {p99_ms:.0f} ms, "
+        f"{report['rejected']} rejected, {report['late'] + report['expired']} late"
+    )
+
+
+async def test_flood_of_one_tenant_leaves_goodput_and_latency_of_another(tmp_path: Path) -> None:
+    write_emulated_engines(tmp_path, {EMULATED: QUERY_S})
+    table, audit = tmp_path / "access.toml", tmp_path / "audit.log"
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("quiet", "noisy")}
+    table.write_text(TABLE.format(**hashes))
+    options = ["--dictionary", str(tmp_path / "dictionary.db"), "--access", str(table)]
+    with LocalFleet(tmp_path / "run") as fleet:
+        fleet.start_gateway([*options, "--audit-log", str(audit)])
+        worker_options = ["--threads", "1"]
+        fleet.start_agent("one", models=tmp_path / "models", options=worker_options)
+        wait_for_engine(fleet)
+        alone = measure(fleet.address, "quiet")
+        noisy = flood("tenant", fleet.address, TENANT_S + 10, "noisy", EMULATED)
+        codes, flooded = await asyncio.gather(
+            noisy, asyncio.to_thread(measure, fleet.address, "quiet")
+        )
+        metrics = read_metrics(fleet)
+    print(f"capacity {1 / QUERY_S:g}/s; alone: {described(alone)}")
+    print(f"during the flood: {described(flooded)}")
+    print(f"the flood: {codes}")
+    lines = audit.read_text().splitlines()
+    counted = sum(json.loads(line)["count"] for line in lines)
+    print(f"audit log: {len(lines):,} lines for {counted:,} changes and refusals")
+    assert flooded["goodput"] >= GOODPUT_SHARE * alone["goodput"]
+    assert flooded["latency_s"]["99.0"] * 1e3 <= DEADLINE_MS
+    assert not flooded["rejected"]
+    for kind in ("request", "submit", "stream", "message"):
+        assert codes[f"{kind} RESOURCE_EXHAUSTED"] > 10
+    refused = sum(count for code, count in codes.items() if code.endswith("RESOURCE_EXHAUSTED"))
+    assert counted >= refused
+    assert len(lines) <= MAX_AUDIT_LINES
+    assert 'synergai_quota_rejections_total{quota="streams",tenant="noisy"}' in metrics
+    assert "synergai_audit_dropped_total 0.0" in metrics
+
+
+def wait_for_engine(fleet: LocalFleet) -> None:
+    """Wait until the agent's engine is in service; `wait_for_workers` has no token."""
+    command = [
+        *(sys.executable, "-m", "synergai", "infer", EMULATED, "--target", fleet.address),
+        *("--input", "[1]", "--deadline", "60"),
+    ]
+    environment = {**os.environ, "SYNERGAI_TOKEN": "quiet"}
+    deadline = time.monotonic() + 60
+    while subprocess.run(command, capture_output=True, check=False, env=environment).returncode:
+        assert time.monotonic() < deadline, f"no answer; see {fleet.log('gateway')}"
+
+
+def read_metrics(fleet: LocalFleet) -> str:
+    """Return the gateway's metrics."""
+    url = f"http://{fleet.http_address}/metrics"
+    request = Request(url, headers={"authorization": "Bearer quiet"})
+    with urlopen(request, timeout=30) as response:
+        text: str = response.read().decode()
+    return text

@@ -79,7 +79,8 @@ def running_agent(
         ready = folder / "agent.json"
         command = [str(python), "-m", "synergai", "agent", "--models", str(models)]
         command += ["--gateway", fleet.hub_address, "--state", str(folder / "agent")]
-        agent = subprocess.Popen([*command, "--ready-file", str(ready)], env=bare_environment())
+        variables = {**bare_environment(), "SYNERGAI_AGENT_READY_FILE": str(ready)}
+        agent = subprocess.Popen(command, env=variables)
         try:
             deadline = time.monotonic() + 120
             while not ready.exists():

@@ -9,8 +9,12 @@ from tests.acceptance.scripts import run_script
     "command",
     [
         pytest.param("crashes.py --kills 60 --jobs 6000", id="kills lose and repeat no query"),
-        pytest.param("crashes.py --kills 40 --jobs 800 --stages", id="nor any of one in stages"),
-        pytest.param("own_data.py --images 2000 --kills 8", id="kills lose and repeat no result"),
+        pytest.param(
+            "crashes.py --kills 40 --jobs 800 --work stages", id="nor any of one in stages"
+        ),
+        pytest.param(
+            "crashes.py --kills 8 --jobs 80 --work images", id="kills lose and repeat no result"
+        ),
         pytest.param("takeovers.py --takeovers 10", id="takeovers lose and repeat nothing"),
         pytest.param("power_loss.py --cuts 500 --seed 1", id="power cuts lose nothing"),
         pytest.param("power_loss.py --cuts 500 --seed 2", id="nor do others"),

@@ -34,9 +34,10 @@ def serving(
     ready = directory / "ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "synergai", "serve", str(models), *ANY_PORT, *options]
-    command += ["--state", str(directory / "state"), "--ready-file", str(ready), "--threads", "1"]
+    command += ["--state", str(directory / "state"), "--threads", "1"]
+    variables = {**os.environ, "SYNERGAI_SERVE_READY_FILE": str(ready)}
     with (directory / "serve.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=variables)
     try:
         deadline = time.monotonic() + 30.0
         while not ready.exists():

@@ -129,14 +129,20 @@ async def test_enforced_qos_is_sent_to_the_gateway(
     [
         ("nothing", [], "no worker serves engine 'nothing'"),
         ("broken", [], "the model file is truncated"),
-        ("stuck", ["--query-timeout", "0.3"], "no response for 0.3 s"),
+        ("stuck", [], "no response for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
         ("identity", ["--output", "/proc/nowhere"], "cannot create /proc/nowhere"),
     ],
 )
 async def test_invalid_run_prints_one_line_and_exits_1(
-    engine: str, more: list[str], message: str, options: list[str], run: RunCommand
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    more: list[str],
+    message: str,
+    options: list[str],
+    run: RunCommand,
 ) -> None:
+    monkeypatch.setenv("SYNERGAI_LOADGEN_QUERY_TIMEOUT", "0.3")
     result = await run("loadgen", engine, *options, *more)
     assert (result.code, result.out) == (1, "")
     assert message in result.err.splitlines()[-1]

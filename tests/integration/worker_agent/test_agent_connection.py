@@ -248,6 +248,6 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
             max_message_bytes=100,
             timeout_s=5.0,
         )
-        with pytest.raises(InvalidInput, match="not a WorkOrders"):
+        with pytest.raises(InvalidInput, match="not a message of the work stream"):
             await socket.closed
         await closed.wait()

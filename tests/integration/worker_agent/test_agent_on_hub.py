@@ -279,10 +279,10 @@ async def test_agent_registers_itself_and_its_engines(
 
 
 async def test_agent_that_cannot_write_its_ready_file_does_not_register(
-    hub: FakeHub, models: Path, state: Path, tmp_path: Path
+    hub: FakeHub, models: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--ready-file", str(tmp_path / "nowhere" / "ready"), "--pin", "twice=threads=1")
-    async with running_agent(hub, models, state, *options) as process:
+    monkeypatch.setenv("SYNERGAI_AGENT_READY_FILE", str(tmp_path / "nowhere" / "ready"))
+    async with running_agent(hub, models, state, "--pin", "twice=threads=1") as process:
         async with asyncio.timeout(20):
             assert await process.wait() == 1
     assert hub.registrations.empty()
