@@ -38,7 +38,7 @@ from worker_agent.host import main as host_main
 from worker_agent.host import spare
 from worker_agent.host.inbox import Inbox
 from worker_agent.host.loop import HostLoop
-from worker_agent.hosts.connection import Connection
+from worker_agent.hosts.connection import HostConnection
 from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.process import HostProcess
 
@@ -61,7 +61,7 @@ _SERVE_STAMPS: Final = (
     (InferenceCalls, "begin", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
     (HostProcess, "run_query", "agent: has the order"),
-    (Connection, "data_received", "agent: reads the result"),
+    (HostConnection, "data_received", "agent: reads the result"),
     (Request, "on_progress", "gateway: has the result"),
     (front.Client, "respond", "front: has the response"),
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gateway.admission.admission import Admission
     from gateway.app import App
-    from gateway.monitoring.families import Family
+    from gateway.monitoring.families import MetricFamily
 
 
 def register_metrics(app: App) -> None:
@@ -105,7 +105,7 @@ def register_metrics(app: App) -> None:
     )
 
 
-def quota_families(admission: Admission) -> Iterator[Family]:
+def quota_families(admission: Admission) -> Iterator[MetricFamily]:
     """Yield the families; tenants without a label of their own have no usage in them."""
 
     def figures() -> Iterator[tuple[list[str], float, float]]:

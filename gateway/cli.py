@@ -59,9 +59,9 @@ def install(
     other machines can reach need certificates and an access table, whose settings belong in
     /etc/synergai/gateway.local.env, or --insecure.
     """
-    from gateway.installer import SERVICE, Installation
+    from gateway.installer import SERVICE, GatewayInstallation
 
-    installation = Installation(
+    installation = GatewayInstallation(
         listen=listen,
         hub=hub,
         work_port=work_port,

@@ -35,7 +35,7 @@ STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class GatewayInstallation:
     """Options of an installation. Without any, the settings of an earlier one stay.
 
     Attributes:

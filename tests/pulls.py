@@ -7,7 +7,7 @@ from collections.abc import Callable
 from synergai.protocol.work_messages import Reports
 from synergai.v1.hub_pb2 import Pull
 from worker_agent.peers.client import Peers
-from worker_agent.peers.held import HeldTensors
+from worker_agent.peers.held import HeldTensorStore
 from worker_agent.peers.pulls import Pulls
 
 
@@ -15,5 +15,5 @@ async def no_pulls(_pull: Pull, _request: object) -> bytes:
     raise NotImplementedError
 
 
-def new_pulls(held: HeldTensors, send: Callable[[Reports], None] = lambda _: None) -> Pulls:
+def new_pulls(held: HeldTensorStore, send: Callable[[Reports], None] = lambda _: None) -> Pulls:
     return Pulls(held, Peers(1 << 20), "127.0.0.1", send)

@@ -34,7 +34,7 @@ from worker_agent.placements.reconciler import Reconciler
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
-from worker_agent.worker import Worker
+from worker_agent.worker import LocalWorker
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -180,12 +180,12 @@ class Agent:
 
     def _create_worker(
         self, worker_id: str, memory_bytes: int, suffix: str = "", cores: tuple[int, ...] = ()
-    ) -> Worker:
+    ) -> LocalWorker:
         """Create the machine's worker, or with a suffix that of a place or device."""
         config = self._config
         if cores:
             config = replace(config, worker=replace(config.worker, cores=cores))
-        return Worker(
+        return LocalWorker(
             config,
             worker_id,
             self._instance,
@@ -249,13 +249,15 @@ class Agent:
             )
         self._workers = workers
 
-    def _own_worker(self, suffix: str, memory_bytes: int, cores: tuple[int, ...] = ()) -> Worker:
+    def _own_worker(
+        self, suffix: str, memory_bytes: int, cores: tuple[int, ...] = ()
+    ) -> LocalWorker:
         """Create the worker of a place or device, which has an id and a secret of its own."""
         name = validate_name(f"{self._config.worker.worker_id}.{suffix}", "worker id")
         (self._config.state / "workers" / suffix).mkdir(parents=True, exist_ok=True)
         return self._create_worker(name, memory_bytes, suffix, cores)
 
-    def _workers_for(self, provider: str) -> list[Worker]:
+    def _workers_for(self, provider: str) -> list[LocalWorker]:
         """Return the workers with configurations of a provider; the first one if there is none."""
         found = [
             worker

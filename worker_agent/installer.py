@@ -43,7 +43,7 @@ _HUB_PORT: Final = 8010
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class AgentInstallation:
     """Options of an installation; `keep_settings` prefers an earlier one's."""
 
     gateway: str
@@ -96,7 +96,7 @@ class Installation:
         # A service that was already running still uses the previous files.
         yield RunCommand(("systemctl", "try-restart", SERVICE))
 
-    def _with_installed(self, files: MachineFiles) -> Installation:
+    def _with_installed(self, files: MachineFiles) -> AgentInstallation:
         """Return these options with those of the environment file on which other files depend.
 
         A user who cannot read the file can still print a plan: that of a new installation.

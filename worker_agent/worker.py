@@ -53,7 +53,7 @@ _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 _log = logging.getLogger(__name__)
 
 
-class Worker:
+class LocalWorker:
     """A worker of this machine; only one of them has the power meter and the reconciler."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from synergai.simulator.recording import read_log
-from synergai.simulator.simulation import Run
+from synergai.simulator.simulation import SimulationRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Recording:
         mismatches: number of events after which the replayed commands differ.
     """
 
-    run: Run
+    run: SimulationRun
     events: int
     mismatches: int
 
@@ -44,7 +44,7 @@ def read_recording(
         return workload.jobs[0].arrival + (at - origin) * scale
 
     return Recording(
-        run=Run(
+        run=SimulationRun(
             workload=replace(
                 workload,
                 jobs=tuple(

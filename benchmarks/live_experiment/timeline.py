@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from synergai.domain import JobId
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
 
 _IN_TIME: Final = "#1b7837"
 _LATE: Final = "#b2182b"
 
 
-def plot_timeline(run: Run, path: Path) -> Path:
+def plot_timeline(run: SimulationRun, path: Path) -> Path:
     """Plot a run: workers above, jobs below, on a common time axis."""
     figure = make_figure(14.0, 9.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2])
@@ -41,7 +41,7 @@ def plot_timeline(run: Run, path: Path) -> Path:
 
 def _draw_workers(
     axes: Axes,
-    run: Run,
+    run: SimulationRun,
     numbers: dict[JobId, int],
     colours: list[tuple[float, float, float, float]],
 ) -> None:
@@ -69,7 +69,9 @@ def _draw_workers(
     )
 
 
-def _draw_jobs(axes: Axes, run: Run, colours: list[tuple[float, float, float, float]]) -> None:
+def _draw_jobs(
+    axes: Axes, run: SimulationRun, colours: list[tuple[float, float, float, float]]
+) -> None:
     jobs = run.workload.jobs
     for row, job in enumerate(jobs):
         axes.barh(row, job.deadline - job.arrival, left=job.arrival, color="#e0e0e0")

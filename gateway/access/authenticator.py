@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from gateway.access.peer_certificate import PeerCertificate
-    from gateway.access.table import AccessTable, Client, LiveTable
+    from gateway.access.table import AccessTable, AllowedClient, LiveTable
 
 AUTHORIZATION: Final = "authorization"
 """Metadata and header with the bearer token."""
@@ -26,7 +26,7 @@ _MAX_TOKEN: Final = 8192
 class Clients:
     """Callers of the table's clients, by the one kind of credential that `key` returns."""
 
-    def __init__(self, kind: str, key: Callable[[Client], str | None]) -> None:
+    def __init__(self, kind: str, key: Callable[[AllowedClient], str | None]) -> None:
         self._kind = kind
         self._key = key
         self._callers: dict[str, Caller] = {}

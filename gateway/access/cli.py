@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gateway.access.roles import ANONYMOUS
-from gateway.access.table import Client, read_access_table
+from gateway.access.table import AllowedClient, read_access_table
 from synergai.cli.output import print_table
 from synergai.errors import InvalidInput
 
@@ -42,7 +42,7 @@ def token(
     made = secrets.token_urlsafe(_TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
     try:
-        Client(name=name, tenant=tenant, token_sha256=digest)
+        AllowedClient(name=name, tenant=tenant, token_sha256=digest)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
     rows = ["[[clients]]", f'name = "{name}"', f'token_sha256 = "{digest}"']

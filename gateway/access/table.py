@@ -33,7 +33,7 @@ Limit = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(gt=0)]
 
 
-class Client(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AllowedClient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client with a token or a certificate.
 
     Attributes:
@@ -90,7 +90,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stored_bytes: Limit | None = None
 
 
-class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AllowedWorkers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers that may join, and what they may serve.
 
     Attributes:
@@ -141,11 +141,11 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     None as workers leaves the agents' port as it is without a table.
     """
 
-    clients: tuple[Client, ...] = ()
+    clients: tuple[AllowedClient, ...] = ()
     grants: tuple[Grant, ...] = ()
     jwt: tuple[Jwt, ...] = ()
     tenants: dict[str, Quota] = {}
-    workers: tuple[Worker, ...] | None = None
+    workers: tuple[AllowedWorkers, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_unique("two clients have the name", [client.name for client in self.clients])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.access.enrolments import EnrolledWorker
-    from gateway.access.table import Worker
+    from gateway.access.table import AllowedWorkers
     from synergai.domain import Engine, EngineName
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class WorkerRules:
         self._state = state
         self._save = save
         self._clock = clock
-        self._rows: tuple[Worker, ...] | None = None
+        self._rows: tuple[AllowedWorkers, ...] | None = None
         self._enrolled: dict[str, EnrolledWorker] = {}
         self._store: EnrolmentStore | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -82,7 +82,7 @@ class WorkerRules:
         """Read the enrolments, before the first rows are set."""
         await self._in_thread(self._read_enrolled)
 
-    def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
+    def set_rows(self, rows: tuple[AllowedWorkers, ...] | None) -> None:
         """Set the table's rows; connected workers are to be reviewed then.
 
         Once there were rows, None stands for no row: removing the last one from the file, which
@@ -182,10 +182,10 @@ class WorkerRules:
 
     # --- internals --------------------------------------------------------------------------
 
-    def _covering(self, joining: JoiningWorker) -> list[Worker]:
+    def _covering(self, joining: JoiningWorker) -> list[AllowedWorkers]:
         return [row for row in self._rows or () if row.covers(joining.id, joining.worker_class)]
 
-    def _row(self, joining: JoiningWorker) -> Worker | None:
+    def _row(self, joining: JoiningWorker) -> AllowedWorkers | None:
         """Return the first row that covers the worker and whose proof it has."""
         for row in self._covering(joining):
             if row.certificate is None:
@@ -232,7 +232,7 @@ class WorkerRules:
                 raise
 
 
-def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:
+def _digests(row: AllowedWorkers, engine: EngineName) -> frozenset[str] | None:
     """Return the digests that a row allows for a version of an engine; None allows any.
 
     Digests that are listed for ``NAME/N`` take precedence over the engine's.

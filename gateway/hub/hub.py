@@ -53,7 +53,7 @@ from synergai.v1 import hub_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from gateway.access.table import Worker
+    from gateway.access.table import AllowedWorkers
     from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -281,7 +281,7 @@ class Hub:
         _log.info("the description of engine %s is forgotten", name)
         return engine
 
-    def set_rules(self, rows: tuple[Worker, ...] | None) -> None:
+    def set_rules(self, rows: tuple[AllowedWorkers, ...] | None) -> None:
         """Set the access table's rows for workers, and apply them to the connected ones."""
         self._rules.set_rows(rows)
         self.review()

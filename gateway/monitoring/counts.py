@@ -71,7 +71,7 @@ class Exemplar(NamedTuple):
     unix: float
 
 
-class Distribution(NamedTuple):
+class HistogramSnapshot(NamedTuple):
     """Snapshot of a histogram: observations per bucket, their sum, and exemplars by bucket."""
 
     buckets: Buckets
@@ -100,9 +100,11 @@ class Histogram:
         bucket = bisect_left(self._bounds, seconds)
         self._exemplars[bucket] = Exemplar(seconds, trace_id, unix)
 
-    def read(self) -> Distribution:
+    def read(self) -> HistogramSnapshot:
         """Return a snapshot."""
-        return Distribution(self._buckets, self._counts.copy(), self._total, self._exemplars.copy())
+        return HistogramSnapshot(
+            self._buckets, self._counts.copy(), self._total, self._exemplars.copy()
+        )
 
 
 @dataclass(slots=True)

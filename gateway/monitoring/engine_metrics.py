@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gateway.monitoring.counts import EngineMetrics, TenantCounts, TenantState, WorkMetrics
-    from gateway.monitoring.families import Family, Series
+    from gateway.monitoring.families import MetricFamily, Series
 
 _HISTOGRAMS: Final = {
     "queue": ("queue_seconds", "Time from arrival to the first dispatch."),
@@ -24,7 +24,7 @@ _HISTOGRAMS: Final = {
 }
 
 
-def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[Family]:
+def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[MetricFamily]:
     """Yield the families of all engines."""
 
     def each(value: Callable[[EngineMetrics], float]) -> Callable[[], Iterator[Series]]:
@@ -87,7 +87,7 @@ def _work_families(
     plural: str,
     engines: Mapping[str, EngineMetrics],
     work_of: Callable[[EngineMetrics], WorkMetrics],
-) -> Iterator[Family]:
+) -> Iterator[MetricFamily]:
     def each(name: str) -> Callable[[], Iterator[Series]]:
         return lambda: (
             ([engine], getattr(work_of(metrics), name).read())
@@ -115,7 +115,7 @@ def _work_families(
         yield histogram(f"{kind}_{suffix}", f"{plural.capitalize()}: {text}", each(name), "engine")
 
 
-def tenant_families(tenants: TenantCounts) -> Iterator[Family]:
+def tenant_families(tenants: TenantCounts) -> Iterator[MetricFamily]:
     """Yield the families of requests and jobs per tenant."""
 
     def each(counts: Callable[[TenantState], dict[str, int]]) -> Callable[[], Iterator[Series]]:

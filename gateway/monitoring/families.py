@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Shown
 
-from gateway.monitoring.counts import Distribution
+from gateway.monitoring.counts import HistogramSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from gateway.monitoring.counts import Exemplar
 
-    Series: TypeAlias = tuple[Sequence[str], float | Distribution]
+    Series: TypeAlias = tuple[Sequence[str], float | HistogramSnapshot]
 
 PREFIX: Final = "synergai_"
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric family."""
 
     new: Callable[..., Any]
@@ -40,7 +40,7 @@ class Family(NamedTuple):
         """Return the family with some series, in the library's form."""
         family = self.new(PREFIX + self.name, self.text, labels=self.labels)
         for labels, value in series:
-            if isinstance(value, Distribution):
+            if isinstance(value, HistogramSnapshot):
                 buckets = zip(value.buckets.labels, accumulate(value.counts), strict=True)
                 shown = [
                     (*bucket, _exemplar(value.exemplars.get(number)))
@@ -56,29 +56,33 @@ def _exemplar(found: Exemplar | None) -> Shown | None:
     return found and Shown({"trace_id": found.trace_id}, found.seconds, found.unix)
 
 
-def counter(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+def counter(
+    name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str
+) -> MetricFamily:
     """Return a counter family; its series get the suffix ``_total``."""
-    return Family(CounterMetricFamily, name, text, labels, read)
+    return MetricFamily(CounterMetricFamily, name, text, labels, read)
 
 
-def gauge(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+def gauge(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> MetricFamily:
     """Return a gauge family."""
-    return Family(GaugeMetricFamily, name, text, labels, read)
+    return MetricFamily(GaugeMetricFamily, name, text, labels, read)
 
 
-def histogram(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+def histogram(
+    name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str
+) -> MetricFamily:
     """Return a histogram family; its values are distributions."""
-    return Family(HistogramMetricFamily, name, text, labels, read)
+    return MetricFamily(HistogramMetricFamily, name, text, labels, read)
 
 
 class FamilyCollector(Collector):
     """Collector of metric families from a snapshot of their series."""
 
     def __init__(self) -> None:
-        self._families: list[Family] = []
-        self._snapshot: list[tuple[Family, list[Series]]] = []
+        self._families: list[MetricFamily] = []
+        self._snapshot: list[tuple[MetricFamily, list[Series]]] = []
 
-    def add(self, *families: Family) -> None:
+    def add(self, *families: MetricFamily) -> None:
         """Add families."""
         self._families.extend(families)
 

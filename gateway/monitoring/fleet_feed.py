@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.fleet_page.records import Record
+    from synergai.fleet_page.records import PageRecord
     from synergai.fleet_page.view import View
 
 MAX_VIEWERS: Final = 64
@@ -47,7 +47,7 @@ class FleetFeed:
         self._viewers = 0
         self._messages: deque[bytes] = deque(maxlen=_KEPT)
         self._next = 0  # number of the message that comes next
-        self._state: list[Record] = []
+        self._state: list[PageRecord] = []
         self._state_at = -1  # number of the first message that is not in the state
         self._timer: asyncio.TimerHandle | None = None
         self._published = asyncio.Event()
@@ -112,12 +112,12 @@ class FleetFeed:
         self._messages.clear()
         self._state = []
 
-    def _current_state(self) -> tuple[int, list[Record]]:
+    def _current_state(self) -> tuple[int, list[PageRecord]]:
         """Return the number of the message that follows the state, and the state."""
         if not self._state:
             # What changes until that message is in both, which does no harm.
             self._state, self._state_at = self._view.state(), self._next
         return self._state_at, self._state
 
-    def _message(self, event: bytes, records: list[Record]) -> bytes:
+    def _message(self, event: bytes, records: list[PageRecord]) -> bytes:
         return b"event: %b\ndata: %b\n\n" % (event, encode(Batch(self._now(), records)))

@@ -20,7 +20,7 @@ from gateway.monitoring.families import FamilyCollector, counter, gauge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.monitoring.families import Family
+    from gateway.monitoring.families import MetricFamily
 
 
 class Metrics:
@@ -56,7 +56,7 @@ class Metrics:
             lambda: self.stale_reports,
         )
 
-    def add(self, *families: Family) -> None:
+    def add(self, *families: MetricFamily) -> None:
         """Add metric families."""
         self._families.add(*families)
 

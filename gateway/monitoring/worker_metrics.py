@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.descriptions import EngineConflict
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.monitoring.families import Family, Series
+    from gateway.monitoring.families import MetricFamily, Series
     from synergai.domain import EngineName, WorkerId
     from synergai.protocol.tcp_info import SentOver
 
@@ -79,7 +79,7 @@ _GAUGES: Final[dict[str, tuple[str, Value]]] = {
 def worker_families(
     workers: Callable[[], Iterable[ConnectedWorker]],
     paces: Callable[[], Mapping[tuple[WorkerId, EngineName], float]],
-) -> Iterator[Family]:
+) -> Iterator[MetricFamily]:
     """Yield the families of connected workers; counters restart at a reconnection."""
 
     def series(value: Value) -> Callable[[], Iterator[Series]]:
@@ -147,7 +147,7 @@ def worker_families(
     )
 
 
-def conflict_family(conflicts: Callable[[], Iterable[EngineConflict]]) -> Family:
+def conflict_family(conflicts: Callable[[], Iterable[EngineConflict]]) -> MetricFamily:
     """Return the family of the engines and variants that differ from those in service."""
     return gauge(
         "worker_engine_conflicts",

@@ -95,7 +95,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Polyline:
     """A named line through points.
 
     Attributes:
@@ -115,7 +115,7 @@ class Lines:
     """Lines over an x axis whose ticks are the values that occur."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Polyline, ...]
     x: Axis
     y: Axis
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Connection:
+class GatewayConnection:
     """Connection to a gateway, or to the leader of several; `Client` extends it, see there."""
 
     def __init__(

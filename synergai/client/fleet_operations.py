@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from synergai.client.channel import CALL_TIMEOUT_S
-from synergai.client.connection import Connection
+from synergai.client.connection import GatewayConnection
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
@@ -29,7 +29,7 @@ _INSPECTION_S: Final = 90.0
 """Time within which an engine is inspected if it is the only new one, in seconds."""
 
 
-class FleetOperations(Connection):
+class FleetOperations(GatewayConnection):
     """The calls of `Client` that operate a fleet."""
 
     async def dictionary(self) -> list[ProfileEntry]:

@@ -11,13 +11,17 @@ import math
 from msgspec import Struct, json
 
 
-class Record(Struct, kw_only=True, tag_field="kind", tag=str.lower, omit_defaults=True, gc=False):
+def _kind(name: str) -> str:
+    return name.removeprefix("Page").lower()
+
+
+class PageRecord(Struct, kw_only=True, tag_field="kind", tag=_kind, omit_defaults=True, gc=False):
     """Anything that the page shows; `id` is unique among the records of a kind."""
 
     id: str
 
 
-class Worker(Record, kw_only=True):
+class PageWorker(PageRecord, kw_only=True):
     """A worker; `state` is ``serving``, ``draining``, ``ejected`` or ``left``."""
 
     worker_class: str
@@ -27,7 +31,7 @@ class Worker(Record, kw_only=True):
     watts: float | None = None
 
 
-class Job(Record, kw_only=True):
+class PageJob(PageRecord, kw_only=True):
     """A job, or a single request; `state` is ``open`` until it ends."""
 
     engine: str
@@ -42,7 +46,7 @@ class Job(Record, kw_only=True):
     reason: str = ""
 
 
-class Assignment(Record, kw_only=True):
+class PageAssignment(PageRecord, kw_only=True):
     """Queries of a job on a worker, from their dispatch at `at` until they ended there.
 
     Attributes:
@@ -66,7 +70,7 @@ class Assignment(Record, kw_only=True):
     detail: str = ""
 
 
-class Incident(Record, kw_only=True):
+class Incident(PageRecord, kw_only=True):
     """An event of the fleet, for people."""
 
     at: float
@@ -74,7 +78,7 @@ class Incident(Record, kw_only=True):
     worker: str = ""
 
 
-class Second(Record, kw_only=True):
+class Second(PageRecord, kw_only=True):
     """What ended within one second; `left_out` is the number of requests without a record."""
 
     at: int
@@ -87,7 +91,7 @@ class Batch(Struct, gc=False):
     """The records that changed until a time."""
 
     at: float
-    records: list[Record]
+    records: list[PageRecord]
 
 
 encode = json.Encoder().encode

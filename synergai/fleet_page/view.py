@@ -10,7 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from synergai.fleet_page.records import Assignment, Incident, Job, Record, Second, Worker
+from synergai.fleet_page.records import (
+    Incident,
+    PageAssignment,
+    PageJob,
+    PageRecord,
+    PageWorker,
+    Second,
+)
 from synergai.scheduling import events
 
 if TYPE_CHECKING:
@@ -42,21 +49,21 @@ class View:
     """
 
     watched: bool = False
-    _workers: dict[str, Worker] = field(default_factory=dict)
-    _jobs: dict[str, Job] = field(default_factory=dict)
-    _assignments: dict[str, Assignment] = field(default_factory=dict)
-    _running: dict[str, dict[str, Assignment]] = field(default_factory=dict)  # by worker
+    _workers: dict[str, PageWorker] = field(default_factory=dict)
+    _jobs: dict[str, PageJob] = field(default_factory=dict)
+    _assignments: dict[str, PageAssignment] = field(default_factory=dict)
+    _running: dict[str, dict[str, PageAssignment]] = field(default_factory=dict)  # by worker
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT_INCIDENTS))
     _seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
     _ended_jobs: deque[str] = field(default_factory=deque)
     _ended_assignments: deque[str] = field(default_factory=deque)
     _left_out: dict[str, float] = field(default_factory=dict)
-    _changed: dict[int, Record] = field(default_factory=dict)
+    _changed: dict[int, PageRecord] = field(default_factory=dict)
     _interval: float = 0.0
     _requests: int = 0
     _count: int = 0
 
-    def state(self) -> list[Record]:
+    def state(self) -> list[PageRecord]:
         """Return everything."""
         parts = (
             self._workers.values(),
@@ -67,7 +74,7 @@ class View:
         )
         return [record for part in parts for record in part]
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[PageRecord]:
         """Return what changed since the last call, while the view is watched."""
         changed, self._changed = self._changed, {}
         return list(changed.values())
@@ -105,7 +112,7 @@ class View:
         match event:
             case events.WorkerJoined(joined):
                 self._leave(joined.id, now, "worker restarted")
-                self._workers[joined.id] = worker = Worker(
+                self._workers[joined.id] = worker = PageWorker(
                     id=joined.id,
                     worker_class=joined.worker_class,
                     engines=tuple(sorted(joined.engines)),
@@ -160,7 +167,7 @@ class View:
             if self._requests > MAX_REQUESTS:
                 self._left_out[job.id] = job.deadline
                 return
-        self._jobs[job.id] = record = Job(
+        self._jobs[job.id] = record = PageJob(
             id=job.id,
             engine=job.engine,
             queries=job.queries,
@@ -176,7 +183,7 @@ class View:
         if given.job_id in self._left_out:
             return
         key = str(given.id)
-        self._assignments[key] = record = Assignment(
+        self._assignments[key] = record = PageAssignment(
             id=key,
             job=given.job_id,
             worker=given.worker_id,
@@ -264,7 +271,7 @@ class View:
         self._incidents.append(incident)
         self._note(incident)
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: PageRecord) -> None:
         if self.watched:
             # A record that changes twice is sent once, in its last state.
             self._changed[id(record)] = record

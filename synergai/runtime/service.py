@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synergai.runtime.setting_types import LogLevel
 
 
-class Service(Protocol):
+class Stoppable(Protocol):
     """A service that runs until it is stopped."""
 
     def stop(self) -> None:
@@ -33,7 +33,7 @@ class Service(Protocol):
 
 
 def run_service(
-    make: Callable[[], AbstractAsyncContextManager[Service]], log_level: LogLevel
+    make: Callable[[], AbstractAsyncContextManager[Stoppable]], log_level: LogLevel
 ) -> None:
     """Run a service, made on the loop, on uvloop until it stops; SIGINT and SIGTERM stop it.
 
@@ -65,10 +65,10 @@ def ignore_client_faults() -> None:
     logging.getLogger("grpc._cython.cygrpc").addFilter(keep)
 
 
-async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> None:
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
-    started: Service | None = None
+    started: Stoppable | None = None
     signalled = False
 
     def on_signal(number: signal.Signals) -> None:

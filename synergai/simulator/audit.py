@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import Job, WorkerId
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
     from synergai.simulator.virtual_worker import BusySpan
 
 _TOLERANCE_S: Final = 1e-6
@@ -23,7 +23,7 @@ class AuditFailed(InternalError):
     """A simulated run violates a physical constraint."""
 
 
-def audit(run: Run) -> None:
+def audit(run: SimulationRun) -> None:
     """Check a run."""
     finding = next(_findings(run), None)
     if finding is not None:
@@ -32,7 +32,7 @@ def audit(run: Run) -> None:
         raise AuditFailed(f"{where}: {finding}")
 
 
-def _findings(run: Run) -> Iterator[str]:
+def _findings(run: SimulationRun) -> Iterator[str]:
     by_job: dict[str, list[BusySpan]] = {job.id: [] for job in run.workload.jobs}
     by_worker: dict[WorkerId, list[BusySpan]] = {}
     for span in run.spans:
@@ -71,7 +71,9 @@ def _job_findings(job: Job, spans: Iterable[BusySpan], finished: float | None) -
         yield f"job {job.id} finished at {finished}, its last query at {last}"
 
 
-def _with_session_state(run: Run, spans: list[BusySpan]) -> Iterator[tuple[BusySpan, bool]]:
+def _with_session_state(
+    run: SimulationRun, spans: list[BusySpan]
+) -> Iterator[tuple[BusySpan, bool]]:
     """Yield each of a worker's spans, and whether its session was ready when it started."""
     loaded: set[Session] = set()
     before: BusySpan | None = None
@@ -96,7 +98,9 @@ def _with_session_state(run: Run, spans: list[BusySpan]) -> Iterator[tuple[BusyS
         before = span
 
 
-def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[BusySpan]]) -> Iterator[str]:
+def _load_findings(
+    run: SimulationRun, by_worker: Mapping[WorkerId, Sequence[BusySpan]]
+) -> Iterator[str]:
     classes = run.workload.workers
     for change in run.changes:
         load = change.load
@@ -114,7 +118,7 @@ def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[BusySpan]]) -
                     yield f"{load.worker_id} preloaded while it ran {span.job_id}"
 
 
-def _memory_findings(run: Run) -> Iterator[str]:
+def _memory_findings(run: SimulationRun) -> Iterator[str]:
     workload, classes = run.workload, run.workload.workers
     resident: dict[WorkerId, set[Session]] = {}
     for change in run.changes:
@@ -133,7 +137,9 @@ def _continues(before: BusySpan, span: BusySpan) -> bool:
     return same and before.done > 0 and span.started - before.ended <= _TOLERANCE_S
 
 
-def _time_findings(run: Run, job: Job, span: BusySpan, is_resident: bool) -> Iterator[str]:
+def _time_findings(
+    run: SimulationRun, job: Job, span: BusySpan, is_resident: bool
+) -> Iterator[str]:
     workload, name = run.workload, run.workload.workers[span.worker_id]
     queries_s = span.done * workload.per_query_s(job, name, span.configuration)
     if span.ended - span.ready < queries_s - _TOLERANCE_S:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, EngineName, Job, WorkerClass
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
     from synergai.simulator.workload import Profile, Workload
 
 _DEADLINES: Final = 200
@@ -231,9 +231,9 @@ class CapacityPlanner:
                 return False
         return left >= -_ROUNDING
 
-    def _runs(self, fleet: Fleet, workloads: Sequence[Workload]) -> list[Run] | None:
+    def _runs(self, fleet: Fleet, workloads: Sequence[Workload]) -> list[SimulationRun] | None:
         """Return a run of each workload; None if these show that a fleet does not suffice."""
-        runs: list[Run] = []
+        runs: list[SimulationRun] = []
         for workload in workloads:
             try:
                 runs.append(self._run(fleet, workload, self._most_late(workload, len(workloads))))
@@ -254,12 +254,14 @@ class CapacityPlanner:
         share = self.violations * max(1.0, seeds / (1.0 + MARGIN))
         return math.floor(share * len(workload.jobs) + _ROUNDING)
 
-    def _run(self, fleet: Fleet, workload: Workload, most_late: int | None = None) -> Run:
+    def _run(self, fleet: Fleet, workload: Workload, most_late: int | None = None) -> SimulationRun:
         run = simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
         audit(run)
         return run
 
-    def _summarise(self, fleet: dict[WorkerClass, int], runs: Sequence[Run]) -> FleetOption:
+    def _summarise(
+        self, fleet: dict[WorkerClass, int], runs: Sequence[SimulationRun]
+    ) -> FleetOption:
         mean, error = _mean_and_error(runs)
         jobs = sum(len(run.workload.jobs) for run in runs)
         joules = [self._joules_per_query(run) for run in runs]
@@ -276,7 +278,7 @@ class CapacityPlanner:
             cost=self._cost(fleet),
         )
 
-    def _joules_per_query(self, run: Run) -> float | None:
+    def _joules_per_query(self, run: SimulationRun) -> float | None:
         classes = run.workload.workers
         joules, queries = 0.0, 0
         idle_s = dict.fromkeys(classes, _duration_s(run))
@@ -293,7 +295,11 @@ class CapacityPlanner:
         return joules / queries if queries else None
 
     def _busy_watts(
-        self, run: Run, name: WorkerClass, engine: EngineName, configuration: Configuration
+        self,
+        run: SimulationRun,
+        name: WorkerClass,
+        engine: EngineName,
+        configuration: Configuration,
     ) -> float:
         for entry in run.workload.profile.entries(engine, name):
             if entry.configuration == configuration and entry.watts:
@@ -334,24 +340,24 @@ def _key(fleet: Fleet) -> _Key:
     return tuple(sorted(fleet.items()))
 
 
-def _violated(run: Run) -> list[bool]:
+def _violated(run: SimulationRun) -> list[bool]:
     """Return whether each job was late or did not finish."""
     outcomes = job_outcomes(run.workload.jobs, run.spans, run.finished)
     return [outcome.violated for outcome in outcomes]
 
 
-def _mean_and_error(runs: Sequence[Run]) -> tuple[float, float]:
+def _mean_and_error(runs: Sequence[SimulationRun]) -> tuple[float, float]:
     """Return the mean share of violations and its standard error; that of a single run is 0."""
     shares = [fmean(_violated(run)) for run in runs]
     return fmean(shares), stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 0.0
 
 
-def _duration_s(run: Run) -> float:
+def _duration_s(run: SimulationRun) -> float:
     ends = [span.ended for span in run.spans]
     return max(ends, default=0.0) - min(job.arrival for job in run.workload.jobs)
 
 
-def _busy(run: Run) -> float:
+def _busy(run: SimulationRun) -> float:
     """Return the share of the workers' time in which assignments ran."""
     available_s = _duration_s(run) * len(run.workload.workers)
     return sum(span.ended - span.started for span in run.spans) / available_s if available_s else 0

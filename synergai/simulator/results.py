@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.simulator.outcomes import JobOutcome
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
 
 
 WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
@@ -59,7 +59,7 @@ class SimulationResult:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def summarize(run: Run) -> SimulationResult:
+def summarize(run: SimulationRun) -> SimulationResult:
     """Compute the figures of a run."""
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)

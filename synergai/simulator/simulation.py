@@ -51,7 +51,7 @@ class TooManyLate(InternalError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SimulationRun:
     """The outcome of one simulation.
 
     Attributes:
@@ -107,7 +107,7 @@ def simulate(
     settings: SchedulingSettings,
     dictionary: ConfigurationDictionary | None = None,
     most_late: int | None = None,
-) -> Run:
+) -> SimulationRun:
     """Run a workload to its end, or until too many jobs are late.
 
     Args:
@@ -136,7 +136,7 @@ class _Simulation:
     timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     count: itertools.count[int] = field(default_factory=itertools.count)
 
-    def run(self) -> Run:
+    def run(self) -> SimulationRun:
         """Run until every job has ended."""
         workload = self.workload
         self.core = SchedulerCore(self.settings, self.dictionary)
@@ -161,7 +161,7 @@ class _Simulation:
             raise InternalError(
                 f"policy {self.settings.policy!r} did not finish within {most:,} steps"
             )
-        return Run(
+        return SimulationRun(
             workload=workload,
             policy=self.settings.policy,
             spans=tuple(span for worker in self.workers.values() for span in worker.spans),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
     from synergai.simulator.simulator_settings import SimulatorSettings
     from synergai.simulator.workload import Arrival, Workload
 
@@ -94,7 +94,7 @@ def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass,
     }
 
 
-def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
+def run(settings: SimulatorSettings, workload: Workload, policy: str) -> SimulationRun:
     """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in PREDEFINED.items() if name in known}
@@ -104,7 +104,9 @@ def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
     return ran
 
 
-def simulate_all(settings: SimulatorSettings, profile: Profile) -> Iterator[tuple[Run, int | None]]:
+def simulate_all(
+    settings: SimulatorSettings, profile: Profile
+) -> Iterator[tuple[SimulationRun, int | None]]:
     """Simulate all combinations of experiments, seeds and policies.
 
     Yields:

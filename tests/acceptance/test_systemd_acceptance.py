@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.installer import SERVICE, Installation
+from gateway.installer import SERVICE, GatewayInstallation
 from synergai.runtime.installation import WriteFile
 from tests.fake_systemd import put_programs
 
@@ -44,7 +44,9 @@ def test_units_are_valid(units: Path) -> None:
 
 def test_installed_unit_of_the_gateway_is_valid(tmp_path: Path) -> None:
     programs = put_programs(tmp_path, "/bin") / "bin"
-    steps = Installation(hub="0.0.0.0:8010", insecure=True, programs=str(programs)).steps(Path("/"))
+    steps = GatewayInstallation(hub="0.0.0.0:8010", insecure=True, programs=str(programs)).steps(
+        Path("/")
+    )
     [text] = [step.text for step in steps if isinstance(step, WriteFile) and SERVICE in step.path]
     (tmp_path / SERVICE).write_text(text, "utf-8")
     done = analyze("verify", str(tmp_path / SERVICE))

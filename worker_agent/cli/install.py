@@ -39,10 +39,10 @@ def install(
 
     Without options for the agent, an update keeps the previous ones.
     """
-    from worker_agent.installer import MODELS, SERVICE, Installation
+    from worker_agent.installer import MODELS, SERVICE, AgentInstallation
     from worker_agent.power.files import MachineFiles
 
-    installation = Installation(
+    installation = AgentInstallation(
         gateway=gateway,
         worker_class=worker_class,
         worker_id=worker_id,

@@ -32,7 +32,7 @@ WINDOW: Final = 32
 _ids: Final = count(1)
 
 
-class Run(Struct, frozen=True):
+class HostRun(Struct, frozen=True):
     """A run in flight; its request is in a slot of the arena, or was sent through the socket."""
 
     on_ended: OnEnded
@@ -46,7 +46,7 @@ class Runs:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self.by_id: dict[int, Run] = {}
+        self.by_id: dict[int, HostRun] = {}
         self._largest_response = 0
 
     def needs(self, variant: str) -> bool:
@@ -74,9 +74,9 @@ class Runs:
         run_id = self.new_id()
         if self._is_large(len(request)):
             ref = self._arena.put(request)
-            self.by_id[run_id] = Run(on_ended, None, ref.slot, variant)
+            self.by_id[run_id] = HostRun(on_ended, None, ref.slot, variant)
             return RunQuery(run_id, ref, batch_times, due, variant)
-        self.by_id[run_id] = Run(on_ended, None, None, variant)
+        self.by_id[run_id] = HostRun(on_ended, None, None, variant)
         return RunQuery(run_id, request, batch_times, due, variant)
 
     def add_samples(
@@ -91,10 +91,10 @@ class Runs:
     ) -> RunSamples:
         """Add a range of the sample set, and return the message for the host."""
         run_id = self.new_id()
-        self.by_id[run_id] = Run(on_ended, on_progress, None, variant)
+        self.by_id[run_id] = HostRun(on_ended, on_progress, None, variant)
         return RunSamples(run_id, first, count, job, batch, variant)
 
-    def settle(self, run: Run, ended: RunEnded) -> RunEnded:
+    def settle(self, run: HostRun, ended: RunEnded) -> RunEnded:
         """Free the memory of a run, and return its result with the response as bytes."""
         if isinstance(ended.response, ArenaRef):
             try:
@@ -128,7 +128,7 @@ QUICK_S: Final = 0.0005
 """Below this compute time, waking the processes dominates the cost of a query."""
 
 
-class Connection(asyncio.Protocol):
+class HostConnection(asyncio.Protocol):
     """The agent's end of the socket; `lost` is set once either side has disconnected."""
 
     def __init__(

@@ -10,7 +10,7 @@ from synergai.runtime.memory import rss_bytes
 if TYPE_CHECKING:
     from synergai.domain import Session
     from worker_agent.hosts.spare import SpareHost
-    from worker_agent.peers.held import HeldTensors
+    from worker_agent.peers.held import HeldTensorStore
 
 ENFORCEMENT: Final = "sampled, rlimit"
 """How the limit is enforced, for people."""
@@ -47,7 +47,7 @@ class HostMemory:
         spare: a host without an engine, for the next one that is loaded.
     """
 
-    def __init__(self, limit_bytes: int = 0, held: HeldTensors | None = None) -> None:
+    def __init__(self, limit_bytes: int = 0, held: HeldTensorStore | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()

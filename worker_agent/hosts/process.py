@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.child import Child
-from worker_agent.hosts.connection import QUICK_S, Connection, Runs, host_died
+from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died
 from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
@@ -76,7 +76,7 @@ class HostProcess:
         self._on_unusable = on_unusable
         self._loop = asyncio.get_running_loop()
         self._runs = Runs(arena)
-        self._connection = Connection(self._runs.by_id, self._receive, self._reject)
+        self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
         self._loads = HostLoads(self._send_order, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
         self._closing = False

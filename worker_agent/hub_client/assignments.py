@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders, Reports
     from synergai.v1 import hub_pb2
-    from worker_agent.peers.held import HeldTensors
+    from worker_agent.peers.held import HeldTensorStore
     from worker_agent.peers.pulls import Pulls
     from worker_agent.runner.runner import Runner
 
@@ -44,7 +44,7 @@ class Assignments:
         send: Callable[[Reports], None],
         configurations: Sequence[Configuration],
         read_input: Callable[[EngineName, str], bytes],
-        held: HeldTensors,
+        held: HeldTensorStore,
         pulls: Pulls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -36,7 +36,7 @@ _WEIGHT: Final = 0.25
 """Of the latest transfer in the rate of a link."""
 
 
-class Link(NamedTuple):
+class MeasuredLink(NamedTuple):
     """What is known of the link from another worker."""
 
     bytes_per_s: float
@@ -55,7 +55,7 @@ class Peers:
         self._connections: dict[tuple[str, bytes], asyncio.Future[_Connection]] = {}
         self._avoided_until: dict[str, float] = {}
         self._tasks = TaskBag()
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, MeasuredLink] = {}
 
     async def close(self) -> None:
         """Close all connections."""
@@ -88,7 +88,7 @@ class Peers:
             before = self.links.pop(pull.worker_id, None)
             if before is not None:
                 bytes_per_s = before.bytes_per_s + _WEIGHT * (bytes_per_s - before.bytes_per_s)
-            self.links[pull.worker_id] = Link(bytes_per_s, connection.round_trip_s)
+            self.links[pull.worker_id] = MeasuredLink(bytes_per_s, connection.round_trip_s)
             if len(self.links) > MOST_LINKS:
                 del self.links[next(iter(self.links))]
         return contents

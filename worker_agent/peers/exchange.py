@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from synergai.errors import InvalidInput
 from synergai.protocol.tls import server_context
 from worker_agent.peers.client import Peers
-from worker_agent.peers.held import HeldTensors
+from worker_agent.peers.held import HeldTensorStore
 from worker_agent.peers.server import PeerServer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Exchange:
     """
 
     def __init__(self, memory_limit_bytes: int, max_message_bytes: int) -> None:
-        self.held = HeldTensors(memory_limit_bytes)
+        self.held = HeldTensorStore(memory_limit_bytes)
         self.peers = Peers(max_message_bytes)
         self.port = 0
         self.certificate = b""

@@ -48,7 +48,7 @@ class _Entry(NamedTuple):
     at: float
 
 
-class HeldTensors:
+class HeldTensorStore:
     """The held tensors of all workers of this machine, within a limit of their memory."""
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.v1.hub_pb2 import Pull
     from worker_agent.peers.client import Peers
-    from worker_agent.peers.held import HeldTensors
+    from worker_agent.peers.held import HeldTensorStore
 
 RELAYED_S: Final = 10.0
 """Longest time until the gateway has relayed tensors."""
@@ -35,7 +35,7 @@ class Pulls:
 
     def __init__(
         self,
-        held: HeldTensors,
+        held: HeldTensorStore,
         peers: Peers,
         gateway_host: str,
         send: Callable[[Reports], None],

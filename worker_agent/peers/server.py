@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_socket import WorkSocket
-    from worker_agent.peers.held import HeldTensors
+    from worker_agent.peers.held import HeldTensorStore
 
 MOST_PULLS: Final = 64
 """Pulls of one connection that wait for others."""
@@ -29,7 +29,7 @@ MOST_PULLS: Final = 64
 class PeerServer:
     """Serves held tensors to other agents."""
 
-    def __init__(self, held: HeldTensors, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, held: HeldTensorStore, tls: ssl.SSLContext | None) -> None:
         self._held = held
         self._server = WorkSocketServer(self._serve, tls, setting="--peer-port")
         self._senders = TaskBag()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.reports.characterisation.energy import efficiency
 from profiler.reports.characterisation.modes import mode_name
-from profiler.reports.charts import Axis, Boxes, Cloud, Dots, Line, Lines, Scatter, Series
+from profiler.reports.charts import Axis, Boxes, Cloud, Dots, Lines, Polyline, Scatter, Series
 from profiler.reports.document import Figure, Table
 from profiler.reports.wording import correlation, count
 
@@ -136,7 +136,7 @@ def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
         )
 
     lines = [
-        Line(
+        Polyline(
             name="one engine",
             points=tuple((float(level), value) for level, value in each.qps.items()),
             legend=each is scaling.engines[0],
@@ -145,13 +145,13 @@ def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
     ]
     means = (("mean of QPS", scaling.qps), ("mean of total time", scaling.total))
     lines += [
-        Line(
+        Polyline(
             name=name, points=tuple((float(level), v) for level, v in values.items()), emphasis=True
         )
         for name, values in means
     ]
     ideal = tuple((float(level), level / scaling.base) for level in scaling.levels)
-    lines.append(Line(name="linear", points=ideal, dashed=True))
+    lines.append(Polyline(name="linear", points=ideal, dashed=True))
     return Figure(
         key=f"figure-5-2-{scaling.worker_class}",
         title=f"Threads on {scaling.worker_class} (Figure 5.2).",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.recording import GatewayLog
     from synergai.simulator.results import SimulationResult
-    from synergai.simulator.simulation import Run
+    from synergai.simulator.simulation import SimulationRun
     from synergai.simulator.virtual_worker import BusySpan
     from synergai.simulator.workload import Profile
 
@@ -66,7 +66,7 @@ class PolicyOutcome:
     decisions_s: tuple[float, ...]
 
 
-def outcome_of_run(run: Run, violations_at_least: int | None = None) -> PolicyOutcome:
+def outcome_of_run(run: SimulationRun, violations_at_least: int | None = None) -> PolicyOutcome:
     """Return the outcome of a simulated run."""
     return PolicyOutcome(
         result=replace(summarize(run), violations_at_least=violations_at_least),

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.access.enrolments import EnrolmentStore
-from gateway.access.table import Worker
+from gateway.access.table import AllowedWorkers
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.integration.gateway.conftest import NewAgent
 
 SECRET = "s" * 32
-ROWS = (Worker(id="w*", worker_class="test"),)
+ROWS = (AllowedWorkers(id="w*", worker_class="test"),)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
         job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
         await first.until(lambda: bool(first.assignments))
         async with with_proof(new_agent("w2"), token_for(config)):
-            gateway.app.hub.set_rules((Worker(id="w2"),))
+            gateway.app.hub.set_rules((AllowedWorkers(id="w2"),))
             await asyncio.wait_for(first.ended.wait(), 30)
             assert first.code is grpc.StatusCode.PERMISSION_DENIED
             await caller.recorded(job.id, 10)
@@ -141,7 +141,7 @@ async def test_engines_beyond_the_row_are_ignored_and_shown(
     async with agent:
         await caller.workers(1)
         gateway.app.catalogue.find("other")
-        gateway.app.hub.set_rules((Worker(id="w1", engines=("ech*",)),))
+        gateway.app.hub.set_rules((AllowedWorkers(id="w1", engines=("ech*",)),))
         [worker] = await caller.workers(1)
         faults = {engine.name: engine.fault for engine in worker.engines}
         assert faults["echo"] == ""
@@ -159,7 +159,7 @@ async def test_certificate_is_good_for_its_own_worker_only(config: GatewaySettin
     }
     async with Gateway(replace(config, **tls)) as gateway:
         # The name in the agent's certificate.
-        row = Worker(id="*", worker_class="test", certificate="{id}")
+        row = AllowedWorkers(id="*", worker_class="test", certificate="{id}")
         gateway.app.hub.set_rules((row,))
         rogue = FakeAgent(gateway.hub_address, "w1", AGENT)
         reason = await refused(rogue, grpc.StatusCode.UNAUTHENTICATED)

@@ -14,15 +14,17 @@ from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.emulated_board.board import EmulatedBoard
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
 from worker_agent.cli.main import app
-from worker_agent.installer import ENVIRONMENT, STATE, Installation, removal_steps
+from worker_agent.installer import ENVIRONMENT, STATE, AgentInstallation, removal_steps
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
 
 UNIT = "/etc/systemd/system/synergai-agent.service"
 
 
-def wanted(power: str = "auto", gateway: str = "10.0.0.1") -> Installation:
-    return Installation(gateway=gateway, worker_class="agx-xavier", power=power, programs=PROGRAMS)
+def wanted(power: str = "auto", gateway: str = "10.0.0.1") -> AgentInstallation:
+    return AgentInstallation(
+        gateway=gateway, worker_class="agx-xavier", power=power, programs=PROGRAMS
+    )
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
 
 
 def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
-    elsewhere = Installation(
+    elsewhere = AgentInstallation(
         gateway="gw:9", worker_class="x86", programs="/srv/synergai/bin", power="none"
     )
     texts = [
@@ -82,7 +84,7 @@ def test_kept_settings_determine_the_other_files(agx: EmulatedBoard) -> None:
     put_programs(agx.root)
     execute(list(wanted("cgroup").steps(agx.files)), agx.root)
     settings = agx.files.read(ENVIRONMENT)
-    again = Installation(worker_class="x", gateway="gw", programs=PROGRAMS, keep_settings=True)
+    again = AgentInstallation(worker_class="x", gateway="gw", programs=PROGRAMS, keep_settings=True)
     steps = list(again.steps(agx.files))
     execute(steps, agx.root)
     assert agx.files.read(ENVIRONMENT) == settings
@@ -153,7 +155,7 @@ def test_a_failed_command_ends_the_installation_with_its_error(
 def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"gateway": "gw", "worker_class": "x86", "programs": PROGRAMS}
     with pytest.raises(InvalidInput):
-        Installation(**{**fields, **change})  # type: ignore[arg-type]  # wrong on purpose
+        AgentInstallation(**{**fields, **change})  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.usefixtures("systemd")
@@ -174,7 +176,7 @@ def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
 ) -> None:
     root = put_programs(tmp_path / "root")
     fields = {"gateway": "gw", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
-    options = Installation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
+    options = AgentInstallation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
     steps = list(options.steps(MachineFiles(root)))
 
     problems = [found for step in steps if (found := find_problem(step, root))]

@@ -22,7 +22,7 @@ from tests.waiting import turns, until
 from worker_agent.peers import client, server
 from worker_agent.peers.client import Peers
 from worker_agent.peers.exchange import Exchange
-from worker_agent.peers.held import HeldTensors
+from worker_agent.peers.held import HeldTensorStore
 from worker_agent.peers.pulls import Pulls
 
 LIMIT = 16 << 20
@@ -38,7 +38,7 @@ class Holder:
         self.exchange = Exchange(0, LIMIT)
         self.peers = Peers(LIMIT)
         self.reports: list[Reports] = []
-        self.pulls = Pulls(HeldTensors(0), self.peers, "127.0.0.1", self.reports.append)
+        self.pulls = Pulls(HeldTensorStore(0), self.peers, "127.0.0.1", self.reports.append)
 
     def hold(self) -> Pull:
         holding = self.exchange.held.hold(self, RESPONSE)
@@ -101,7 +101,7 @@ async def test_port_is_the_same_over_ipv4_and_ipv6(holder: Holder, host: str) ->
 
 
 async def test_worker_that_holds_the_tensors_itself_needs_no_connection() -> None:
-    held = HeldTensors(0)
+    held = HeldTensorStore(0)
     holding = held.hold(None, RESPONSE)
     assert holding is not None
     pulls = Pulls(held, Peers(LIMIT), "", lambda _: None)

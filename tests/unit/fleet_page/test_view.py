@@ -8,7 +8,7 @@ import pytest
 
 from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
 from synergai.fleet_page import view as view_module
-from synergai.fleet_page.records import Batch, Record, encode
+from synergai.fleet_page.records import Batch, PageRecord, encode
 from synergai.fleet_page.view import MAX_REQUESTS, View
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -24,7 +24,7 @@ from synergai.scheduling.events import (
 from tests.staged_runs import staged_run
 
 
-def shown(records: list[Record], kind: str) -> list[dict[str, Any]]:
+def shown(records: list[PageRecord], kind: str) -> list[dict[str, Any]]:
     """Return the records of a kind as the browser gets them."""
     sent = msgspec.json.decode(encode(Batch(9.0, records)))["records"]
     return [record for record in sent if record["kind"] == kind]

@@ -17,7 +17,7 @@ from gateway.monitoring.counts import (
     request_outcome,
 )
 from gateway.monitoring.engine_metrics import engine_families, tenant_families
-from gateway.monitoring.families import Family, FamilyCollector
+from gateway.monitoring.families import FamilyCollector, MetricFamily
 from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (
@@ -42,7 +42,7 @@ def exposed(metrics: list[Metric], name: str) -> list[str]:
     return [line for line in lines if line.startswith(name) and "_created" not in line]
 
 
-def collected(families: Iterable[Family]) -> list[Metric]:
+def collected(families: Iterable[MetricFamily]) -> list[Metric]:
     collector = FamilyCollector()
     collector.add(*families)
     collector.snapshot()

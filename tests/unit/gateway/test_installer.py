@@ -11,7 +11,7 @@ from gateway.installer import (
     LOCAL_ENVIRONMENT,
     SERVICE,
     STATE,
-    Installation,
+    GatewayInstallation,
     removal_steps,
 )
 from synergai.errors import InvalidInput
@@ -31,12 +31,12 @@ def root(tmp_path: Path) -> Path:
     return put_programs(tmp_path / "root", "/srv/synergai/bin")
 
 
-def wanted(listen: str = "", hub: str = "", http: str = "") -> Installation:
-    return Installation(listen=listen, hub=hub, http=http, programs="/srv/synergai/bin")
+def wanted(listen: str = "", hub: str = "", http: str = "") -> GatewayInstallation:
+    return GatewayInstallation(listen=listen, hub=hub, http=http, programs="/srv/synergai/bin")
 
 
 def test_installation_writes_the_settings_and_starts_the_unit(root: Path, systemd: Path) -> None:
-    options = Installation(
+    options = GatewayInstallation(
         listen="0.0.0.0:8001",
         hub="0.0.0.0:8010",
         work_port=8011,
@@ -127,7 +127,7 @@ def test_gateway_that_will_refuse_to_start_is_foretold(
     file = root / LOCAL_ENVIRONMENT.lstrip("/")
     file.parent.mkdir(parents=True)
     file.write_text(local)
-    found = Installation(**options, programs="/srv/synergai/bin").refusal(root)
+    found = GatewayInstallation(**options, programs="/srv/synergai/bin").refusal(root)
     assert refusal in found if refusal else not found
 
 

@@ -11,12 +11,12 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import Command, Event
 from synergai.simulator.results import summarize
-from synergai.simulator.simulation import Run, scheduling_settings, simulate
+from synergai.simulator.simulation import SimulationRun, scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.virtual_worker import BusySpan
 from synergai.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 
-Simulated = tuple["Workload", "Run", "Path"]
+Simulated = tuple["Workload", "SimulationRun", "Path"]
 
 
 @pytest.fixture(params=["synergai", "malleable"])
@@ -44,7 +44,7 @@ def simulated(
     return workload, run, path
 
 
-def sorted_spans(run: Run) -> list[BusySpan]:
+def sorted_spans(run: SimulationRun) -> list[BusySpan]:
     """Return spans by time; spans stopped before their first query tie, except for rounding."""
     return sorted(
         run.spans,

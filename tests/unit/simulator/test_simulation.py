@@ -17,7 +17,7 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.audit import AuditFailed, audit
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.results import summarize
-from synergai.simulator.simulation import Run, scheduling_settings, simulate
+from synergai.simulator.simulation import SimulationRun, scheduling_settings, simulate
 from synergai.simulator.simulator_settings import (
     RECONSTRUCTED_PROFILE,
     SimulatorSettings,
@@ -49,7 +49,7 @@ def make_run(
     seed: int = 3,
     sessions: Sessions = "cold",
     t_pre: TPre = "fixed",
-) -> Run:
+) -> SimulationRun:
     workload = draw(profile, EXPERIMENTS[experiment], seed, sessions=sessions, t_pre=t_pre)
     return simulate(workload, scheduling_settings(policy))
 
@@ -237,7 +237,7 @@ def shifted(span: BusySpan, seconds: float) -> BusySpan:
     )
 
 
-def with_first_span(run: Run, *spans: BusySpan) -> Run:
+def with_first_span(run: SimulationRun, *spans: BusySpan) -> SimulationRun:
     return replace(run, spans=(*spans, *run.spans[1:]))
 
 

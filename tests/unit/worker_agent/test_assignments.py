@@ -18,7 +18,7 @@ from tests.pulls import new_pulls
 from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.peers.held import HeldTensors
+from worker_agent.peers.held import HeldTensorStore
 from worker_agent.runner.runner import Runner
 
 
@@ -74,7 +74,7 @@ def no_urls(_engine: EngineName, _url: str) -> bytes:
 
 
 def assign(runner: Runner, send: Callable[[Reports], None] = lambda _: None) -> Assignments:
-    held = HeldTensors(0)
+    held = HeldTensorStore(0)
     pulls = new_pulls(held, send)
     return Assignments(runner, send, [Configuration(1)], no_urls, held, pulls, clock=lambda: 100.0)
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from worker_agent.hosts.connection import Connection
+from worker_agent.hosts.connection import HostConnection
 from worker_agent.ipc.frames import Decoder, Message, RunQuery, RunSamples, StopRun
 
 
@@ -20,7 +20,7 @@ class FakeTransport:
 
 async def test_a_stop_is_sent_at_once_behind_a_quick_query() -> None:
     runs = ["query", "range"]
-    connection = Connection(runs, lambda _: None, lambda: None)
+    connection = HostConnection(runs, lambda _: None, lambda: None)
     transport = FakeTransport()
     connection.connection_made(cast("asyncio.Transport", transport))
     connection.send(RunQuery(1, b""))
@@ -38,7 +38,7 @@ async def test_a_stop_is_sent_at_once_behind_a_quick_query() -> None:
 
 async def test_a_stop_is_sent_at_once_although_a_quick_query_ends_in_the_same_turn() -> None:
     runs = ["query", "range"]
-    connection = Connection(runs, lambda _: None, lambda: None)
+    connection = HostConnection(runs, lambda _: None, lambda: None)
     transport = FakeTransport()
     connection.connection_made(cast("asyncio.Transport", transport))
     connection.send(RunQuery(1, b""))

@@ -5,7 +5,7 @@ import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.clocks import FakeClock
-from worker_agent.peers.held import HELD_S, LEAST_BYTES, HeldTensors
+from worker_agent.peers.held import HELD_S, LEAST_BYTES, HeldTensorStore
 
 CONTENTS = [np.arange(size, dtype=np.float32).tobytes() for size in (8000, 2, 0)]
 LIMIT = 8 * 4 * LEAST_BYTES
@@ -21,7 +21,7 @@ def a_response(contents: list[bytes] = CONTENTS) -> bytes:
 
 
 def test_held_outputs_are_the_contents_of_the_next_request() -> None:
-    held = HeldTensors(0)
+    held = HeldTensorStore(0)
     holding = held.hold(None, a_response())
     assert holding is not None
     response = ModelInferResponse.FromString(holding.response)
@@ -36,11 +36,11 @@ def test_held_outputs_are_the_contents_of_the_next_request() -> None:
 
 @pytest.mark.parametrize("response", [b"", a_response([bytes(100)])], ids=["empty", "small"])
 def test_small_responses_are_not_held(response: bytes) -> None:
-    assert HeldTensors(0).hold(None, response) is None
+    assert HeldTensorStore(0).hold(None, response) is None
 
 
 def test_no_more_is_held_than_a_share_of_the_memory_limit() -> None:
-    held = HeldTensors(LIMIT)
+    held = HeldTensorStore(LIMIT)
     holdings = [held.hold(None, a_response()) for _ in range(9)]
     assert [each is not None for each in holdings] == [True, True] + [False] * 7
     assert held.used_bytes <= LIMIT // 8
@@ -51,7 +51,7 @@ def test_no_more_is_held_than_a_share_of_the_memory_limit() -> None:
 
 
 def test_tensors_are_lost_with_their_registration() -> None:
-    held, mine, other = HeldTensors(0), object(), object()
+    held, mine, other = HeldTensorStore(0), object(), object()
     lost, kept = held.hold(mine, a_response()), held.hold(other, a_response())
     assert lost is not None
     assert kept is not None
@@ -62,7 +62,7 @@ def test_tensors_are_lost_with_their_registration() -> None:
 
 def test_tensors_that_the_gateway_forgot_are_dropped_after_a_while() -> None:
     clock = FakeClock()
-    held = HeldTensors(0, clock)
+    held = HeldTensorStore(0, clock)
     holding = held.hold(None, a_response())
     assert holding is not None
     clock.now += HELD_S

@@ -20,7 +20,7 @@ from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hub_client.link import HubLink
 from worker_agent.peers.exchange import Exchange
-from worker_agent.worker import Worker
+from worker_agent.worker import LocalWorker
 
 ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
 SESSION = Session(ENGINE.name, Configuration(1))
@@ -139,7 +139,7 @@ class Reports:
         settings = AgentSettings(
             gateway="127.0.0.1:1", worker=WorkerSettings(models=directory), state=directory
         )
-        self.worker = Worker(
+        self.worker = LocalWorker(
             settings,
             "worker",
             "instance",

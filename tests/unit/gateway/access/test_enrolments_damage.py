@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.access.enrolments import FILE, EnrolmentStore, sha256
-from gateway.access.table import Worker
+from gateway.access.table import AllowedWorkers
 from gateway.access.worker_rules import JoiningWorker, WorkerRules
 from gateway.cli import app
 from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
@@ -63,7 +63,7 @@ async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
     state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = WorkerRules(state, nothing)
-    rules.set_rows((Worker(id="*", worker_class="nx"),))
+    rules.set_rows((AllowedWorkers(id="*", worker_class="nx"),))
     token = EnrolmentStore(state).issue("", "", 1e12, 0.0)
     flip(state / FILE, 200)
     joining = JoiningWorker(id="new", worker_class="nx", secret_sha256=sha256("new"))

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.access.enrolments import EnrolmentStore, sha256
-from gateway.access.table import Worker
+from gateway.access.table import AllowedWorkers
 from gateway.access.worker_rules import JoiningWorker, WorkerRules
 from synergai.domain import Engine, EngineName, Variant
 from synergai.errors import PermissionDenied, Unauthenticated
 
 NOW = 1_000_000.0
 DIGEST, OTHER = "a" * 64, "b" * 64
-ENROLLED = Worker(id="edge-*", worker_class="nx")
-CERTIFIED = Worker(id="*", certificate="spiffe://example.org/{class}/{id}")
+ENROLLED = AllowedWorkers(id="edge-*", worker_class="nx")
+CERTIFIED = AllowedWorkers(id="*", certificate="spiffe://example.org/{class}/{id}")
 
 
 async def nothing() -> None:
@@ -98,7 +98,7 @@ async def test_id_and_class_must_match_a_row_before_a_token_is_spent(
 
 
 async def test_secret_does_not_prove_another_class(rules: WorkerRules, token: str) -> None:
-    rules.set_rows((Worker(id="*"),))
+    rules.set_rows((AllowedWorkers(id="*"),))
     await rules.admit(joining(secret="s"), token)
     with pytest.raises(Unauthenticated):
         await rules.admit(joining(worker_class="agx", secret="s"))

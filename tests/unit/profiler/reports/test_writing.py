@@ -15,8 +15,8 @@ from profiler.reports.charts import (
     Chart,
     Cloud,
     Dots,
-    Line,
     Lines,
+    Polyline,
     Scatter,
     Series,
     Shares,
@@ -64,9 +64,9 @@ CHARTS: list[Chart] = [
     Lines(
         title="Lines",
         lines=(
-            Line(name="a", points=((1.0, 1.0), (2.0, 1.5)), emphasis=True),
-            Line(name="b", points=((1.0, 1.0), (2.0, 2.0)), dashed=True),
-            Line(name="c", points=((1.0, 1.0),)),
+            Polyline(name="a", points=((1.0, 1.0), (2.0, 1.5)), emphasis=True),
+            Polyline(name="b", points=((1.0, 1.0), (2.0, 2.0)), dashed=True),
+            Polyline(name="c", points=((1.0, 1.0),)),
         ),
         x=Axis("threads", log=True),
         y=Axis("times"),
