@@ -143,8 +143,10 @@ class Chains:
         if choice is None or not all(each in candidates.values() for each in choice.chain):
             self._choices.pop(engine, None)
             default = self._catalogue.chain(engine)
+            if len(candidates) <= max(1, len(default)):
+                return default
             known = self._known(candidates)
-            ranked = self._rank(candidates, known) if len(candidates) > max(1, len(default)) else ()
+            ranked = self._rank(candidates, known)
             if not ranked:
                 return default
             chain = _engines(ranked[0], candidates)

@@ -120,10 +120,12 @@ class Probes:
 
     def for_unprofiled_engines(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes of engines without any profile, whose jobs the policy cannot place."""
+        estimates = self._state.estimator.estimates
+        profiled: dict[EngineName, bool] = {}
         for worker, engine in self._missing_pairs():
-            if not any(
-                self._state.estimator.estimates(engine, one) for one in self._state.serving(engine)
-            ):
+            if engine not in profiled:
+                profiled[engine] = any(estimates(engine, o) for o in self._state.serving(engine))
+            if not profiled[engine]:
                 yield from self._candidates(worker, engine)
         yield from self._for_unprofiled_variants()
 

@@ -260,6 +260,17 @@ async def test_workers_without_the_stages_are_not_looked_at(fleet: Fleet) -> Non
     assert asked == {"a", "b"}
 
 
+def test_workers_are_not_looked_at_where_there_is_no_choice(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "profiles", lambda _: pytest.fail("asked"))
+    for name, cut in (("a", (0, 6)), ("b", (3, 9))):
+        fleet.catalogue.withdraw(fleet.fleet[name].id, stage_name("net", *cut))
+    assert fleet.chain() == []
+    fleet.add("b", stage(3, 9))
+    assert fleet.chain() == [(0, 3), (3, 9)]
+
+
 async def test_paces_from_before_the_jobs_began_do_not_count(fleet: Fleet) -> None:
     worker = fleet.fleet["a"]
     for engine in worker.engines:
