@@ -193,9 +193,10 @@ class View:
     def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
         gain = estimate.batch_gain(job.job.queries)
+        transfer_s = estimate.transfer_s if job.job.with_tensors else 0.0
         if job.paces and (shown := job.paces.get(worker.id)) is not None:
-            return gain * shown / estimate.entry.qps
-        return gain * estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
+            return gain * shown / estimate.entry.qps + transfer_s
+        return gain * estimate.per_query_s + transfer_s
 
     def lease_query_s(self, lease: Lease, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query of a lease in flight, by the current profile."""

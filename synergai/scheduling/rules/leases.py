@@ -268,12 +268,16 @@ class Leases:
         arrivals[engine] = took_s
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
-        """Correct the pace of the worker and, unless tensors are transferred, of this very job."""
+        """Correct the pace of the worker and of this very job."""
         if observation is None or lease.estimate is None:
             return
         self._state.estimator.observe_queries(lease, worker, observation)
         entry = lease.estimate.entry
-        if not lease.job.job.with_tensors and self._state.estimator.is_current(entry):
+        if (
+            observation.engine_s > 0
+            and not lease.job.is_request
+            and self._state.estimator.is_current(entry)
+        ):
             # What was known before weighs as much as this many seconds of observation.
             prior_s = self._state.settings.pace_half_life_s
             prior_pace = 1.0 if lease.prior_pace is None else lease.prior_pace
@@ -281,7 +285,7 @@ class Leases:
             profiled_s = gain * lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
-            if not (lease.job.removed or lease.job.is_request):
+            if not lease.job.removed:
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
     def _learn_in_company(

@@ -73,12 +73,15 @@ class ProfileChanges:
 
         A probe is short and includes an engine's first queries, so it gives only the order of
         magnitude. A prediction is refined by as many queries as a probe has. Entries measured by
-        the profiler are never replaced.
+        the profiler are never replaced. Of queries that came with tensors, the time in the engine
+        counts, which is not that of each one if they ran in batches.
         """
-        if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
+        if lease.estimate is None or lease.job.is_request or lease.first_query_at is None:
             return None
         entry = lease.estimate.entry
         seconds = self._state.now - lease.first_query_at
+        if lease.brings_inputs:
+            seconds = lease.compute_s if lease.assignment.batch_times is None else 0.0
         if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
             return None
         known = (

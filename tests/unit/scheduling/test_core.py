@@ -254,6 +254,31 @@ def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() ->
     assert math.isclose(after.estimate_s, 0.5)
 
 
+def test_jobs_over_own_inputs_replace_such_a_profile_by_their_time_in_the_engine() -> None:
+    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", 1000, with_tensors=True), 0.0))
+    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
+    ended = AssignmentEnded(probe.id, 16, Outcome.COMPLETED, compute_s=0.5)
+    [rest] = dispatched(core.handle(ended, 4.0))
+    core.handle(AssignmentStarted(rest.id, 0.0), 4.0)
+    ended = AssignmentEnded(rest.id, 984, Outcome.COMPLETED, compute_s=1.0)
+    [learned, *_] = core.handle(ended, 50.0)
+    assert isinstance(learned, Learned)
+    assert (learned.entry.qps, learned.entry.queries) == (984.0, 984)
+
+
+def test_running_job_over_own_inputs_is_expected_to_go_on_at_its_own_pace() -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000, with_tensors=True), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    for done in (100, 200, 300, 400, 500):  # at a third of the speed, and 10 ms for the inputs
+        core.handle(QueriesDone(assignment.id, done, compute_s=0.03 * done), 0.04 * done)
+    expected = core.expected_completion(JobId("a"), 20.0)
+    assert expected == pytest.approx(20.0 + 500 * 0.04, rel=0.1)
+
+
 def test_profiler_measurements_are_not_replaced_by_service() -> None:
     core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
