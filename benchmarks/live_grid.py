@@ -55,6 +55,8 @@ SHARES: Final = (0.25, 0.5, 0.75)
 WORTH: Final = 1.4
 """Alternatives that are expected to take longer than so many times the best one are left out."""
 NEAR: Final = 1.05
+PAYLOAD: Final = 1448 / 1514
+"""Share of an Ethernet frame that is payload of TCP. The rate of a link counts whole frames."""
 EDGE, CLOUD = WORKERS = ("edge", "cloud")
 CHOSEN: Final = "chosen"
 CHAINS: Final = measured_chains()
@@ -200,7 +202,7 @@ def serve(cell: Cell, names: list[str], folder: Path, stack: ExitStack) -> SyncC
             for leg in legs
         )
     network = stack.enter_context(Namespaces(WORKERS, subnet=1))
-    network.limit(CLOUD, cell.bytes_per_s / MBIT)
+    network.limit(CLOUD, cell.bytes_per_s / PAYLOAD / MBIT)
     fleet = stack.enter_context(LocalFleet(folder / "fleet"))
     hub = fleet.hub_address.replace("127.0.0.1", network.gateway)
     dictionary = str(folder / "dictionary.db")
