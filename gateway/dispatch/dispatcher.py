@@ -303,14 +303,18 @@ class Dispatcher:
         one, a stream in the one after that.
         """
         self._deferred.append(event)
-        # For each event, so that one that fails does not delay the others until the next.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self.flush)
+        if len(self._deferred) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self.flush)
 
     def flush(self) -> None:
-        """Pass the deferred events to the core now."""
-        while self._deferred:
-            self._handle_now(self._deferred.popleft())
+        """Pass the deferred events to the core now; those behind one that fails follow soon."""
+        try:
+            while self._deferred:
+                self._handle_now(self._deferred.popleft())
+        finally:
+            if self._deferred:
+                asyncio.get_running_loop().call_soon(self.flush)
 
     # --- internals --------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
+_NONE_LOST: Final[frozenset[int]] = frozenset()
 _NOTHING_HELD: Final[Mapping[int, HeldTensors]] = MappingProxyType({})
 _MAX_TOKEN: Final = 64
 
@@ -231,9 +232,11 @@ def apply_progress(
             )
         for response in responses:
             _check_response(response, assignment.id)
-    failures = report.failures
-    progress.failed = _failures(report, progress.done, assignment.id) if failures else _NONE
-    progress.lost = frozenset(each.query for each in failures if each.lost)
+    if failures := report.failures:
+        progress.failed = _failures(report, progress.done, assignment.id)
+        progress.lost = frozenset(each.query for each in failures if each.lost)
+    else:
+        progress.failed, progress.lost = _NONE, _NONE_LOST
     progress.done = done
     progress.labelled = labelled
     progress.correct = correct

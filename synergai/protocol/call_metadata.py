@@ -22,9 +22,9 @@ _VALID: Final = re.compile("[!-~]{1,128}")
 """What can be printed and sent in a header; clients may write anything."""
 
 
-def valid_id(*given: str) -> str:
-    """Return the first valid id that a client has given; empty if there is none."""
-    return next((text for text in given if _VALID.fullmatch(text)), "")
+def valid_id(text: str) -> str:
+    """Return an id that a client has given if it is valid, or else nothing."""
+    return text if _VALID.fullmatch(text) else ""
 
 
 class CallIds(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from worker_agent.runner.reporting import AssignmentReporter, Failure, ItemReporter
 
 
-class WorkState(enum.Enum):
+class WorkState(enum.IntEnum):
     """Lifecycle of a work item in the runner; see `TRANSITIONS`."""
 
     QUEUED = enum.auto()

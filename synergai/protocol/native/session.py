@@ -416,7 +416,7 @@ class Session:
                 break
             high, low, kind, flags, number = _FRAME.unpack_from(data, at)
             size = high << 8 | low
-            comes_in_parts = kind == _DATA and size and not flags & _PADDED
+            comes_in_parts = kind == _DATA and size > _COPIED_BYTES and not flags & _PADDED
             if size > (MAX_DATA_FRAME if kind == _DATA else MAX_FRAME):
                 raise InvalidInput(f"a frame of {size:,} bytes")
             start, stop = at + _HEADER, at + _HEADER + size

@@ -82,7 +82,6 @@ class Decisions:
 
     def rebalance(self) -> None:
         """Let the policy move running work, while no job waits."""
-        self._state.waiting.reassess()
         if self._leases:
             self._execute(self._state.policy.decide(self._state))
         if self._probes.missing:
@@ -122,11 +121,11 @@ class Decisions:
         before = len(self._state.commands)
         for decision in decisions:
             match decision:
-                case Assign(job, worker, estimate) if not self._state.takes(worker, job, estimate):
-                    pass  # it waits, so that batches are not parted
-                case Assign():
-                    self._forget_job(decision.job)
-                    self._leases.assign(decision)
+                case Assign(job, worker, estimate):
+                    # Otherwise it waits, so that batches are not parted.
+                    if self._state.takes(worker, job, estimate):
+                        self._forget_job(job)
+                        self._leases.assign(decision)
                 case Preempt(lease):
                     self._leases.stop(lease)
                 case Expect(job, completes_at):
@@ -174,9 +173,10 @@ class Decisions:
                 if not worker.leases and not worker.withdrawn:
                     found.clear()  # which is the policy's to decide
                     break
-                estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
-                if estimate is None or (head := worker.head) is None:
+                estimates = self._state.estimator.for_job(request, worker)
+                if not estimates or (head := worker.head) is None:
                     continue
+                estimate = estimates[0]
                 if head.estimate is None and head.session in worker.sessions:
                     self._await_measurement(head)
                 if not worker.may_run_concurrently(estimate):

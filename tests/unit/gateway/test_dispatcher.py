@@ -107,7 +107,7 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answer
 
     monkeypatch.setattr(core, "handle", fail_once)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    await turns(2)
+    await turns(3)
     assert harness.admission.requests == 1
 
 

@@ -80,27 +80,27 @@ class Malleable:
     def decide(self, view: View) -> Sequence[Decision]:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
-        slowed = view.slowed_at == view.now
-        idle = [w for w in available if not w.leases and (slowed or w.idle_since == view.now)]
         waiting: list[JobRecord] = []
         arrived = False
-        if view.queue:
+        if view.queue.size:
             waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS))
             newest = max([job.sequence for job in waiting])
             arrived = newest > self._newest
             # In a long queue, a job that only moved up is no reason to plan again.
-            known = newest if len(view.queue) <= LONG_QUEUE else view.queue.newest
+            known = newest if view.queue.size <= LONG_QUEUE else view.queue.newest
             self._newest = max(self._newest, known)
+            if available and waiting[0].pending.total == 1:
+                decisions = self._assign_singles(view, available)
+                if decisions is not None:
+                    return decisions
+                if not (waiting := _longer_jobs(view)):
+                    return []
+        slowed = view.slowed_at == view.now
+        idle = any(not w.leases and (slowed or w.idle_since == view.now) for w in available)
         if not (waiting and available) and not arrived and not idle:
             return []
         if not waiting and all(not worker.leases for worker in view.workers.values()):
             return []  # fast path: the fleet is idle
-        if available and waiting and waiting[0].pending.total == 1:
-            decisions = self._assign_singles(view, available)
-            if decisions is not None:
-                return decisions
-            if not (waiting := _longer_jobs(view)):
-                return []
         workers = _relevant_workers(view, waiting, available)
         preemptible: set[Lease] = set()
         if arrived or idle:
