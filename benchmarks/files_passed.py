@@ -114,7 +114,7 @@ async def main() -> None:
                 call = partial(asyncio.get_running_loop().run_in_executor, client)
                 request = partial(call, infer, gateway.address, workload.request)
                 job = partial(call, run_job, gateway.address, workload.engine)
-                while not any(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
+                while not any(gateway.app.fleet.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
                     await asyncio.sleep(0.05)
                 for _ in range(20):
                     await request()

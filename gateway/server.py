@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Final, Self
 import grpc
 
 from gateway.access.caller import current_caller
-from gateway.access.exposure import check_exposure
 from gateway.admission.connections import current_connection_limits
-from gateway.app import App
-from gateway.app_metrics import register_metrics
+from gateway.app import App, build_app
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
 from gateway.http.fleet_page import fleet_page_routes
@@ -37,7 +35,6 @@ from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHa
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context
-from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gateway.gateway_settings import GatewaySettings
-    from gateway.hub.work_streams import WorkStreams
     from gateway.passage.passage import Passage
     from synergai.errors import SynergaiError
     from synergai.protocol.native.server import NativeServer
@@ -109,8 +105,8 @@ class Gateway:
         """Wait for `stop` and the shutdown."""
         await self._stop_requested.wait()
         await self._shut_down()
-        if self.app.journal.broken.done():
-            raise self.app.journal.broken.result()
+        if self.app.storage.journal.broken.done():
+            raise self.app.storage.journal.broken.result()
         if self._failure is not None:
             raise self._failure
 
@@ -118,25 +114,22 @@ class Gateway:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         config = self._config
-        self.app = app = App(config, stack)
-        await app.open()
-        register_metrics(app)
-        app.journal.broken.add_done_callback(lambda _: self.stop())
-        listed = app.access is not None and app.access.content.workers is not None
-        check_exposure(config, workers_are_listed=listed)
+        self.app = app = await build_app(config, stack)
+        app.storage.journal.broken.add_done_callback(lambda _: self.stop())
+        hub, unread = app.agents.hub, app.base.unread
         native = config.grpc_server == "native"
         connections = current_connection_limits(native=native)
         hub_server = self._make_server(
-            app.agent_passage, config.max_message_bytes, connections.agents
+            app.entry.agent_passage, config.max_message_bytes, connections.agents
         )
         self._client_server = client_server = self._make_server(
-            app.passage,
+            app.entry.passage,
             config.max_client_bytes,
             connections.clients,
             certificates=config.tls_clients_ca is not None,
             native=native,
         )
-        app.metrics.add_counter(
+        app.base.metrics.add_counter(
             "grpc_server_restarts",
             "Replacements of a gRPC server that a call had ended.",
             lambda: hub_server.restarts + client_server.restarts,
@@ -149,36 +142,35 @@ class Gateway:
         stack.callback(client_server.release)
         self.hub_address = hub_server.bind(config.hub, hub_tls)
         self.address = client_server.bind(config.listen, client_tls)
-        app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
         hub_handlers = (
-            app.hub.handler(),
+            hub.handler(),
             UnimplementedHandler(
                 {},
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )
-        inference = InferenceServicer(app.calls, app.unread)
+        inference = InferenceServicer(app.calls, unread)
         client_handlers = (
             inference.handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(), app.unread, http_context(config))
+        http = HttpServer(self._http_app(), unread, http_context(config))
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
             await server.start(handlers)
             stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(inference.stop_streams)
-        stack.push_async_callback(app.hub.close)
+        stack.push_async_callback(hub.close)
         _log.info(
             "listening for clients on %s, agents on %s and work port %d, HTTP on %s://%s/; "
             "restored %s",
             self.address,
             self.hub_address,
-            work_port,
+            hub.work_port,
             "https" if config.http_tls else "http",
             self.http_address,
-            counted(app.restored, "unfinished job"),
+            counted(app.jobs.restored, "unfinished job"),
         )
         stack.enter_context(
             ready_file(
@@ -217,38 +209,26 @@ class Gateway:
         _log.critical("%s; stopping", error)
         self.stop()
 
-    async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
-        """Start the server of work sockets, with the hub's TLS; return its port."""
-        config = self._config
-        tls = server_context(
-            config.tls_cert,
-            config.tls_key,
-            config.tls_client_ca,
-        )
-        work_sockets = WorkSocketServer(streams.serve, tls)
-        port = await work_sockets.start(config.hub.rpartition(":")[0], config.work_port)
-        stack.push_async_callback(work_sockets.close)
-        return port
-
     def _http_app(self) -> HttpApp:
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
             *RestCalls(app.calls, bodies).routes(),
             *monitoring_routes(
-                app.metrics.render,
+                app.base.metrics.render,
                 app.calls.is_ready,
-                lambda: app.journal.accepting,
-                lambda: app.store.fault,
-                lambda: (each.difference for each in app.catalogue.conflicts),
+                lambda: app.storage.journal.accepting,
+                lambda: app.storage.store.fault,
+                lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
             *page_routes(app.calls),
             *fleet_page_routes(
-                app.fleet_feed, lambda name: explain(current_caller(), app.dispatcher, name)
+                app.fleet.feed,
+                lambda name: explain(current_caller(), app.fleet.dispatcher, name),
             ),
         ]
-        if app.passage.is_needed:
-            guard(routes, app.passage)
+        if app.entry.passage.is_needed:
+            guard(routes, app.entry.passage)
         # Beyond loopback, everyone may use it who can reach it.
         is_open = not is_loopback(config.http.rpartition(":")[0])
         return HttpApp(routes, any_host=is_open or config.access is not None)
@@ -256,25 +236,29 @@ class Gateway:
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port other than the Open Inference Protocol."""
         app = self.app
+        base, storage, fleet = app.base, app.storage, app.fleet
+        jobs, agents = app.jobs, app.agents
         return (
             JobsServicer(
-                app.jobs, app.streamed, app.input_uploads, app.results, app.unread
+                jobs.submitted, jobs.streamed, jobs.uploads, jobs.results, base.unread
             ).handler(),
             FleetServicer(
-                app.dispatcher,
-                app.versions,
-                app.profiles,
-                app.served_profiles,
-                app.hub,
-                app.journal,
-                app.clock,
-                app.rollouts,
-                app.model_control,
-                app.metrics,
-                app.save_state,
+                fleet.dispatcher,
+                fleet.versions,
+                fleet.profiles,
+                fleet.served_profiles,
+                agents.hub,
+                storage.journal,
+                base.clock,
+                agents.rollouts,
+                fleet.model_control,
+                base.metrics,
+                storage.save_state,
             ).handler(),
-            HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
-            StoreServicer(app.store, app.placements, app.pacer).handler(),
+            HealthServicer(
+                fleet.versions, app.entry.admission, lambda: storage.journal.accepting
+            ).handler(),
+            StoreServicer(storage.store, agents.placements, agents.pacer).handler(),
             *(_reflection() if self._config.reflection else ()),
             UnimplementedHandler(
                 {
@@ -288,7 +272,7 @@ class Gateway:
     # --- stop ---------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
-        admission = self.app.admission
+        admission = self.app.entry.admission
         async with self._stopped:
             if admission.open:
                 _log.info("stopping: draining %d requests", admission.requests)

@@ -107,7 +107,6 @@ class Chains:
     """Chooses the stages that the jobs of engines run in.
 
     Attributes:
-        load: loads an engine on the workers that have it.
         queries_left: yields the queries that are left of each job of an engine; none end its
             reviews.
         on_changed: called with an engine whose jobs run in another chain from now on.
@@ -117,10 +116,12 @@ class Chains:
         self,
         dispatcher: Dispatcher,
         catalogue: Catalogue,
+        load: Callable[[EngineName], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
+        self._load = load
         self._clock = clock
         self._choices: dict[EngineName, _Choice] = {}
         self._observed: dict[WorkerId, dict[EngineName, _Observed]] = {}
@@ -128,7 +129,6 @@ class Chains:
         self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
         self._moves: dict[EngineName, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
-        self.load: Callable[[EngineName], Awaitable[None]]
         self.queries_left: Callable[[EngineName], Iterator[int]] = lambda _: iter(())
         self.on_changed: Callable[[EngineName], object] = lambda _: None
 
@@ -242,7 +242,7 @@ class Chains:
     ) -> None:
         """Load the stages of a chain, and then let jobs run in it."""
         try:
-            loads = (self.load(stage.name) for stage in chain)
+            loads = (self._load(stage.name) for stage in chain)
             for failed in await asyncio.gather(*loads, return_exceptions=True):
                 if failed is not None:
                     raise failed

@@ -90,6 +90,7 @@ class Hub:
         placements: Placements,
         journal: Journal,
         heartbeat_s: float,
+        work_port: int,
     ) -> None:
         self._connections = connections
         self._work_streams = work_streams
@@ -102,7 +103,7 @@ class Hub:
         self._placements = placements
         self._journal = journal
         self._heartbeat_s = heartbeat_s
-        self.work_port = 0
+        self.work_port = work_port
         self._tasks = TaskBag()
         self._tasks.start(self._monitor_heartbeats())
 

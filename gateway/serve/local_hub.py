@@ -48,7 +48,7 @@ class LocalHub:
         """Open a control stream."""
         gateway = await asyncio.shield(self._gateway)
         connection = LocalConnection(
-            gateway.app.hub, gateway.app.work_streams, on_joined=self.joined.set
+            gateway.app.agents.hub, gateway.app.agents.work_streams, on_joined=self.joined.set
         )
         async with aclosing(connection.responses):
             try:

@@ -460,7 +460,7 @@ class Matrix:
 
     async def run(self, credentials: Credentials) -> None:
         spec = JobSpec(engine=EngineName(ECHO), tenant="lab")
-        job = await self._gateway.app.jobs.submit(UNRESTRICTED, spec)
+        job = await self._gateway.app.jobs.submitted.submit(UNRESTRICTED, spec)
         await asyncio.to_thread(self._run_grpc, credentials, job.id)
         await asyncio.to_thread(self._run_http, credentials)
 
@@ -516,7 +516,7 @@ async def start(stack: AsyncExitStack, folder: Path, tls: ClientTls, **options: 
     config = config_in(folder, reflection=True, **options)
     gateway = await stack.enter_async_context(Gateway(config))
     await stack.enter_async_context(FakeAgent(gateway.hub_address, tls=tls))
-    await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
+    await until(lambda: list(gateway.app.fleet.catalogue.in_service()), 0.005)
     return gateway
 
 
@@ -546,8 +546,8 @@ async def test_every_call_with_every_token(
         assert served_methods() == set(GRPC_CALLS)
         assert served_routes(gateway) == set(ROUTES)
         await asyncio.to_thread(table.write_text, table_text(tmp_path / "keys.json", "revoked"))
-        assert gateway.app.access is not None
-        await gateway.app.access.look()
+        assert gateway.app.entry.access is not None
+        await gateway.app.entry.access.look()
         matrix = Matrix(gateway)
         for credentials in (*by_token(), *by_jwt(issuer)):
             await matrix.run(credentials)

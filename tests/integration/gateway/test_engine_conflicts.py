@@ -40,8 +40,8 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             shown = await faults(caller, 2)
             assert shown["w1"] == ""
             assert "a file of SHA-256 bbbbbbbbbbbb… instead of aaaaaaaaaaaa…" in shown["w2"]
-            gateway.app.metrics.snapshot()
-            conflicts = gateway.app.metrics.registry.get_sample_value(
+            gateway.app.base.metrics.snapshot()
+            conflicts = gateway.app.base.metrics.registry.get_sample_value(
                 "synergai_worker_engine_conflicts",
                 {
                     "worker": "w2",
@@ -104,8 +104,8 @@ async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine=gone.name))
         [worker] = await caller.workers(1)
         assert gone.name not in {engine.name for engine in worker.engines}
-        assert gone.name not in set(gateway.app.catalogue.known_engines())
-        recorded = await gateway.app.journal.engines()
+        assert gone.name not in set(gateway.app.fleet.catalogue.known_engines())
+        recorded = await gateway.app.storage.journal.engines()
         assert gone.name not in set[str](recorded)
 
 
@@ -114,7 +114,7 @@ async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered
 ) -> None:
     async def forget(gateway: Gateway, caller: Caller) -> None:
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
-        assert not gateway.app.catalogue.is_known(ECHO)
+        assert not gateway.app.fleet.catalogue.is_known(ECHO)
 
     async with Gateway(config) as gateway:
         caller = Caller(gateway.address)
@@ -122,18 +122,18 @@ async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered
             await caller.profile()
             await forget(gateway, caller)
     async with Gateway(config) as gateway:
-        assert not gateway.app.catalogue.is_known(ECHO)
-        assert len(gateway.app.profiles.dictionary) == 1
+        assert not gateway.app.fleet.catalogue.is_known(ECHO)
+        assert len(gateway.app.fleet.profiles.dictionary) == 1
         async with FakeAgent(gateway.hub_address, "w1"):
-            await until(lambda: gateway.app.catalogue.is_known(ECHO), 0.02)
+            await until(lambda: gateway.app.fleet.catalogue.is_known(ECHO), 0.02)
     async with Gateway(config) as gateway:
-        assert gateway.app.catalogue.is_known(ECHO)
+        assert gateway.app.fleet.catalogue.is_known(ECHO)
         caller = Caller(gateway.address)
         async with caller.channel:
             await forget(gateway, caller)
             await caller.profile()
     async with Gateway(config) as gateway:
-        assert gateway.app.catalogue.is_known(ECHO)
+        assert gateway.app.fleet.catalogue.is_known(ECHO)
 
 
 async def test_agent_may_still_drop_sessions_of_a_forgotten_engine(

@@ -126,7 +126,7 @@ async def test_gateway_stops_with_viewers_that_do_not_read(
 ) -> None:
     async with AsyncExitStack() as stack, Gateway(config_in(tmp_path)) as gateway:
         for step in staged_run(100, 10_000):
-            gateway.app.fleet_view.record(*step)
+            gateway.app.fleet.view.record(*step)
         reader = await stack.enter_async_context(asked(gateway, "/fleet/events", limit=1024))
         await head(reader)
     assert not re.search("Traceback|ERROR", caplog.text)

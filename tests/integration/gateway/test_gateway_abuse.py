@@ -88,8 +88,8 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    await asyncio.wait_for(gateway.app.admission.wait_idle(), 30)
-    assert gateway.app.admission.bytes == 0
+    await asyncio.wait_for(gateway.app.entry.admission.wait_idle(), 30)
+    assert gateway.app.entry.admission.bytes == 0
     await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
     agent.answer = agent.complete
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
@@ -172,7 +172,7 @@ async def test_path_that_is_not_utf8_ends_no_call(
             restarted = f"synergai_grpc_server_restarts_total {number}.0".encode()
             with http2.Http2Connection(address) as connection:
                 connection.send([http2.headers(1, "/\udcff")])
-                while restarted not in (await gateway.app.metrics.render())[0]:  # noqa: ASYNC110 - polls
+                while restarted not in (await gateway.app.base.metrics.render())[0]:  # noqa: ASYNC110 - polls
                     await asyncio.sleep(0.05)
         answered.set()
         for _ in range(2):

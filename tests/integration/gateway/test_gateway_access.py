@@ -63,7 +63,7 @@ async def served(gateway: Gateway) -> AsyncIterator[Caller]:
     """A client of a gateway that serves the engine."""
     caller = Caller(gateway.address)
     async with caller.channel, FakeAgent(gateway.hub_address):
-        await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
+        await until(lambda: list(gateway.app.fleet.catalogue.in_service()), 0.005)
         yield caller
 
 
@@ -77,8 +77,8 @@ async def code_of(call: PendingCall) -> grpc.StatusCode:
 
 async def change(gateway: Gateway, table: Path, text: str) -> None:
     await asyncio.to_thread(table.write_text, text)
-    assert gateway.app.access is not None
-    await gateway.app.access.look()
+    assert gateway.app.entry.access is not None
+    await gateway.app.entry.access.look()
 
 
 async def test_stream_of_a_removed_client_gets_no_further_responses(

@@ -92,7 +92,7 @@ async def gateway(tmp_path: Path, log: Path, grpc_server: str) -> AsyncIterator[
 async def caller(gateway: Gateway) -> AsyncIterator[Caller]:
     caller = Caller(gateway.address)
     async with caller.channel, FakeAgent(gateway.hub_address):
-        await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
+        await until(lambda: list(gateway.app.fleet.catalogue.in_service()), 0.005)
         yield caller
 
 

@@ -33,7 +33,7 @@ ROWS = (AllowedWorkers(id="w*", worker_class="test"),)
 @pytest.fixture
 async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
     async with Gateway(config) as running:
-        running.app.hub.set_rules(ROWS)
+        running.app.agents.hub.set_rules(ROWS)
         yield running
 
 
@@ -127,7 +127,7 @@ async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
         job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
         await first.until(lambda: bool(first.assignments))
         async with with_proof(new_agent("w2"), token_for(config)):
-            gateway.app.hub.set_rules((AllowedWorkers(id="w2"),))
+            gateway.app.agents.hub.set_rules((AllowedWorkers(id="w2"),))
             await asyncio.wait_for(first.ended.wait(), 30)
             assert first.code is grpc.StatusCode.PERMISSION_DENIED
             await caller.recorded(job.id, 10)
@@ -140,13 +140,13 @@ async def test_engines_beyond_the_row_are_ignored_and_shown(
     agent.register.engines.append(described("other"))
     async with agent:
         await caller.workers(1)
-        gateway.app.catalogue.find("other")
-        gateway.app.hub.set_rules((AllowedWorkers(id="w1", engines=("ech*",)),))
+        gateway.app.fleet.catalogue.find("other")
+        gateway.app.agents.hub.set_rules((AllowedWorkers(id="w1", engines=("ech*",)),))
         [worker] = await caller.workers(1)
         faults = {engine.name: engine.fault for engine in worker.engines}
         assert faults["echo"] == ""
         assert "access table does not allow" in faults["other"]
-        gateway.app.hub.set_rules(ROWS)
+        gateway.app.agents.hub.set_rules(ROWS)
         [worker] = await caller.workers(1)
         assert [engine.fault for engine in worker.engines] == ["", ""]
 
@@ -160,7 +160,7 @@ async def test_certificate_is_good_for_its_own_worker_only(config: GatewaySettin
     async with Gateway(replace(config, **tls)) as gateway:
         # The name in the agent's certificate.
         row = AllowedWorkers(id="*", worker_class="test", certificate="{id}")
-        gateway.app.hub.set_rules((row,))
+        gateway.app.agents.hub.set_rules((row,))
         rogue = FakeAgent(gateway.hub_address, "w1", AGENT)
         reason = await refused(rogue, grpc.StatusCode.UNAUTHENTICATED)
         assert "needs a certificate for 'w1'" in reason
@@ -220,6 +220,6 @@ async def test_agent_of_the_gateways_own_process_needs_no_row(gateway: Gateway) 
         yield hub_pb2.AgentControl(register=register)
         await asyncio.Event().wait()
 
-    responses = gateway.app.hub.control(requests(), None)
+    responses = gateway.app.agents.hub.control(requests(), None)
     assert (await anext(responses)).registered.session
     await responses.aclose()

@@ -227,7 +227,7 @@ async def test_lost_client_cancels_its_request(gateway: Gateway, agent: FakeAgen
         connection.writer.write(tensor())
         await agent.until(lambda: bool(agent.assignments))
     await agent.until(lambda: len(agent.stops) == 1)
-    await asyncio.wait_for(gateway.app.admission.wait_idle(), 30)
+    await asyncio.wait_for(gateway.app.entry.admission.wait_idle(), 30)
 
 
 async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
@@ -240,7 +240,7 @@ async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
             connection.writer.write(tensor())
         await agent.until(lambda: bool(agent.assignments))
     await agent.until(lambda: len(agent.stops) == 1)
-    await asyncio.wait_for(gateway.app.admission.wait_idle(), 30)
+    await asyncio.wait_for(gateway.app.entry.admission.wait_idle(), 30)
     assert len(agent.assignments) == 1
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 

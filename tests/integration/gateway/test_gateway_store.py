@@ -182,15 +182,15 @@ async def test_upload_that_is_cut_off_is_kept_and_continued(
 ) -> None:
     package = pack(folder(tmp_path / "net"), "net", 1)
     data, model = package.manifest.encode(), package.manifest.model_sha256
-    digest, *_ = await gateway.app.store.open(UNRESTRICTED, "net", 1, data)
+    digest, *_ = await gateway.app.storage.store.open(UNRESTRICTED, "net", 1, data)
     pushed = PushKey(UNRESTRICTED.name, "net", 1, digest)
-    await gateway.app.store.append(pushed, model, 0, MODEL[:400_000])
+    await gateway.app.storage.store.append(pushed, model, 0, MODEL[:400_000])
     progress: list[int] = []
     await client.push_engine(
         "net", 1, data, package.paths, on_progress=lambda done, _: progress.append(done)
     )
     assert progress[0] == 400_000
-    assert await gateway.app.store.read(model, 0, len(MODEL)) == MODEL
+    assert await gateway.app.storage.store.read(model, 0, len(MODEL)) == MODEL
 
 
 async def test_allow_list_of_a_worker_limits_what_is_placed_on_it(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_refused_upload_raises_the_reason_and_stops_reading(
     stuck = cast("Path", SimpleNamespace(open=lambda *_, **__: StuckFile(), stat=tmp_path.stat))
     package = pack(folder(tmp_path / "net"), "net", 1)
     paths = dict.fromkeys(package.paths, stuck)
-    monkeypatch.setattr(gateway.app.store, "append", refuse)
+    monkeypatch.setattr(gateway.app.storage.store, "append", refuse)
     with pytest.raises(InvalidInput, match="not this one"):
         await client.push_engine("net", 1, package.manifest.encode(), paths)
     coroutines = [repr(task.get_coro()) for task in asyncio.all_tasks()]
@@ -269,7 +269,7 @@ async def test_closing_the_client_ends_a_push(
 
     uploading = asyncio.Event()
     package = pack(folder(tmp_path / "net"), "net", 1)
-    monkeypatch.setattr(gateway.app.store, "append", hang)
+    monkeypatch.setattr(gateway.app.storage.store, "append", hang)
     async with Client(gateway.address) as client:
         pushing = asyncio.create_task(push(client, package))
         await uploading.wait()

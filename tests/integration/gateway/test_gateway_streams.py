@@ -74,7 +74,7 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
     async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
         caller, agent = await connect(gateway)
         agent.answer = agent.hold
-        unread = gateway.app.unread
+        unread = gateway.app.base.unread
         large = a_request(values=1 << 18)
         call = caller.oip.ModelStreamInfer(timeout=60)
         for _ in range(8):
@@ -104,7 +104,7 @@ async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_other
             await agent.end(assignment, done=assignment.count, responses=responses)
 
         agent.answer = answer_at_length
-        unread = gateway.app.unread
+        unread = gateway.app.base.unread
         data = a_request().SerializeToString()
         with http2.Http2Connection(gateway.address) as connection:
             for stream in range(1, 17, 2):
@@ -135,8 +135,8 @@ async def test_results_of_a_streamed_job_that_are_not_read_end_it(
             query = jobs_pb2.Query(index=index, request=large)
             await call.write(jobs_pb2.RunRequest(query=query))
         await answer_together(agent, 8)
-        await until(lambda: gateway.app.unread.disconnected, 0.01)
+        await until(lambda: gateway.app.base.unread.disconnected, 0.01)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_to_the_end(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await until(lambda: not gateway.app.unread.bytes, 0.01)
+        await until(lambda: not gateway.app.base.unread.bytes, 0.01)

@@ -66,7 +66,7 @@ async def gateway(tmp_path: Path, table: Path, grpc_server: str) -> AsyncIterato
 @pytest.fixture
 async def agent(gateway: Gateway) -> AsyncIterator[FakeAgent]:
     async with FakeAgent(gateway.hub_address) as agent:
-        await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
+        await until(lambda: list(gateway.app.fleet.catalogue.in_service()), 0.005)
         yield agent
 
 
@@ -79,8 +79,8 @@ async def caller(gateway: Gateway, agent: FakeAgent) -> AsyncIterator[Caller]:  
 
 async def change(gateway: Gateway, table: Path, quotas: dict[str, str]) -> None:
     await asyncio.to_thread(table.write_text, table_text(quotas))
-    assert gateway.app.access is not None
-    await gateway.app.access.look()
+    assert gateway.app.entry.access is not None
+    await gateway.app.entry.access.look()
 
 
 def post_request(gateway: Gateway, tenant: str) -> tuple[int, str | None]:
@@ -115,7 +115,7 @@ async def test_requests_beyond_a_rate_are_refused_with_the_time_to_wait(
     assert int(retry_after or 0) >= 900
     assert await asyncio.to_thread(post_request, gateway, "free") == (200, None)
     await infer(infer_request(), metadata=bearer("free"))
-    assert gateway.app.admission.rejections[tenant, quota] == 2
+    assert gateway.app.entry.admission.rejections[tenant, quota] == 2
 
 
 async def test_messages_of_a_stream_are_refused_one_by_one(caller: Caller) -> None:

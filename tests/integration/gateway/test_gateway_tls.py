@@ -289,7 +289,7 @@ async def test_path_that_is_not_utf8_stops_no_encrypted_port(encrypted: Gateway)
             connect = partial(http2.Http2Connection, tls=context)
             with await asyncio.to_thread(connect, address) as connection:
                 connection.send([http2.headers(1, "/\udcff")])
-                while restarted not in (await encrypted.app.metrics.render())[0]:  # noqa: ASYNC110 - polls
+                while restarted not in (await encrypted.app.base.metrics.render())[0]:  # noqa: ASYNC110 - polls
                     await asyncio.sleep(0.05)
         async with (
             synergai.Client(encrypted.address, tls_ca=CA) as client,

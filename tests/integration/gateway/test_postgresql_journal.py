@@ -353,9 +353,9 @@ async def test_gateway_resumes_the_jobs_of_the_database(
 ) -> None:
     config = replace(config, journal=server.url)
     async with Gateway(config) as gateway:
-        await gateway.app.journal.accept(a_record("a"))
+        await gateway.app.storage.journal.accept(a_record("a"))
     async with Gateway(config) as gateway:
-        assert gateway.app.restored == 1
+        assert gateway.app.jobs.restored == 1
         assert not (config.state / "journal.db").exists()
 
 
@@ -458,11 +458,11 @@ async def test_standby_refers_clients_to_the_leader_and_takes_over(
             ) as refused:
                 await jobs_pb2_grpc.JobsStub(channel).Get(jobs_pb2.GetRequest(job_id="a"))
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-        await leader.app.journal.accept(a_record("a"))
+        await leader.app.storage.journal.accept(a_record("a"))
         assert not entering.done()
     async with asyncio.timeout(30):
         await entering
-    assert (standby.app.restored, standby.app.journal.epoch) == (1, 2)
+    assert (standby.app.jobs.restored, standby.app.storage.journal.epoch) == (1, 2)
     assert (await fetch(fixed.http, "/healthz")).startswith("HTTP/1.1 200")
     await standby.__aexit__(None, None, None)
 
@@ -493,7 +493,7 @@ async def test_standby_takes_over_from_a_killed_or_hung_leader_with_every_acknow
         fleet.gateway.send_signal(number)
         async with asyncio.timeout(60):
             await entering
-        assert standby.app.journal.epoch == 2
+        assert standby.app.storage.journal.epoch == 2
         fleet.gateway.send_signal(signal.SIGCONT)
         assert await asyncio.to_thread(fleet.gateway.wait, 60) != 0
         await standby.__aexit__(None, None, None)

@@ -58,6 +58,10 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
     )
 
 
+async def load_nothing(engine: EngineName) -> None:
+    """Load an engine, of which no worker takes notice."""
+
+
 @dataclass
 class GatewayHarness:
     """A gateway without its servers, and with data of jobs in a directory if one is given."""
@@ -91,7 +95,7 @@ class GatewayHarness:
         self.store = DataStore(self.directory)
         self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
-        self.chains = Chains(self.dispatcher, self.catalogue)
+        self.chains = Chains(self.dispatcher, self.catalogue, load_nothing)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,

@@ -37,9 +37,8 @@ class Fleet:
         self.pace = dict.fromkeys(self.fleet, 1.0)
         for worker in self.fleet.values():
             worker.engines = {}
-        self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.clock)
+        self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.load, self.clock)
         self.chains.queries_left = lambda _: iter([self.left])
-        self.chains.load = self.load
         self.chains.on_changed = self.moved
         self.left = 10_000
         self.loaded: list[str] = []
@@ -226,7 +225,7 @@ async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
         await loading.wait()
         ended.append(engine)
 
-    fleet.chains.load = load
+    fleet.chains._load = load
     fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
     await fleet.review(2 * REVIEWS)
     assert fleet.chains._moves

@@ -44,7 +44,7 @@ class FakeHub:
 
 
 def gateway_of(fake: FakeHub, *, stopping: bool = False) -> Gateway:
-    app = SimpleNamespace(hub=fake, work_streams=fake)
+    app = SimpleNamespace(agents=SimpleNamespace(hub=fake, work_streams=fake))
     gateway = SimpleNamespace(app=app, stopping=stopping, hub_address="127.0.0.1:8010")
     return cast("Gateway", gateway)
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.admission import Admission
 from gateway.admission.tenant_usage import TenantUsage, TokenBucket
-from gateway.app_metrics import quota_families
 from gateway.monitoring.families import FamilyCollector
+from gateway.parts.entry import quota_families
 from synergai.errors import Overloaded, QuotaExceeded
 from synergai.runtime.clock import Clock
 

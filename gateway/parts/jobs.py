@@ -1,0 +1,101 @@
+"""Jobs: submitted and streamed ones, their inputs and results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.dispatch.chains import Chains
+from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.results import JobResults
+from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
+from gateway.jobs.streamed import StreamedJobs
+from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
+
+if TYPE_CHECKING:
+    from gateway.parts.entry import Entry
+    from gateway.parts.fleet import Fleet
+    from gateway.parts.foundation import Foundation
+    from gateway.parts.storage import Storage
+
+_WINDOW_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs of a gateway; `restored` of them had not ended when it started."""
+
+    submitted: SubmittedJobs
+    streamed: StreamedJobs
+    uploads: InputUploads
+    results: JobResults
+    restored: int
+
+
+async def build_jobs(base: Foundation, storage: Storage, entry: Entry, fleet: Fleet) -> Jobs:
+    """Return the jobs of a gateway, and continue those that have not ended."""
+    config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
+    journal, data = storage.journal, storage.data
+    chains = Chains(fleet.dispatcher, fleet.catalogue, fleet.model_control.load)
+    stack.push_async_callback(chains.close)
+    budget_bytes = config.data_budget or None
+    uploads = InputUploads(
+        data,
+        journal,
+        entry.admission,
+        budget_bytes=budget_bytes,
+        memory_bytes=config.max_request_bytes // 2,
+    )
+    own_inputs = OwnInputs(data, uploads, journal)
+    submitted = SubmittedJobs(
+        fleet.dispatcher,
+        fleet.versions,
+        journal,
+        entry.admission,
+        metrics,
+        base.clock,
+        own_inputs=own_inputs,
+        chains=chains,
+    )
+    stack.push_async_callback(submitted.close)
+    metrics.add_gauge(
+        "paused_jobs",
+        "Unfinished jobs that wait for room on the journal's disk.",
+        lambda: len(submitted.pauses),
+    )
+    metrics.add_counter(
+        "uploaded_bytes", "Bytes of inputs that clients stored.", lambda: uploads.stored_bytes
+    )
+    metrics.add_counter(
+        "inputs_answered",
+        "Inputs of jobs over uploads with a response.",
+        lambda: own_inputs.answered,
+    )
+    metrics.add_counter(
+        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
+    )
+    restored = await submitted.restore()
+    tasks.start(submitted.pauses.follow_store())
+    retention = Retention(
+        data,
+        journal,
+        base.clock.unix_now,
+        uploads_kept_s=UPLOADS_KEPT_S,
+        results_kept_s=config.results_kept_s,
+        budget_bytes=budget_bytes,
+    )
+    tasks.start(retention.run())
+    tasks.start(fleet.profiles.watch(fleet.tell_changes))
+    tasks.start(chains.run())
+    streamed = StreamedJobs(
+        fleet.dispatcher,
+        fleet.versions,
+        entry.admission,
+        metrics,
+        base.clock,
+        window_bytes=_WINDOW_BYTES,
+        unread=base.unread,
+    )
+    results = JobResults(submitted, data, journal.confirm)
+    return Jobs(submitted, streamed, uploads, results, restored)
