@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.monitoring.tracing import Tracing
-from gateway.parts.agents import Agents, build_agents
-from gateway.parts.entry import Entry, build_entry
-from gateway.parts.fleet import Fleet, build_fleet
+from gateway.parts.agents import AgentParts, build_agents
+from gateway.parts.entry import EntryParts, build_entry
+from gateway.parts.fleet import FleetParts, build_fleet
 from gateway.parts.foundation import Foundation, lay_foundation
-from gateway.parts.jobs import Jobs, build_jobs
-from gateway.parts.storage import Storage, open_storage
+from gateway.parts.jobs import JobParts, build_jobs
+from gateway.parts.storage import StorageParts, open_storage
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from gateway.requests.staged import StagedRequests
@@ -28,11 +28,11 @@ class App:
     """The parts of a gateway."""
 
     base: Foundation
-    entry: Entry
-    storage: Storage
-    fleet: Fleet
-    jobs: Jobs
-    agents: Agents
+    entry: EntryParts
+    storage: StorageParts
+    fleet: FleetParts
+    jobs: JobParts
+    agents: AgentParts
     held: HeldRequests
     calls: InferenceCalls
 

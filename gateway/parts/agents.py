@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from gateway.access.table import LiveTable
     from gateway.fleet.version_policy import VersionPolicy
-    from gateway.parts.fleet import Fleet
+    from gateway.parts.fleet import FleetParts
     from gateway.parts.foundation import Foundation
-    from gateway.parts.storage import Storage
+    from gateway.parts.storage import StorageParts
 
 
 @dataclass(frozen=True)
-class Agents:
+class AgentParts:
     """What agents connect to."""
 
     hub: Hub
@@ -37,8 +37,8 @@ class Agents:
 
 
 async def build_agents(
-    base: Foundation, storage: Storage, fleet: Fleet, access: LiveTable | None
-) -> Agents:
+    base: Foundation, storage: StorageParts, fleet: FleetParts, access: LiveTable | None
+) -> AgentParts:
     """Return what agents connect to, and listen for their work sockets."""
     config, stack, store = base.config, base.stack, storage.store
     connections, dispatcher = fleet.connections, fleet.dispatcher
@@ -83,7 +83,7 @@ async def build_agents(
     store.follow(hub.follow_store)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
-    return Agents(hub, work_streams, placements, pacer, rollouts)
+    return AgentParts(hub, work_streams, placements, pacer, rollouts)
 
 
 async def _listen_for_work(base: Foundation, streams: WorkStreams) -> int:

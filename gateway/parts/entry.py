@@ -19,12 +19,12 @@ from gateway.passage.passage import Passage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.monitoring.families import Family
+    from gateway.monitoring.families import MetricFamily
     from gateway.parts.foundation import Foundation
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryParts:
     """What calls pass; without an access table, everyone may call everything."""
 
     admission: Admission
@@ -33,7 +33,7 @@ class Entry:
     agent_passage: Passage
 
 
-def build_entry(base: Foundation) -> Entry:
+def build_entry(base: Foundation) -> EntryParts:
     """Return the entry of a gateway."""
     config, metrics = base.config, base.metrics
     admission = Admission(config.max_requests, config.max_request_bytes, base.clock)
@@ -49,7 +49,7 @@ def build_entry(base: Foundation) -> Entry:
     check_exposure(config, workers_are_listed=listed)
     authenticator = None if table is None else _authenticate(base, table, admission)
     audit = _audit(base)
-    return Entry(
+    return EntryParts(
         admission,
         table,
         passage=Passage(authenticator, admission, audit),
@@ -91,7 +91,7 @@ def _audit(base: Foundation) -> AuditLog | None:
     return log
 
 
-def quota_families(admission: Admission) -> Iterator[Family]:
+def quota_families(admission: Admission) -> Iterator[MetricFamily]:
     """Yield the families; tenants without a label of their own have no usage in them."""
 
     def figures() -> Iterator[tuple[list[str], float, float]]:

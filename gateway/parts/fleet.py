@@ -25,12 +25,12 @@ from synergai.scheduling.events import ProfilesRemoved
 
 if TYPE_CHECKING:
     from gateway.parts.foundation import Foundation
-    from gateway.parts.storage import Storage
+    from gateway.parts.storage import StorageParts
     from synergai.profiles.service import DictionaryChanges
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetParts:
     """Engines, profiles and the scheduling of work over the connected workers."""
 
     connections: AgentConnections
@@ -53,7 +53,7 @@ class Fleet:
             self.dispatcher.post(event)
 
 
-async def build_fleet(base: Foundation, storage: Storage) -> Fleet:
+async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
     """Return the fleet of a gateway, which has no workers yet."""
     config, stack = base.config, base.stack
     journal, store = storage.journal, storage.store
@@ -88,7 +88,7 @@ async def build_fleet(base: Foundation, storage: Storage) -> Fleet:
     )
     store.follow(versions.on_stored_changed)
     _register_metrics(base, dispatcher, catalogue)
-    return Fleet(
+    return FleetParts(
         connections,
         catalogue,
         profiles,

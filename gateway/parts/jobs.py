@@ -14,16 +14,16 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 
 if TYPE_CHECKING:
-    from gateway.parts.entry import Entry
-    from gateway.parts.fleet import Fleet
+    from gateway.parts.entry import EntryParts
+    from gateway.parts.fleet import FleetParts
     from gateway.parts.foundation import Foundation
-    from gateway.parts.storage import Storage
+    from gateway.parts.storage import StorageParts
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Jobs:
+class JobParts:
     """Jobs of a gateway; `restored` of them had not ended when it started."""
 
     submitted: SubmittedJobs
@@ -33,7 +33,9 @@ class Jobs:
     restored: int
 
 
-async def build_jobs(base: Foundation, storage: Storage, entry: Entry, fleet: Fleet) -> Jobs:
+async def build_jobs(
+    base: Foundation, storage: StorageParts, entry: EntryParts, fleet: FleetParts
+) -> JobParts:
     """Return the jobs of a gateway, and continue those that have not ended."""
     config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
     journal, data = storage.journal, storage.data
@@ -98,4 +100,4 @@ async def build_jobs(base: Foundation, storage: Storage, entry: Entry, fleet: Fl
         unread=base.unread,
     )
     results = JobResults(submitted, data, journal.confirm)
-    return Jobs(submitted, streamed, uploads, results, restored)
+    return JobParts(submitted, streamed, uploads, results, restored)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Storage:
+class StorageParts:
     """What a gateway keeps."""
 
     journal: Journal
@@ -31,7 +31,7 @@ class Storage:
             await self.shared.save()
 
 
-async def open_storage(base: Foundation) -> Storage:
+async def open_storage(base: Foundation) -> StorageParts:
     """Open what a gateway keeps, once it leads if it shares the journal with others."""
     config, stack, metrics = base.config, base.stack, base.metrics
     journal = await _open_journal(base)
@@ -67,7 +67,7 @@ async def open_storage(base: Foundation) -> Storage:
         "Bytes of results of jobs over uploads on disk.",
         lambda: data.bytes_in("results"),
     )
-    return Storage(journal, data, store, shared)
+    return StorageParts(journal, data, store, shared)
 
 
 async def _open_journal(base: Foundation) -> Journal:
