@@ -43,9 +43,6 @@ class StagedResults:
         count: queries of the job.
         new_id: returns the id of a range.
         of_samples: whether they are samples, of whose results nothing is kept but their number.
-
-    Attributes:
-        interval_s: time between results; 0 if it is unknown.
     """
 
     def __init__(
@@ -62,7 +59,7 @@ class StagedResults:
         self._new_id = new_id
         self._clock = clock
         self._of_samples = of_samples
-        self.interval_s = 0.0
+        self._interval_s = 0.0
         self._queries: deque[StagedQuery] = deque()
         self._recorded_at = clock.now()
         self._range_id = AssignmentId(0)
@@ -70,6 +67,11 @@ class StagedResults:
 
     def __iter__(self) -> Iterator[StagedQuery]:
         return iter(self._queries)
+
+    @property
+    def interval_s(self) -> float:
+        """Time between results; until there are any, that since the run began."""
+        return self._interval_s or self._clock.now() - self._recorded_at
 
     def add(self, queries: Sequence[StagedQuery]) -> None:
         """Add queries that begin."""
@@ -110,8 +112,8 @@ class StagedResults:
             labelled=sum(query.correct is not None for query in done),
             correct=sum(query.correct is True for query in done),
         )
-        weight = min(1.0, len(done) / LEAST_QUERIES / len(line.stages))
-        self.interval_s += weight * ((now - self._recorded_at) / len(done) - self.interval_s)
+        weight = min(1.0, len(done) / LEAST_QUERIES / len(line.stages)) if self._interval_s else 1.0
+        self._interval_s += weight * ((now - self._recorded_at) / len(done) - self._interval_s)
         self._recorded_at = now
         before = self._range
         if before is None or (before.worker_id, before.stop) != (new.worker_id, new.first):

@@ -154,7 +154,10 @@ async def run_all(stages: Stages, worker: ConnectedWorker, tensor: str) -> int:
             stages.answer(worker, each, tensor)
 
 
-async def test_few_queries_are_on_their_way(stages: Stages) -> None:
+async def test_few_queries_are_on_their_way(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_feed, "WORTH_S", 1e6)
     await stages.submit(10 * MOST_QUERIES)
     [first] = stages.gateway.assignments(stages.head)
     assert first.count <= FIRST_QUERIES
@@ -169,6 +172,7 @@ async def test_slow_queries_are_fewer_on_their_way(
     monkeypatch.setattr(staged_feed, "WORTH_S", 0.0)
     await stages.submit(10 * MOST_QUERIES)
     begun = await run_all(stages, stages.head, "t4")
+    assert begun <= 2 * LEAST_QUERIES, "before there is a result"
     for _ in range(5):
         ended = await run_all(stages, stages.tail, "t9")
         begun += await run_all(stages, stages.head, "t4") - ended
