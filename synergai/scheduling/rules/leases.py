@@ -236,9 +236,10 @@ class Leases:
         now = self._state.now
         lease.done = done
         lease.job.done += new
-        if lease.brings_inputs and lease.assignment.count == 1 and not lease.assignment.setup_s:
-            self._observe_arrival(lease, now - compute_s)
         if new and lease.estimate is not None:
+            alone = lease.assignment.count == 1 and not lease.assignment.setup_s
+            if alone and lease.brings_inputs:
+                self._observe_arrival(lease, now - compute_s)
             worker = self._state.fleet.workers[lease.assignment.worker_id]
             if not self._learn_in_company(lease, worker, new, compute_s):
                 self._learn(lease, worker, _observe(lease, new, compute_s, now))
