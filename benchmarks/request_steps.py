@@ -56,14 +56,14 @@ _SERVICE: Final = "/inference.GRPCInferenceService"
 _BEGIN, _END = "client: sends", "client: has the response"
 
 _SERVE_STAMPS: Final = (
-    (front.Client, "data_received", "front: has the request"),
+    (front.ClientConnection, "data_received", "front: has the request"),
     (RequestDecoder, "parse", "gRPC: has received the message"),
     (InferenceCalls, "begin", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
     (HostProcess, "run_query", "agent: has the order"),
     (HostConnection, "data_received", "agent: reads the result"),
     (Request, "on_progress", "gateway: has the result"),
-    (front.Client, "respond", "front: has the response"),
+    (front.ClientConnection, "respond", "front: has the response"),
 )
 _HOST_STAMPS: Final = (
     (Inbox, "is_stopped", "host: has the run"),

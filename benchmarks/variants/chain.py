@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.variants.load import Load
     from synergai.domain import EngineName, WorkerId
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
     from synergai.scheduling.variants.margins import Query
 
     Allocation = dict[EngineName, int]
@@ -53,7 +53,7 @@ class _Controller:
 
     changed_at: float
     allocation: Allocation = field(default_factory=dict)
-    fronts: dict[EngineName, Front] = field(default_factory=dict)
+    fronts: dict[EngineName, ConvexFront] = field(default_factory=dict)
     checked_at: float = -math.inf
 
 
@@ -167,11 +167,11 @@ def _value(controller: _Controller, allocation: Allocation) -> float:
     )
 
 
-def _within(front: Front, allocation: Allocation, engine: EngineName) -> int:
+def _within(front: ConvexFront, allocation: Allocation, engine: EngineName) -> int:
     """Return the engine's variant; fronts may have become shorter."""
     return min(allocation.get(engine, 0), len(front.costs) - 1)
 
 
-def _seconds(front: Front, at: int) -> float:
+def _seconds(front: ConvexFront, at: int) -> float:
     """Return the profiled cost of a variant."""
     return 1.0 / front.estimates[front.positions[at]].entry.qps

@@ -24,7 +24,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 _BATCH_RESULTS: Final = 10_000
 
 
-class ResultBatch(Struct, frozen=True):
+class SerializedResults(Struct, frozen=True):
     """Serialised ``JobResult`` messages, and the cursor behind them."""
 
     results: Sequence[bytes]
@@ -47,7 +47,7 @@ class JobResults:
 
     async def read(
         self, caller: Caller, job_id: str, cursor: int, *, follow: bool
-    ) -> AsyncGenerator[ResultBatch, None]:
+    ) -> AsyncGenerator[SerializedResults, None]:
         """Yield the results of a job in the order in which they were stored.
 
         Only durable results are shown, and these never change. Nothing is read ahead of the client.
@@ -92,7 +92,7 @@ class JobResults:
                         await self._confirm()
                         cursor += len(found)
                         next_at = time() + rate.interval_s()
-                        yield ResultBatch(found, cursor)
+                        yield SerializedResults(found, cursor)
                         if cursor < stored:
                             continue
                     if tracker is None or state is None or state.ended:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.fleet_page.records import PageRecord
-    from synergai.fleet_page.view import View
+    from synergai.fleet_page.view import PageState
 
 MAX_VIEWERS: Final = 64
 _KEPT: Final = 80
@@ -37,7 +37,7 @@ class FleetFeed:
 
     def __init__(
         self,
-        view: View,
+        view: PageState,
         workers: Callable[[], Iterable[ConnectedWorker]],
         now: Callable[[], float],
     ) -> None:

@@ -20,7 +20,7 @@ from synergai.v1 import jobs_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.jobs.results import JobResults, ResultBatch
+    from gateway.jobs.results import JobResults, SerializedResults
     from gateway.jobs.streamed import StreamedJobs
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
@@ -156,7 +156,7 @@ class JobsServicer:
             unread.close()
 
 
-def _serialise(batch: ResultBatch) -> bytes:
+def _serialise(batch: SerializedResults) -> bytes:
     """Return the serialised ``ResultBatch``; the results are not parsed."""
     parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
     for result in batch.results:

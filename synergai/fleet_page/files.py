@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from synergai.errors import InvalidInput
 from synergai.fleet_page.records import Batch, encode
-from synergai.fleet_page.view import INTERVAL_S, View
+from synergai.fleet_page.view import INTERVAL_S, PageState
 from synergai.scheduling.event_log import recorded_steps
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def render_recording(path: Path) -> str:
 
 
 def _read_recording(path: Path) -> _Recording:
-    view = View(watched=True)
+    view = PageState(watched=True)
     batches: list[Raw] = []
     began, ended, due = math.inf, 0.0, math.inf
     for event, at, commands in recorded_steps(path):

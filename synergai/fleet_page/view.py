@@ -41,7 +41,7 @@ _ENDINGS: Final = {
 
 
 @dataclass(slots=True)
-class View:
+class PageState:
     """The state of the page.
 
     Attributes:

@@ -94,7 +94,7 @@ class Front:
         listeners: Sequence[socket.socket],
         max_connections: int,
         tls: ssl.SSLContext | None = None,
-        make_client: Callable[[Front, str], Client] | None = None,
+        make_client: Callable[[Front, str], ClientConnection] | None = None,
     ) -> None:
         self.path = ""
         self._make_client = make_client or RelayedClient
@@ -104,7 +104,7 @@ class Front:
         self._listeners = listeners
         self._max_connections = max_connections
         self._accepting: list[asyncio.Task[None]] = []
-        self._clients: set[Client] = set()
+        self._clients: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._log_after = float("-inf")
@@ -154,7 +154,7 @@ class Front:
         for client in tuple(self._clients):
             client.abort()
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ClientConnection) -> None:
         """Forget a connection."""
         self._clients.discard(client)
         self.turns.leave(client.begin_calls)
@@ -194,7 +194,7 @@ class Front:
             for client in tuple(self._clients):
                 client.close_idle(idle_since)
 
-    async def _open(self, client: Client, connection: socket.socket) -> None:
+    async def _open(self, client: ClientConnection, connection: socket.socket) -> None:
         """Connect a client, which shakes hands first if the connection is encrypted."""
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": _SILENT_S}
         try:
@@ -232,7 +232,7 @@ class ConnectionCalls(Protocol):
         """End all calls: the client has left."""
 
 
-class Client(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The connection of a client. What the server is, subclasses know.
 
     Args:
@@ -415,7 +415,7 @@ class Client(asyncio.Protocol):
             self._timer.cancel()
 
 
-class RelayedClient(Client):
+class RelayedClient(ClientConnection):
     """A client whose bytes pass to a server on the Unix socket of the front."""
 
     def __init__(self, front: Front, address: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from synergai.protocol.grpcio.front import Client
+from synergai.protocol.grpcio.front import ClientConnection
 from synergai.protocol.native.call import Call
-from synergai.protocol.native.session import Session
+from synergai.protocol.native.session import NativeSession
 
 if TYPE_CHECKING:
     from synergai.protocol.grpcio.front import Front
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from synergai.protocol.native.session import Stream
 
 
-class NativeClient(Client):
+class NativeClient(ClientConnection):
     """A client whose calls reach their handlers without passing another socket.
 
     Args:
@@ -24,7 +24,7 @@ class NativeClient(Client):
     """
 
     def __init__(self, front: Front, address: str, handlers: Handlers) -> None:
-        self._session = Session(self.respond, self._accept)
+        self._session = NativeSession(self.respond, self._accept)
         super().__init__(front, address, f"{secrets.token_hex(8)}/{address}", self._session)
         self._handlers = handlers
 

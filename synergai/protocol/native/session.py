@@ -108,7 +108,7 @@ class Stream:
         "window",
     )
 
-    def __init__(self, session: Session, number: int, window: int) -> None:
+    def __init__(self, session: NativeSession, number: int, window: int) -> None:
         self.owner: StreamOwner | None = None
         self.window = window
         self.room = STREAM_WINDOW
@@ -235,7 +235,7 @@ class Stream:
         return last
 
 
-class Session:
+class NativeSession:
     """The calls of one connection.
 
     Args:
@@ -549,7 +549,7 @@ class Session:
             if not number:
                 raise InvalidInput("a malformed window")
             self._break(number, _FLOW_CONTROL_ERROR if more else _PROTOCOL_ERROR)
-        elif isinstance(widened, Session):
+        elif isinstance(widened, NativeSession):
             self._is_widened = True
         elif widened.is_blocked:
             self._send_of(widened)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR, engines_of
 from synergai.scheduling.state.estimate import LONG_S
-from synergai.scheduling.state.records import ABORT_S, Phase
+from synergai.scheduling.state.records import ABORT_S, LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -344,7 +344,7 @@ class Interleaver:
         if query_s < LONG_S or worker.groups[0].most > 1 or head.job.removed:
             return None
         if head.assignment.engine in history.unabortable or (
-            head.phase is Phase.SETUP and head.assignment.setup_s > 0.0
+            head.phase is LeasePhase.SETUP and head.assignment.setup_s > 0.0
         ):
             return None
         spent_s, left_s = head.query_spent_s(now), head.query_left_s(now)
@@ -432,7 +432,7 @@ class Interleaver:
                 delay_s += max(0.0, worker.head_ends_at - now)
             else:
                 delay_s += lease.query_left_s(now)
-                if lease.phase is Phase.SETUP:
+                if lease.phase is LeasePhase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
 

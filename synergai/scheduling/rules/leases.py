@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
 from synergai.scheduling.state.estimate import Observation
-from synergai.scheduling.state.records import Lease, Phase
+from synergai.scheduling.state.records import Lease, LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -341,7 +341,7 @@ class Leases:
             self._state.fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.all_leases())
-                if stopped and lease.phase is Phase.SETUP:
+                if stopped and lease.phase is LeasePhase.SETUP:
                     self._leave_load(lease, worker)
                 elif not needed and not (
                     stopped and self._state.loads.is_apart(worker.id, lease.session)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Eject
-from synergai.scheduling.state.records import Phase
+from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerId
@@ -138,7 +138,7 @@ class Outliers:
         engine = assignment.engine
         silence_s = self._signs[worker.id].silences_s.get(engine, 0.0)
         expected_s = max(rows * assignment.query_s, silence_s)
-        if lease.phase is not Phase.RUNNING and not lease.done:
+        if lease.phase is not LeasePhase.RUNNING and not lease.done:
             expected_s += assignment.setup_s
             if lease.session not in worker.sessions:
                 expected_s += LOAD_S

@@ -12,7 +12,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.scheduling.state.records import Phase
+from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +183,7 @@ class Probes:
                     continue
                 if self.is_in_flight(engine, worker.worker.worker_class):
                     continue
-                if lease.phase is not Phase.RUNNING:
+                if lease.phase is not LeasePhase.RUNNING:
                     # Stopping it now would waste its setup: look again when it runs.
                     self._changed.add(worker.id)
                     continue

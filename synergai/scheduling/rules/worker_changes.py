@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
-from synergai.scheduling.state.records import Phase
+from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -218,6 +218,6 @@ def _is_needed(session: Session, worker: WorkerRecord) -> bool:
     One that runs keeps its session, although others get a new one.
     """
     return any(
-        lease.session == session and lease.phase is not Phase.RUNNING
+        lease.session == session and lease.phase is not LeasePhase.RUNNING
         for lease in worker.all_leases()
     )

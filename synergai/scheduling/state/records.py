@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Estimate, RangeTransfers
     from synergai.scheduling.state.ranges import Ranges
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""
@@ -51,7 +51,7 @@ ABORT_S: Final = 0.05
 """Time after which a worker has aborted the query that it computes."""
 
 
-class Phase(enum.Enum):
+class LeasePhase(enum.Enum):
     """Progress of a lease on its worker.
 
     BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes their head, and
@@ -80,7 +80,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """An assignment in flight, from dispatch to release; see `Phase` for its life cycle.
+    """An assignment in flight, from dispatch to release; see `LeasePhase` for its life cycle.
 
     Attributes:
         estimate: None for a probe.
@@ -143,11 +143,11 @@ class Lease:
         return self.assignment.count - self.done
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> LeasePhase:
         """Its progress on the worker."""
         if self.first_query_at is not None:
-            return Phase.RUNNING
-        return Phase.SETUP if self.is_head else Phase.BEHIND
+            return LeasePhase.RUNNING
+        return LeasePhase.SETUP if self.is_head else LeasePhase.BEHIND
 
     @property
     def is_slow(self) -> bool:
@@ -184,7 +184,7 @@ class Lease:
 
     def runs_long_query(self) -> bool:
         """Return whether it runs a long query, which ends before a stop unless it is aborted."""
-        loads = self.phase is Phase.SETUP and self.assignment.setup_s > 0.0
+        loads = self.phase is LeasePhase.SETUP and self.assignment.setup_s > 0.0
         return self.step_s >= LONG_S and self.aborted_at is None and not loads
 
     def query_spent_s(self, now: float) -> float:
@@ -341,7 +341,9 @@ class WorkerRecord:
     requests: int = 0
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
-    fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
+    fronts: dict[EngineName, dict[tuple[Limit | None, bool], ConvexFront]] = field(
+        default_factory=dict
+    )
     spreads: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
     on_trial: bool = False
@@ -439,7 +441,7 @@ class WorkerRecord:
         ours, theirs = session.configuration, head.session.configuration
         if ours.power_mode != theirs.power_mode:
             return False
-        if head.phase is Phase.SETUP and head.session not in self.sessions:
+        if head.phase is LeasePhase.SETUP and head.session not in self.sessions:
             return True
         if ours.variant or (head.estimate is None and not head.is_long_probe):
             return False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
 
 _ROUNDING: Final = 1e-9
 SHARED: Final = 0.3
@@ -245,7 +245,7 @@ class Variants:
 
     @staticmethod
     def _joined(
-        worker: WorkerRecord, estimates: Sequence[Estimate], front: Front
+        worker: WorkerRecord, estimates: Sequence[Estimate], front: ConvexFront
     ) -> Estimate | None:
         """Return the variant of the batch that a request joins on the worker; None if of none."""
         last = worker.groups[-1] if worker.groups else None
@@ -258,7 +258,7 @@ class Variants:
         return None
 
     def _resident(
-        self, worker: WorkerRecord, planned: Estimate, front: Front, at: int, left_s: float
+        self, worker: WorkerRecord, planned: Estimate, front: ConvexFront, at: int, left_s: float
     ) -> Estimate:
         """Return the nearest variant that is loaded, or one to load now if none is.
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.estimate import Limit
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
 
 _REBUILT_EVERY_S: Final = 1.0
 """Age at which a front is built again, as transfer times drift."""
@@ -33,7 +33,7 @@ class Fronts:
         now: float,
         *,
         with_tensors: bool,
-    ) -> Front | None:
+    ) -> ConvexFront | None:
         """Return the front of an engine on a worker; see `build_front`."""
         fronts = worker.fronts.get(engine)
         if fronts is None:

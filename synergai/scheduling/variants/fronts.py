@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.estimate import Estimate, Limit
 
 
-class Front(Struct):
+class ConvexFront(Struct):
     """Variants that no mixture of others beats, from the fastest to the most accurate.
 
     Attributes:
@@ -55,7 +55,7 @@ def build_front(
     *,
     with_tensors: bool,
     reference: str = "",
-) -> Front | None:
+) -> ConvexFront | None:
     """Return the front of an engine on a worker; None if it may use no variant there.
 
     A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
@@ -81,7 +81,7 @@ def build_front(
         kept.append(position)
     hull = concave_hull([(seconds[position], accuracies[position]) for position in kept])
     best = max(max(accuracies), 1e-9)
-    return Front(
+    return ConvexFront(
         tuple([kept[number] for number in hull]),
         tuple([seconds[kept[number]] / fastest_s for number in hull]),
         tuple([accuracies[kept[number]] / best for number in hull]),

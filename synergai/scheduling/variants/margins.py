@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.queue.job_queue import JobQueue
     from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import Lease, WorkerRecord
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
 
 _BEHIND: Final = 16
 """Waiting requests that are looked at to see whether they keep their deadlines."""
@@ -38,7 +38,7 @@ class Query(Struct, frozen=True):
 
     engine: EngineName
     worker: WorkerRecord
-    front: Front
+    front: ConvexFront
     starts_at: float
     deadline: float
     now: float

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
     from synergai.scheduling.variants.front_cache import Fronts
-    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.fronts import ConvexFront
 
 _PLANNED: Final = 0.95
 """Share of the workers' time that is planned for engines that share one; see `planned_share`."""
@@ -90,7 +90,7 @@ class _Member(NamedTuple):
     fastest_s: float
     sample_cost: float
     seconds: tuple[float, ...]
-    front: Front
+    front: ConvexFront
 
 
 class _Pool:
@@ -236,7 +236,7 @@ class Pools:
 
     def _member(self, engine: EngineName, now: float) -> _Member | None:
         rate = sample_rate = 0.0
-        first: Front | None = None
+        first: ConvexFront | None = None
         workers = 0
         for worker in self._fleet.serving(engine):
             if worker.withdrawn:

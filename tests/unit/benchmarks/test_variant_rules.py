@@ -12,7 +12,7 @@ from benchmarks.variants.simulation import profile_entries, simulate
 from synergai.domain import EngineName, Session, WorkerClass, WorkerId
 from synergai.scheduling.state.estimate import Estimate
 from synergai.scheduling.state.records import WorkerRecord
-from synergai.scheduling.variants.fronts import Front, build_front
+from synergai.scheduling.variants.fronts import ConvexFront, build_front
 from synergai.scheduling.variants.margins import Margins, Query
 
 ONE, OTHER, CIFAR10 = map(EngineName, ("one", "other", "cifar10"))
@@ -25,7 +25,7 @@ class Worker:
     id = WorkerId("worker")
 
 
-def front_of(engine: EngineName) -> Front:
+def front_of(engine: EngineName) -> ConvexFront:
     entries = profile_entries({engine: VARIANTS}, WorkerClass("server"))
     estimates = [
         Estimate(

@@ -9,7 +9,7 @@ import pytest
 from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
 from synergai.fleet_page import view as view_module
 from synergai.fleet_page.records import Batch, PageRecord, encode
-from synergai.fleet_page.view import MAX_REQUESTS, View
+from synergai.fleet_page.view import MAX_REQUESTS, PageState
 from synergai.scheduling.events import (
     AssignmentEnded,
     Eject,
@@ -43,7 +43,7 @@ def request(number: int, deadline: float = math.inf) -> JobArrived:
 
 
 def test_changes_on_top_of_a_state_make_the_later_state() -> None:
-    view, steps = View(), list(staged_run(4, 40))
+    view, steps = PageState(), list(staged_run(4, 40))
     middle = len(steps) // 2
     for step in steps[:middle]:
         view.record(*step)
@@ -56,7 +56,7 @@ def test_changes_on_top_of_a_state_make_the_later_state() -> None:
 
 
 def test_record_that_changes_twice_is_sent_once() -> None:
-    view = View(watched=True)
+    view = PageState(watched=True)
     for step in staged_run(1, 1):
         view.record(*step)
     [assignment] = shown(view.take(), "assignment")
@@ -65,7 +65,7 @@ def test_record_that_changes_twice_is_sent_once() -> None:
 
 
 def test_unwatched_view_collects_no_changes() -> None:
-    view = View()
+    view = PageState()
     for step in staged_run(2, 10):
         view.record(*step)
     assert view.take() == []
@@ -73,7 +73,7 @@ def test_unwatched_view_collects_no_changes() -> None:
 
 def test_what_has_ended_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "KEPT", 5)
-    view = View()
+    view = PageState()
     for step in staged_run(2, 40):
         view.record(*step)
     state = view.state()
@@ -83,7 +83,7 @@ def test_what_has_ended_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_surplus_requests_are_counted_without_a_record() -> None:
-    view = View()
+    view = PageState()
     for number in range(MAX_REQUESTS + 3):
         view.record(request(number), 1.0, [])
     for number in range(MAX_REQUESTS + 3):
@@ -101,7 +101,7 @@ def test_surplus_requests_are_counted_without_a_record() -> None:
 
 
 def test_only_jobs_that_finish_in_time_are_goodput() -> None:
-    view = View()
+    view = PageState()
     for number in range(5):
         view.record(request(number, deadline=2.0), 1.0, [])
     view.record(TimePassed(), 1.5, [Finish(JobId("r0"))])
@@ -113,7 +113,7 @@ def test_only_jobs_that_finish_in_time_are_goodput() -> None:
 
 
 def test_worker_that_leaves_ends_its_assignments() -> None:
-    view = View()
+    view = PageState()
     for step in staged_run(1, 1):
         if not isinstance(step[0], AssignmentEnded):
             view.record(*step)
@@ -126,7 +126,7 @@ def test_worker_that_leaves_ends_its_assignments() -> None:
 
 
 def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
-    view = View(watched=True)
+    view = PageState(watched=True)
     steps = list(staged_run(1, 1))
     view.record(*steps[0])
     view.record(TimePassed(), 0.1, [Eject(WorkerId("edge-000"), 5.0)])
@@ -139,7 +139,7 @@ def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
 
 
 def test_power_is_sent_when_it_changes() -> None:
-    view = View()
+    view = PageState()
     view.record(*next(staged_run(1, 1)))
     view.watched = True
     view.power("edge-000", "15W", 12.5)

@@ -9,7 +9,7 @@ import pytest
 from gateway.monitoring import fleet_feed
 from gateway.monitoring.fleet_feed import MAX_VIEWERS, FleetFeed
 from synergai.errors import Overloaded
-from synergai.fleet_page.view import View
+from synergai.fleet_page.view import PageState
 from tests.staged_runs import staged_run
 
 
@@ -19,7 +19,7 @@ def _no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_feed() -> FleetFeed:
-    view = View()
+    view = PageState()
     for step in staged_run(2, 10):
         view.record(*step)
     return FleetFeed(view, lambda: (), lambda: 9.0)

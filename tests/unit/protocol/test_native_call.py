@@ -21,7 +21,7 @@ from synergai.protocol.native.call import Call
 from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
-from synergai.protocol.native.session import Session, Stream
+from synergai.protocol.native.session import NativeSession, Stream
 from synergai.v1 import hub_pb2
 from tests import http2
 from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
@@ -61,7 +61,7 @@ class Server:
         self._sent = b""
         self._handlers = Handlers(interceptors, MAX_BYTES, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
-        self.session = Session(self._send, self._accept)
+        self.session = NativeSession(self._send, self._accept)
         self.session.receive(PREFACE + frame(SETTINGS, 0, 0))
         self._decoder = Decoder()
 

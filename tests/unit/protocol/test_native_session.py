@@ -18,7 +18,7 @@ from synergai.protocol.native.session import (
     MAX_DATA_FRAME,
     MAX_FRAME,
     STREAM_WINDOW,
-    Session,
+    NativeSession,
     Stream,
 )
 from tests import http2
@@ -75,7 +75,7 @@ class Connection:
     def __init__(self, *settings: tuple[int, int]) -> None:
         self._sent = b""
         self.owners: list[Owner] = []
-        self.session = Session(self._send, self._accept)
+        self.session = NativeSession(self._send, self._accept)
         payload = b"".join(struct.pack(">HI", *each) for each in settings)
         self.session.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
 

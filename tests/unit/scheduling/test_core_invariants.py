@@ -62,7 +62,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.records import Phase
+from synergai.scheduling.state.records import LeasePhase
 from tests.cores import new_entry
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
@@ -171,7 +171,7 @@ class World:
                 heads = [lease.is_head for lease in leases.values()]
                 assert heads == [True] + [False] * (len(heads) - 1) if heads else True
             for lease in worker.all_leases():
-                assert lease.is_head or lease.phase is not Phase.SETUP
+                assert lease.is_head or lease.phase is not LeasePhase.SETUP
                 assert lease.stopping or not lease.job.removed
             available = worker in core.state.fleet.available(self.now)
             assert available == (worker.next_available_at(core.state.settings) <= self.now)

@@ -12,7 +12,7 @@ from synergai.scheduling.events import AssignmentEnded
 from synergai.scheduling.state.estimate import Limit
 from synergai.scheduling.state.records import WorkerRecord
 from synergai.scheduling.variants.front_cache import Fronts
-from synergai.scheduling.variants.fronts import Front, build_front
+from synergai.scheduling.variants.fronts import ConvexFront, build_front
 from synergai.scheduling.variants.margins import Query
 from synergai.scheduling.variants.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
@@ -69,7 +69,7 @@ class FreshFronts(Fronts):
         now: float,
         *,
         with_tensors: bool,
-    ) -> Front | None:
+    ) -> ConvexFront | None:
         estimates = self._estimator.estimates(engine, worker)
         return build_front(estimates, limit, now, with_tensors=with_tensors)
 

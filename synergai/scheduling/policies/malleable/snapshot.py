@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from synergai.scheduling.policies.malleable.planner import Problem
-from synergai.scheduling.state.records import Phase
+from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,7 @@ def _setup(
 
 def setup_left_s(lease: Lease, now: float) -> float:
     """Return the expected remaining setup of a worker's head lease."""
-    if lease.phase is not Phase.SETUP or lease.head_at is None or lease.done:
+    if lease.phase is not LeasePhase.SETUP or lease.head_at is None or lease.done:
         return 0.0
     return max(0.0, lease.assignment.setup_s - (now - lease.head_at))
 
