@@ -169,7 +169,10 @@ class Rollouts:
 
     def _hold(self, name: str, policy: VersionPolicy) -> None:
         """Begin a rollout that waits for an operator."""
-        text = "engine %s: version %s answers on, as %s; 'synergai engines rollout %s --to %s'"
+        text = (
+            "engine %s: version %s answers on, as %s; give the new one requests with "
+            "'synergai engines rollout %s --to %s --share 100%%'"
+        )
         _log.warning(text, name, policy.base, policy.reason, name, policy.target)
         self._set_now(name, policy)
 

@@ -120,7 +120,7 @@ def rollout(
         print_json(policy)
         return
     typer.echo(f"{engine}: {_policy_text(policy)}")
-    if policy.reason:
+    if policy.reason and not policy.target:
         typer.echo(f"the last rollout was rolled back: {policy.reason}")
     columns = ("version", "state", "requests", "errors", "mean", "queries", "accuracy")
     print_table(columns, map(_version_row, policy.versions))

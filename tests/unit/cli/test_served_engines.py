@@ -55,6 +55,20 @@ def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
     assert ("not loaded" in output) != loaded
 
 
+def test_version_that_waits_for_a_rollout_is_not_called_rolled_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = (figures_of("1"), figures_of("2"))
+    policy = VersionPolicy(
+        engine="a", base="1", target="2", share=0.0, reason="it differs", versions=versions
+    )
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
+    rollout()
+    output = capsys.readouterr().out
+    assert "version 2 gets 0% of requests, version 1 the others, as it differs" in output
+    assert "rolled back" not in output
+
+
 @pytest.mark.parametrize(
     ("share", "text"),
     [

@@ -25,7 +25,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.versions import split_version, stage_name
-from tests.unit.gateway.test_versions import ECHO, W1, of
+from tests.unit.gateway.test_versions import ECHO, W1, of, with_other_outputs
 from tests.waiting import turns
 
 IDS = [f"request-{number}" for number in range(2_000)]
@@ -288,6 +288,15 @@ async def test_version_in_stages_gets_its_share_and_all_requests_when_pinned(fle
     await fleet.rollouts.promote(ECHO)
     assert fleet.counts() == {"2": len(IDS)}
     assert fleet.loader.loads == []  # its stages are loaded by the queries
+
+
+async def test_version_that_waits_for_a_rollout_is_logged_with_the_command_that_starts_it(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.versions.find(ECHO)
+    fleet.catalogue.update(W1, with_other_outputs("2"))
+    assert fleet.chosen() == "1"
+    assert "'synergai engines rollout echo --to 2 --share 100%'" in caplog.text
 
 
 async def test_pinned_version_is_never_replaced_by_another(fleet: Fleet) -> None:
