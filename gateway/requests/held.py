@@ -75,7 +75,7 @@ class HeldRequests:
             usage = self._admission.start_request(tenant, len(raw.data))
         except SynergaiError as error:
             room.close()
-            self._count_rejected(raw, tenant, error)
+            self._count_rejected(raw, request_id, tenant, error)
             raise
         if usage is not None:
             room.callback(usage.end_request)
@@ -100,7 +100,7 @@ class HeldRequests:
             await self._wait_inspected(raw.parsed.message, budget_s)
         except SynergaiError as error:
             error.request_id = request_id.job
-            self._count_rejected(raw, tenant, error)
+            self._count_rejected(raw, request_id, tenant, error)
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
@@ -134,8 +134,12 @@ class HeldRequests:
             waiting.cancel()
 
     def _count_rejected(
-        self, raw: RawRequest[RequestHeader], tenant: str, error: SynergaiError
+        self,
+        raw: RawRequest[RequestHeader],
+        request_id: RequestId,
+        tenant: str,
+        error: SynergaiError,
     ) -> None:
         message = raw.parsed.message
         engine = self._versions.resolve(message.model_name, message.model_version, message.id)
-        self._inference.count_rejected(engine, tenant, error)
+        self._inference.count_rejected(request_id, engine, tenant, error)

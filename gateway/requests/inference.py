@@ -340,9 +340,8 @@ class Inference:
         except SynergaiError as error:
             if usage is not None:
                 usage.end_request()
-            self.count_rejected(engine.name, tenant, error)
             job = job or self._bare_job(job_id, client_id, engine.name, tenant)
-            self._note_refused(error, job)
+            self._count_rejected(error, job)
             raise
         request = Request(self, job, data, metrics, usage, trace, timings=options.timings)
         request.pull, request.holds_outputs = pull, holds_outputs
@@ -354,12 +353,19 @@ class Inference:
         self._count += 1
         return JobId(f"{self._prefix}{self._count:x}")
 
-    def count_rejected(self, engine: str, tenant: str, error: SynergaiError) -> None:
-        """Count a request for a known engine that was rejected before it was dispatched."""
-        metrics, outcome = self._metrics.engines[engine], request_outcome(error)
+    def count_rejected(
+        self, request_id: RequestId, engine: EngineName, tenant: str, error: SynergaiError
+    ) -> None:
+        """Count and remember a request for a known engine that was rejected before it began."""
+        job_id, client_id, _ = request_id
+        self._count_rejected(error, self._bare_job(job_id, client_id, engine, tenant))
+
+    def _count_rejected(self, error: SynergaiError, job: Job) -> None:
+        metrics, outcome = self._metrics.engines[job.engine], request_outcome(error)
         metrics.requests.count(outcome)
         metrics.statistics.record_failure(error)
-        self._metrics.tenants.count_request(tenant, outcome)
+        self._metrics.tenants.count_request(job.tenant, outcome)
+        self._note_refused(error, job)
 
     def expected_answer_s(self, engine: EngineName) -> float | None:
         """Return the time until a new request would be answered at the earliest, if known."""

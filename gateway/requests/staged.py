@@ -91,7 +91,7 @@ class StagedRequests:
             # Until its end, so that a gateway which is stopping waits for all of its stages.
             self._admission.acquire(0)
         except SynergaiError as error:
-            self._inference.count_rejected(engine, tenant, error)
+            self._inference.count_rejected(request_id, engine, tenant, error)
             raise
         request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, way))
         request.result.add_done_callback(lambda _: self._admission.release(0))

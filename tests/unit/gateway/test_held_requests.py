@@ -49,7 +49,10 @@ class FakeInference:
         self.begun: list[BegunRequest] = []
         self.rejected: list[SynergaiError] = []
 
-    def count_rejected(self, _engine: str, _tenant: str, error: SynergaiError) -> None:
+    def count_rejected(
+        self, request_id: RequestId, _engine: str, _tenant: str, error: SynergaiError
+    ) -> None:
+        assert request_id == ID
         self.rejected.append(error)
 
     def begin(

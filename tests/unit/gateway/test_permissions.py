@@ -5,8 +5,9 @@ import pytest
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
-from synergai.domain import EngineName, JobSpec, JobState
-from synergai.errors import JobNotFound, NotFound, PermissionDenied, Unauthenticated
+from gateway.requests.inference import RequestId
+from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.errors import JobNotFound, NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.request_codec import RequestDecoder, RequestHeader
 from synergai.protocol.rpc import RawRequest
@@ -103,6 +104,17 @@ async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) ->
     await harness.flush_journal()
     with pytest.raises(Unauthenticated, match="removed from the access table"):
         await anext(statuses)
+
+
+async def test_request_that_was_refused_before_it_began_has_an_explanation(
+    harness: GatewayHarness,
+) -> None:
+    request_id = RequestId(JobId("r1-7"), "mine")
+    fault = Unavailable("connected workers lack stages of engine 'net'")
+    harness.inference.count_rejected(request_id, EngineName("net"), "camera", fault)
+    found = explain(UNRESTRICTED, harness.dispatcher, "r1-7")
+    assert (found.engine, found.refusal, found.client_id) == ("net", "no worker", "mine")
+    assert "lack stages" in found.reason
 
 
 async def test_explanation_is_for_the_tenant_and_hides_the_work_of_others(

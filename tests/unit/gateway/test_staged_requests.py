@@ -102,7 +102,10 @@ class FakeInference:
     def expected_answer_s(self, engine: str) -> float:
         return self.seconds.get(engine, 1.0)
 
-    def count_rejected(self, engine: str, _tenant: str, error: Exception) -> None:
+    def count_rejected(
+        self, request_id: RequestId, engine: str, _tenant: str, error: Exception
+    ) -> None:
+        assert request_id.client == "mine"
         self.counted.append((engine, type(error)))
 
     def count_staged(self, engine: str, error: Exception | None, _seconds: float) -> None:
