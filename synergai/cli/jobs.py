@@ -217,10 +217,12 @@ async def print_accepted(
 async def watch_progress(job: JobHandle) -> JobStatus:
     """Show a job's progress until it ends, and return its final status."""
     with count_progress() as progress:
-        task = progress.add_task(job.id, total=None)
+        task = None  # the gateway may not know the job
         try:
             async with aclosing(job.watch()) as statuses:
                 async for status in statuses:
+                    if task is None:
+                        task = progress.add_task(job.id, total=None)
                     progress.update(
                         task,
                         description=f"{status.spec.engine_version} {progress_text(status)}",

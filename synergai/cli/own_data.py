@@ -198,7 +198,7 @@ class OwnDataJob:
     def _print_end(
         self, status: JobStatus, directory: ResultDirectory | None, *, as_json: bool
     ) -> None:
-        listed = self.failed if directory is not None else self.unusable
+        listed = self._failures(status, directory)
         if as_json:
             facts = to_jsonable(status)
             if directory is not None:
@@ -208,6 +208,13 @@ class OwnDataJob:
             self._print_text(status, directory, listed)
         if status.state is not JobState.SUCCEEDED:
             self._print_key_hint()
+
+    def _failures(self, status: JobStatus, directory: ResultDirectory | None) -> FailureList:
+        """Return the failed inputs that are known here."""
+        if directory is None:
+            return self.unusable
+        # An earlier run of the command may have fetched the results of some.
+        return self.failed if self.failed.count == status.failures else FailureList.of(directory)
 
     def _print_text(
         self, status: JobStatus, directory: ResultDirectory | None, listed: FailureList

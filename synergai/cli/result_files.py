@@ -13,6 +13,7 @@ import typer
 from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import print_json
 from synergai.cli.progress import count_progress
+from synergai.data.reading import read_results
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.runtime.text import counted, printable
 
@@ -40,6 +41,15 @@ class FailureList:
     def __init__(self) -> None:
         self.count = 0
         self.first: list[tuple[int, str, str]] = []
+
+    @classmethod
+    def of(cls, directory: ResultDirectory) -> FailureList:
+        """Return the failed inputs of the results in a directory."""
+        found = cls()
+        for _, result in read_results(directory.path):
+            if result.error:
+                found.add(result.index, result.name, result.error)
+        return found
 
     def add(self, index: int, name: str, reason: str) -> None:
         """Add a failed input."""

@@ -18,7 +18,7 @@ from synergai.protocol.bearer_token import token_metadata
 from synergai.protocol.converters import engine_from_metadata
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 from synergai.protocol.tls import Identity, channel_credentials
-from synergai.runtime.addresses import refuse_url
+from synergai.runtime.addresses import check_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class GatewayConnection:
             raise InvalidInput(f"attempts must be at least 1, not {attempts}")
         if in_flight < 1:
             raise InvalidInput(f"in_flight must be at least 1, not {in_flight}")
-        self.targets = tuple(map(refuse_url, target.split(",")))
+        self.targets = tuple(map(check_target, target.split(",")))
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience

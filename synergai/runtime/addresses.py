@@ -18,6 +18,13 @@ def refuse_url(address: str) -> str:
     return address
 
 
+def check_target(target: str) -> str:
+    """Return the address of a server, unless it is a URL or lacks a port; gRPC would assume 443."""
+    if ":" not in refuse_url(target):
+        raise InvalidInput(f"{target!r} has no port: write HOST:PORT, such as {target}:8001")
+    return target
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host, a name or an IP address, is this machine's loopback interface."""
     if host == "localhost":

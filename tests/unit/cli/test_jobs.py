@@ -17,7 +17,7 @@ from synergai.cli.jobs import (
 )
 from synergai.client.jobs import JobHandle
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.jobs import Execution, JobStatus
 
 
@@ -29,6 +29,19 @@ def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:
         "submitted_at": datetime(2026, 1, 1, tzinfo=UTC),
     }
     return JobStatus(**(usual | fields))  # type: ignore[arg-type]  # a test's own fields
+
+
+async def test_watch_of_an_unknown_job_draws_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    class Unknown:
+        id = JobId("0123456789abcdef")
+
+        async def watch(self) -> AsyncIterator[JobStatus]:
+            raise NotFound("there is no such job")
+            yield a_job()
+
+    with pytest.raises(NotFound):
+        await watch_progress(cast("JobHandle", Unknown()))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

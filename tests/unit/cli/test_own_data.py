@@ -8,7 +8,8 @@ import pytest
 
 from synergai.cli.own_data import OwnDataJob
 from synergai.client.client import Client
-from synergai.data.result_directory import ResultDirectory
+from synergai.data.result_directory import DirectoryMarker, ResultDirectory
+from synergai.data.results import JobResult
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
 
@@ -55,6 +56,18 @@ def test_without_a_directory_the_listed_failures_are_those_found_while_uploading
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [title, "  photos/empty.jpg: the file is empty"]
     assert f"fetch the results ({failures} failed) with" in printed.out
+
+
+def test_repeated_command_lists_the_failures_that_an_earlier_one_fetched(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    failed = JobResult(3, "photos/empty.jpg", {}, "the file is empty")
+    with ResultDirectory(tmp_path) as directory:
+        directory.claim(DirectoryMarker("a"))
+        directory.write([JobResult(2, "photos/cat.jpg", {}), failed], 4)
+        a_command(output=tmp_path)._print_end(a_status(failures=1), directory, as_json=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["1 input failed:", "  photos/empty.jpg: the file is empty"]
 
 
 @pytest.mark.parametrize(
