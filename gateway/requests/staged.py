@@ -16,7 +16,7 @@ from gateway.access.roles import Role
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
-from synergai.errors import Overloaded, SynergaiError, TensorsLost
+from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
@@ -100,6 +100,8 @@ class StagedRequests:
     def _check_feasible(self, way: Way, budget_s: float | None) -> None:
         if budget_s is None:
             return
+        if budget_s <= 0:
+            raise DeadlineExceeded("the deadline had passed when the request arrived")
         expected_s = self._least_s(way)
         if expected_s > budget_s:
             raise Overloaded(

@@ -36,7 +36,8 @@ async def test_watch_of_an_unknown_job_draws_no_bar(capsys: pytest.CaptureFixtur
         id = JobId("0123456789abcdef")
 
         async def watch(self) -> AsyncIterator[JobStatus]:
-            raise NotFound("there is no such job")
+            if self.id:
+                raise NotFound("there is no such job")
             yield a_job()
 
     with pytest.raises(NotFound):

@@ -21,7 +21,14 @@ from gateway.requests.held import HeldRequest
 from gateway.requests.inference import Inference, Request, RequestId
 from gateway.requests.staged import MOST_REPEATS, StagedRequests
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
-from synergai.errors import InternalError, InvalidInput, Overloaded, TensorsLost, Unavailable
+from synergai.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    Overloaded,
+    TensorsLost,
+    Unavailable,
+)
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.arrays import build_request
 from synergai.protocol.request_codec import RequestDecoder, serialise_response
@@ -289,6 +296,12 @@ async def test_request_that_all_stages_cannot_answer_in_time_is_refused(harness:
         harness.begin(1.5)
     assert not harness.admission.requests
     assert harness.inference.counted == [("net", Overloaded)]
+
+
+async def test_request_whose_deadline_has_passed_is_refused_as_such(harness: Harness) -> None:
+    with pytest.raises(DeadlineExceeded, match="had passed when the request arrived"):
+        harness.begin(-0.001)
+    assert harness.inference.counted == [("net", DeadlineExceeded)]
 
 
 async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
