@@ -116,7 +116,7 @@ class Ways:
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self.rates = ExitRates()
 
     def find(
@@ -127,7 +127,7 @@ class Ways:
         rate: Callable[[Engine], float],
     ) -> Way | None:
         """Return the way that is expected to be the fastest; None if a query just runs whole."""
-        catalogue = self._catalogue
+        catalogue = self.catalogue
         chains, early = catalogue.open_chains(engine), catalogue.early_stages(engine)
         if not (chains or early):
             return None
@@ -140,7 +140,7 @@ class Ways:
 
     def has_exits(self, engine: EngineName) -> bool:
         """Return whether queries of an engine may leave at exits."""
-        chains, early = self._catalogue.open_chains(engine), self._catalogue.early_stages(engine)
+        chains, early = self.catalogue.open_chains(engine), self.catalogue.early_stages(engine)
         return bool(early) or any(_has_exits(chain) for chain in chains)
 
 

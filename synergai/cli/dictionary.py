@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from synergai.client.client import Client
     from synergai.client.fleet import WorkerStatus
+    from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
@@ -117,8 +118,15 @@ def show(
     if as_json:
         print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in selected])
         return
+    _print_entries(selected, EngineOrigins(models), None if target is None else workers)
+
+
+def _print_entries(
+    entries: Iterable[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
+) -> None:
+    """Print a table of entries, with their paces on `workers` of a gateway."""
     shown = sorted(
-        selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+        entries, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
     )
     metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
@@ -129,9 +137,8 @@ def show(
         *(("accuracy",) if labelled else ()),
         *("T_pre", "p50", *energy),
     )
-    origins = EngineOrigins(models)
     columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
-    paced = ("pace",) if target is not None else ()
+    paced = () if workers is None else ("pace",)
     now = datetime.now(UTC)
     print_table(
         (*columns, *paced),
@@ -145,7 +152,7 @@ def show(
                     labelled=labelled,
                     stale=bool(entry.digest or entry.runtime) and origins.is_stale(entry),
                 ),
-                *(_pace_text(_paces(entry, workers)) for _ in paced),
+                *(() if workers is None else (_pace_text(_paces(entry, workers)),)),
             )
             for entry in shown
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,10 +22,20 @@ from synergai.domain import JobState
 from synergai.errors import InvalidSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from synergai.client.client import Client
     from synergai.client.requests import JobOptions
 
 app: Final = typer.Typer(rich_markup_mode="rich")
+_OF_INPUTS: Final = {
+    "output": "--output",
+    "shard_format": "--format",
+    "only": "--only",
+    "by_reference": "--by-reference",
+    "max_failures": "--max-failures",
+}
+"""Options that need inputs of the job's own, by their parameters."""
 
 
 Queries = Annotated[
@@ -126,33 +136,9 @@ def submit(
     Prints the job's id once the job is in the gateway's journal. With --inputs, it then waits for
     the job and, with --output, writes the results as they are stored.
     """
-    if ctx.args:
-        raise InvalidSettings(
-            f"unexpected argument {ctx.args[0]!r}: repeat --inputs for each path, and quote a "
-            "pattern, such as --inputs 'photos/*.jpg', so that the shell does not expand it"
-        )
+    _check_combination(ctx.params, ctx.args)
     qos_s = None if qos is None else parse_duration(qos, "--qos")
-    if qos is not None and by is not None:
-        raise InvalidSettings("give either --qos or --by")
     chosen_format = parse_format(shard_format)
-    if (queries is None) == (not inputs):
-        raise InvalidSettings("give either --queries, or the inputs of the job by --inputs")
-    if not inputs:
-        _check_without_inputs(
-            {
-                "--output": output,
-                "--format": shard_format,
-                "--only": only,
-                "--by-reference": by_reference,
-                "--max-failures": max_failures,
-            }
-        )
-    elif by_reference and only:
-        raise InvalidSettings(
-            "--only needs uploaded inputs: for those by reference, the workers return all tensors"
-        )
-    elif detach and (watch or fail_on_violation):
-        raise InvalidSettings("--detach does not wait for the job: leave --watch out")
 
     options: JobOptions = {
         "qos": qos_s,
@@ -197,7 +183,24 @@ def submit(
     gateway.call(run_over_inputs if inputs else run_on_samples, engine)
 
 
-def _check_without_inputs(options: dict[str, object]) -> None:
-    for option, value in options.items():
-        if value not in (None, False, []):
-            raise InvalidSettings(f"{option} is for jobs over your own inputs: give --inputs")
+def _check_combination(given: Mapping[str, Any], further: Sequence[str]) -> None:
+    """Refuse options that contradict each other, by their parameters, and further arguments."""
+    if further:
+        raise InvalidSettings(
+            f"unexpected argument {further[0]!r}: repeat --inputs for each path, and quote a "
+            "pattern, such as --inputs 'photos/*.jpg', so that the shell does not expand it"
+        )
+    if given["qos"] is not None and given["by"] is not None:
+        raise InvalidSettings("give either --qos or --by")
+    if (given["queries"] is None) == (not given["inputs"]):
+        raise InvalidSettings("give either --queries, or the inputs of the job by --inputs")
+    if not given["inputs"]:
+        for name, option in _OF_INPUTS.items():
+            if given[name] not in (None, False, [], ()):
+                raise InvalidSettings(f"{option} is for jobs over your own inputs: give --inputs")
+    elif given["by_reference"] and given["only"]:
+        raise InvalidSettings(
+            "--only needs uploaded inputs: for those by reference, the workers return all tensors"
+        )
+    elif given["detach"] and (given["watch"] or given["fail_on_violation"]):
+        raise InvalidSettings("--detach does not wait for the job: leave --watch out")

@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
@@ -28,9 +29,10 @@ from worker_agent.host.self_check import SelfCheck
 from worker_agent.ipc.frames import LoadFailed, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from synergai.models.directory import EngineDefinition
     from synergai.models.samples import Samples
     from worker_agent.backends import Backend
     from worker_agent.ipc.arena import Arena
@@ -100,44 +102,17 @@ class ModelLoader:
         definition = whole.of_variant(variant)
         # A session of an engine with variants that names none has the first one.
         answering = variant or (whole.variants[0].name if whole.variants else "")
-        name, provider = self._name, self._provider
-        if provider is not None and definition.backend not in provider.details.backends:
-            raise EngineUnusable(
-                f"{provider} runs no engines of the backend {definition.backend!r}, such as "
-                f"{name!r}"
-            )
-        # Checked before the runtime is imported, which takes seconds and trusts the file.
-        try:
-            check(definition.file)
-        except InvalidInput as error:
-            raise EngineUnusable(str(error)) from None
-        try:
-            factory = BACKENDS.get(definition.backend)
-        except ModuleNotFoundError as error:
-            raise BackendMissing(
-                f"engine {name!r} needs the backend {definition.backend!r}, which is not installed "
-                f"here; {pip_install(definition.backend)}"
-            ) from error
-        except ImportError as error:
-            raise BackendMissing(
-                f"engine {name!r} needs the backend {definition.backend!r}, which cannot be "
-                f"imported here: {' '.join(str(error).split())[:500]}"
-            ) from error
-        # Only frozen graphs name their tensors in the definition.
-        named = {"inputs": definition.inputs, "outputs": definition.outputs}
-        given: dict[str, Any] = {side: tensors for side, tensors in named.items() if tensors}
-        if provider is not None:
-            given["provider"] = provider
+        make_backend = self._backend_of(definition)
         started = time.monotonic()
         digest = definition.verified_digest()
-        backend = factory(definition.file, self._threads, **given)
+        backend = make_backend()
         loaded = time.monotonic()
         checked = SelfCheck(backend).run(definition)
         prepared = time.monotonic()
-        if provider is not None and checked.unverified:
+        if self._provider is not None and checked.unverified:
             # It may be the provider that computes nothing; the CPU has been tried already.
             raise EngineUnusable(
-                f"{provider} does not compute engine {name!r}: {checked.unverified}"
+                f"{self._provider} does not compute engine {self._name!r}: {checked.unverified}"
             )
         engine = Engine(
             name=definition.name,
@@ -183,6 +158,37 @@ class ModelLoader:
             variant=variant,
         )
         return model, ready
+
+    def _backend_of(self, definition: EngineDefinition) -> Callable[[], Backend]:
+        """Return what loads a model into its backend, which is imported now."""
+        name, kind, provider = self._name, definition.backend, self._provider
+        if provider is not None and kind not in provider.details.backends:
+            raise EngineUnusable(
+                f"{provider} runs no engines of the backend {kind!r}, such as {name!r}"
+            )
+        # Checked before the runtime is imported, which takes seconds and trusts the file.
+        try:
+            check(definition.file)
+        except InvalidInput as error:
+            raise EngineUnusable(str(error)) from None
+        try:
+            factory = BACKENDS.get(kind)
+        except ModuleNotFoundError as error:
+            raise BackendMissing(
+                f"engine {name!r} needs the backend {kind!r}, which is not installed here; "
+                f"{pip_install(kind)}"
+            ) from error
+        except ImportError as error:
+            raise BackendMissing(
+                f"engine {name!r} needs the backend {kind!r}, which cannot be imported here: "
+                f"{' '.join(str(error).split())[:500]}"
+            ) from error
+        # Only frozen graphs name their tensors in the definition.
+        named = {"inputs": definition.inputs, "outputs": definition.outputs}
+        given: dict[str, Any] = {side: tensors for side, tensors in named.items() if tensors}
+        if provider is not None:
+            given["provider"] = provider
+        return partial(factory, definition.file, self._threads, **given)
 
     @contextmanager
     def _all_cores(self) -> Iterator[None]:

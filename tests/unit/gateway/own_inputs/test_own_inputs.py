@@ -1,0 +1,245 @@
+"""Jobs over inputs of their clients: what workers get, and what is recorded."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.fleet.worker import SendInputs
+from gateway.jobs import input_feed
+from gateway.jobs.tracker import ProgressRate
+from synergai.domain import Job, JobSpec, JobState
+from synergai.errors import InvalidInput
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.tcp_info import SentOver
+from synergai.protocol.validation import SAMPLE
+from synergai.scheduling.events import Stop
+from synergai.v1 import hub_pb2, jobs_pb2
+from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness, own_data
+from tests.waiting import turns
+
+
+async def test_inputs_are_sent_and_results_stored_before_they_count(
+    harness: OwnDataHarness,
+) -> None:
+    worker = harness.add_worker()
+    await harness.upload(3)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], [inputs] = await harness.next_orders(worker)
+    assert [jobs_pb2.Input.FromString(data).name for data in inputs.inputs] == ["n0", "n1", "n2"]
+    harness.report(worker, assignment, 2, failed=[1])
+    await harness.flush_journal()
+    assert [(r.index, r.name, r.error) for r in await harness.read(status.id)] == [
+        (0, "n0", ""),
+        (1, "n1", "bad"),
+    ]
+    harness.report(worker, assignment, 3, responses=1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    ended = await harness.jobs.get(UNRESTRICTED, status.id)
+    assert (ended.state, ended.queries_done, ended.failures) == (JobState.SUCCEEDED, 3, 1)
+    assert [result.index for result in await harness.read(status.id, 2)] == [2]
+    assert (harness.own.answered, harness.own.failed) == (2, 1)
+    with pytest.raises(InvalidInput, match="beyond"):
+        await harness.read(status.id, 4)
+
+
+async def test_input_does_not_stand_for_a_sample_of_the_worker(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(1, parameter=SAMPLE)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    _, [inputs] = await harness.next_orders(worker)
+    [found] = map(jobs_pb2.Input.FromString, inputs.inputs)
+    assert found.name == "n0"
+    assert not oip.ModelInferRequest.FromString(found.request).parameters
+
+
+async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
+    harness: OwnDataHarness,
+) -> None:
+    harness.jobs.progress_rate = ProgressRate(min_interval_s=3600.0)
+    worker = harness.add_worker()
+    await harness.upload(3)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    batches = harness.results.read(UNRESTRICTED, status.id, 0, follow=True)
+    async with asyncio.timeout(30), aclosing(batches):
+        harness.report(worker, assignment, 1)
+        assert len((await anext(batches)).results) == 1
+        harness.report(worker, assignment, 2, responses=1)
+        await harness.flush_journal()
+        following = asyncio.ensure_future(anext(batches))
+        for _ in range(3):
+            await harness.flush_journal()
+        assert not following.done()
+        harness.report(worker, assignment, 3, responses=1, outcome=hub_pb2.OUTCOME_COMPLETED)
+        assert len((await following).results) == 2
+        assert [batch async for batch in batches] == []
+
+
+async def test_worker_has_few_inputs_at_a_time(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_feed, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(input_feed, "WORKER_BYTES", 8000)
+    worker = harness.add_worker()
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    received, done = 0, 0
+    [assignment], inputs = await harness.next_orders(worker)
+    while True:
+        received += sum(len(each.inputs) for each in inputs)
+        assert received - done <= 12
+        if received == 40:
+            break
+        harness.report(worker, assignment, received, responses=received - done)
+        done = received
+        await harness.flush_journal()
+        _, inputs = await harness.next_orders(worker)
+    assert worker.input_bytes <= 12_000
+    harness.report(worker, assignment, 40, responses=40 - done, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    assert worker.input_bytes == 0
+
+
+@pytest.mark.parametrize("upload_id", ["", "up"])
+async def test_estimates_count_the_transfer_of_own_inputs_and_not_of_samples(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch, upload_id: str
+) -> None:
+    scheduled: list[Job] = []
+    submit = harness.dispatcher.submit
+
+    def note(job: Job, *arguments: Any, **options: Any) -> None:
+        scheduled.append(job)
+        submit(job, *arguments, **options)
+
+    monkeypatch.setattr(harness.dispatcher, "submit", note)
+    harness.add_worker()
+    await harness.upload(3)
+    await harness.jobs.submit(
+        UNRESTRICTED,
+        JobSpec(engine=SPEC.engine, queries=0 if upload_id else 3, upload_id=upload_id),
+    )
+    [job] = scheduled
+    assert job.with_tensors == bool(upload_id)
+
+
+async def test_worker_behind_a_slow_link_has_what_passes_it_soon(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    worker.measure_link = lambda: SentOver(12_000.0, 0.01)
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    received, done = 0, 0
+    [assignment], inputs = await harness.next_orders(worker)
+    while received + sum(len(each.inputs) for each in inputs) < 40:
+        received += sum(len(each.inputs) for each in inputs)
+        assert received - done <= 7
+        harness.report(worker, assignment, received, responses=received - done)
+        done = received
+        await harness.flush_journal()
+        _, inputs = await harness.next_orders(worker)
+
+
+async def test_worker_gets_no_more_inputs_of_an_assignment_that_it_is_to_stop(
+    harness: OwnDataHarness,
+) -> None:
+    worker = harness.add_worker()
+    worker.measure_link = lambda: SentOver(12_000.0, 0.01)
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], inputs = await harness.next_orders(worker)
+    harness.dispatcher._execute(Stop(assignment.id, worker.id), 0.0)
+    harness.report(worker, assignment, sum(len(each.inputs) for each in inputs))
+    await harness.flush_journal()
+    for _ in range(3):  # an input is read in a thread
+        await asyncio.to_thread(lambda: None)
+        await turns()
+    sent = [order for order in harness.orders(worker) if isinstance(order, SendInputs)]
+    assert not sent
+
+
+async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_feed, "WORKER_BYTES", 8000)
+    worker = harness.add_worker()
+    await harness.upload(20, size=1000)
+    await harness.upload(20, size=1000, upload_id="urgent")
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    assert worker.input_bytes > 7000  # there is hardly room
+    urgent = JobSpec(engine=SPEC.engine, queries=0, upload_id="urgent", priority=9)
+    await harness.jobs.submit(UNRESTRICTED, urgent)
+    harness.report(worker, assignment, 0, outcome=hub_pb2.OUTCOME_STOPPED)
+    assert worker.input_bytes == 0
+
+
+async def test_input_at_which_a_host_died_runs_alone_next(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(4)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], [inputs] = await harness.next_orders(worker)
+    assert not inputs.suspects
+    failed, died = hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_DIED_AT_INPUT
+    harness.report(worker, assignment, 1, outcome=failed, fault=died)
+    await harness.flush_journal()
+    [again], [inputs] = await harness.next_orders(worker)
+    assert (again.first, list(inputs.suspects)) == (1, [0])
+
+
+async def test_too_many_failures_fail_the_job(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(4)
+    status = await harness.jobs.submit(UNRESTRICTED, JobSpec(
+        engine=SPEC.engine, queries=4, upload_id="up", max_failures=1
+    ))  # fmt: skip
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, failed=[0])
+    await harness.flush_journal()
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).state is JobState.RUNNING
+    harness.report(worker, assignment, 3, failed=[1, 2], responses=2)
+    await harness.flush_journal()
+    ended = await harness.jobs.get(UNRESTRICTED, status.id)
+    assert (ended.state, ended.reason) == (JobState.FAILED, "more than 1 input failed")
+    assert len(await harness.read(status.id)) == 3
+
+
+async def test_results_that_were_stored_but_not_counted_are_not_stored_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash after the results are durable, and before the journal counts their queries."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(*_args: object, **_fields: object) -> None:
+        raise Crash
+
+    async with own_data(tmp_path) as harness:
+        worker = harness.add_worker()
+        await harness.upload(4)
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+        [assignment], _ = await harness.next_orders(worker)
+        harness.report(worker, assignment, 1)
+        await harness.flush_journal()
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.journal.operations.record_execution", crash)
+            harness.report(worker, assignment, 3, responses=2)
+            with pytest.raises(Exception, match="journal"):
+                await harness.flush_journal()
+    async with own_data(tmp_path) as harness:
+        assert await harness.jobs.restore() == 1
+        worker = harness.add_worker()
+        assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 1
+        shown = await harness.read(status.id)
+        [assignment], [inputs] = await harness.next_orders(worker)
+        assert (assignment.first, len(inputs.inputs)) == (1, 3)
+        harness.report(worker, assignment, 3, failed=[0], outcome=hub_pb2.OUTCOME_COMPLETED)
+        await harness.flush_journal()
+        ended = await harness.jobs.get(UNRESTRICTED, status.id)
+        results = await harness.read(status.id)
+        assert [result.index for result in results] == [0, 1, 2, 3]
+        assert results[:3] == shown
+        assert (ended.state, ended.failures) == (JobState.SUCCEEDED, 0)

@@ -1,0 +1,94 @@
+"""How long the data of jobs is kept."""
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.jobs.retention import Retention
+from gateway.journal.errors import StoreFull
+from gateway.records.store import DataKey
+from synergai.errors import NotFound
+from synergai.v1 import hub_pb2
+from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness
+
+
+async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    now = harness.clock.to_unix(harness.clock.now())
+    await harness.upload(1, upload_id="unused")
+    await harness.upload(1)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+
+    async def sweep(after_s: float, budget_bytes: int | None = None) -> set[str]:
+        kept = Retention(
+            harness.store,
+            harness.journal,
+            lambda: now + after_s,
+            uploads_kept_s=100.0,
+            results_kept_s=1000.0,
+            budget_bytes=budget_bytes,
+        )
+        await kept.sweep()
+        return {key.name for key in harness.store.stored()}
+
+    assert await sweep(90.0) == {"unused", "up", status.id}
+    assert await sweep(200.0, budget_bytes=1) == {"up", status.id}
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    await harness.jobs.close()
+    assert await sweep(900.0) == {"up", status.id}
+    assert await sweep(1100.0) == set()
+    assert harness.store.bytes == 0
+    with pytest.raises(NotFound, match="no longer kept"):
+        await harness.read(status.id)
+
+
+async def test_retention_goes_on_after_a_failure(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.upload(1)
+    monkeypatch.setattr("gateway.jobs.retention._INTERVAL_S", 0.0)
+    uses, failing = harness.journal.jobs_over_uploads, [StoreFull(), OSError(errno.EIO, "failed")]
+
+    def jobs_over_uploads() -> Any:
+        if failing:
+            raise failing.pop()
+        return uses()
+
+    monkeypatch.setattr(harness.journal, "jobs_over_uploads", jobs_over_uploads)
+    retention = Retention(
+        harness.store, harness.journal, lambda: 1e12, uploads_kept_s=1.0, results_kept_s=1.0
+    )
+    running = asyncio.create_task(retention.run())
+    deleted, delete = asyncio.Event(), harness.store.delete
+
+    async def tell(key: DataKey) -> bool:
+        deleted.set()
+        return await delete(key)
+
+    monkeypatch.setattr(harness.store, "delete", tell)
+    async with asyncio.timeout(30):
+        await deleted.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_budget_deletes_the_data_of_ended_jobs_early(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(1)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    await harness.jobs.close()
+    now = harness.clock.to_unix(harness.clock.now())
+    retention = Retention(
+        harness.store, harness.journal, lambda: now, uploads_kept_s=1e9, results_kept_s=1e9,
+        budget_bytes=1,
+    )  # fmt: skip
+    await retention.sweep()
+    assert not harness.store.stored()

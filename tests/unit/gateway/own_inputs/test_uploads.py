@@ -1,0 +1,269 @@
+"""Uploads: what is stored, what is refused, and what is open at a time."""
+
+import asyncio
+import errno
+import gc
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.access.table import AccessTable, Quota
+from gateway.jobs import uploads
+from gateway.jobs.read_ahead import AHEAD_BYTES
+from gateway.jobs.uploads import InputUploads, Receipt
+from gateway.records.log import RecordLog
+from gateway.records.store import DataKey
+from synergai.domain import JobSpec
+from synergai.errors import (
+    Conflict,
+    InvalidInput,
+    Overloaded,
+    QuotaExceeded,
+    Unavailable,
+    UploadNotFound,
+    UploadUsed,
+)
+from synergai.v1 import jobs_pb2
+from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness
+
+
+async def opened_uploads(
+    uploads: InputUploads, tenants: Sequence[str], end: asyncio.Event
+) -> list[AsyncGenerator[Receipt, None]]:
+    """Open an upload of each tenant, which stays open until the end."""
+
+    async def idle(upload_id: str) -> AsyncIterator[bytes]:
+        yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
+        await end.wait()
+
+    opened = []
+    for number, tenant in enumerate(tenants):
+        receipts = uploads.upload(tenant, idle(f"u{number}"), lambda: None)
+        assert (await anext(receipts)).stored == 0
+        opened.append(receipts)
+    return opened
+
+
+async def test_upload_is_resumed_where_it_ended(harness: OwnDataHarness) -> None:
+    assert (await harness.upload(3))[-1] == 3
+    assert (await harness.upload(0)) == [3]
+    assert (await harness.upload(4, first=1))[-1] == 5
+    with pytest.raises(InvalidInput, match="continue with input 5"):
+        await harness.upload(1, first=6)
+
+
+async def test_inputs_that_are_sent_again_must_be_those_that_are_stored(
+    harness: OwnDataHarness,
+) -> None:
+    harness.add_worker()
+    await harness.upload(3)
+    assert set(await harness.upload(3)) == {3}
+    with pytest.raises(Conflict, match="input 1 of upload 'up' is stored already, and differs"):
+        await harness.upload(1, first=1, size=9)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    with pytest.raises(Conflict, match=r"input 2 .* differs"):
+        await harness.upload(1, first=2, size=9)
+    assert set(await harness.upload(3)) == {3}
+
+
+async def test_refusal_of_a_cancelled_upload_is_not_logged(
+    harness: OwnDataHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, proceed = threading.Event(), threading.Event()
+
+    def refuse(_opened: object, _batch: object) -> int:
+        started.set()
+        proceed.wait(30)
+        raise InvalidInput("a gap")
+
+    monkeypatch.setattr(uploads, "_store", refuse)
+    uploading = asyncio.create_task(harness.upload(1))
+    await asyncio.to_thread(started.wait, 30)
+    uploading.cancel()
+    await asyncio.sleep(0)
+    proceed.set()
+    await asyncio.wait([uploading])
+    assert uploading.cancelled()
+    del uploading
+    gc.collect()  # asyncio would log an exception that was not retrieved
+    assert not caplog.records
+
+
+async def test_job_needs_its_upload_as_it_is_stored(harness: OwnDataHarness) -> None:
+    harness.add_worker()
+    with pytest.raises(UploadNotFound):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.upload(3)
+    wrong = JobSpec(engine=SPEC.engine, queries=4, upload_id="up")
+    with pytest.raises(InvalidInput, match="has 3 inputs, not 4"):
+        await harness.jobs.submit(UNRESTRICTED, wrong)
+    assert (await harness.upload(2, first=3))[-1] == 5
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    assert status.spec.queries == 5
+    again = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    assert again.id == status.id
+    with pytest.raises(UploadUsed):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    with pytest.raises(UploadUsed):
+        await harness.upload(1, first=5)
+    assert (await harness.upload(2, first=3))[-1] == 5
+
+
+async def test_full_disk_refuses_uploads_before_it_is_full(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.jobs.uploads.FREE_BYTES", 1 << 60)
+    with pytest.raises(Overloaded, match="uploads leave 1,152,921,504,606,846,976 of them"):
+        await harness.upload(1)
+    monkeypatch.undo()
+    assert (await harness.upload(1))[-1] == 1
+
+
+async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> None:
+    harness.admission.use_table(AccessTable(tenants={"lab": Quota(stored_bytes=3000)}))
+    assert (await harness.upload(2, size=1000, tenant="lab"))[-1] == 2
+    with pytest.raises(QuotaExceeded, match="stored_bytes"):
+        await harness.upload(2, first=2, size=1000, tenant="lab")
+    assert (await harness.upload(2, size=2000))[-1] == 2
+
+
+async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) -> None:
+    uploads = InputUploads(
+        harness.store, harness.journal, harness.admission, memory_bytes=2 * AHEAD_BYTES
+    )
+    end = asyncio.Event()
+
+    async def idle(upload_id: str) -> AsyncIterator[bytes]:
+        yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
+        await end.wait()
+
+    opened = [uploads.upload("", idle(f"u{number}"), lambda: None) for number in range(2)]
+    assert [(await anext(each)).stored for each in opened] == [0, 0]
+    harness.admission.acquire(1000)
+    with pytest.raises(Overloaded, match="2 uploads are open"):
+        await anext(uploads.upload("", idle("third"), lambda: None))
+    end.set()
+    for each in opened:
+        assert [receipt async for receipt in each] == []
+    assert await anext(uploads.upload("", idle("third"), lambda: None)) == Receipt(0, 0)
+
+
+async def test_tenant_holds_at_most_half_of_the_open_uploads(harness: OwnDataHarness) -> None:
+    harness.admission.use_table(AccessTable())
+    uploads = InputUploads(
+        harness.store, harness.journal, harness.admission, memory_bytes=4 * AHEAD_BYTES
+    )
+    end = asyncio.Event()
+    opened = await opened_uploads(uploads, ["lab", "lab"], end)
+    with pytest.raises(Overloaded, match="2 uploads of the tenant are open, its share of 4"):
+        await opened_uploads(uploads, ["lab"], end)
+    opened += await opened_uploads(uploads, ["shop", ""], end)
+    with pytest.raises(Overloaded, match="4 uploads are open"):
+        await opened_uploads(uploads, ["shop"], end)
+    end.set()
+    for each in opened:
+        assert [receipt async for receipt in each] == []
+    await opened_uploads(uploads, ["lab", "lab"], end)
+
+
+async def test_upload_without_a_first_message_is_ended(harness: OwnDataHarness) -> None:
+    uploads = InputUploads(harness.store, harness.journal, harness.admission, first_s=0.0)
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    with pytest.raises(Unavailable, match="no message has arrived"):
+        await anext(uploads.upload("", silent(), lambda: None))
+
+
+async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness) -> None:
+    uploads = InputUploads(harness.store, harness.journal, harness.admission, idle_s=0.0)
+    await harness.upload(3)
+    opening = jobs_pb2.UploadRequest(upload_id="up").SerializeToString()
+
+    async def idle() -> AsyncIterator[bytes]:
+        yield opening
+        await asyncio.Event().wait()
+
+    receipts = uploads.upload("", idle(), lambda: None)
+    assert (await anext(receipts)).stored == 3
+    with pytest.raises(Unavailable, match="continue the upload"):
+        await anext(receipts)
+    assert await harness.upload(0) == [3]
+
+
+async def test_empty_uploads_are_not_kept(harness: OwnDataHarness) -> None:
+    for number in range(3):
+        assert await harness.upload(0, upload_id=f"u{number}") == [0]
+    assert not harness.store.stored()
+    assert not list((harness.directory / "tenant-/uploads").iterdir())
+
+
+async def test_number_of_uploads_of_a_tenant_is_limited(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOADS", 2)
+    await harness.upload(1, upload_id="a")
+    await harness.upload(1, upload_id="b")
+    with pytest.raises(Overloaded, match="2 uploads of the tenant"):
+        await harness.upload(1, upload_id="c")
+    await harness.upload(1, first=1, upload_id="b")
+    await harness.upload(1, upload_id="c", tenant="lab")
+
+
+async def test_large_log_that_is_opened_does_not_delay_others(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    open_log = RecordLog._open
+
+    def slow(log: RecordLog) -> None:
+        if log.directory.name == "large":
+            opening.set()
+            assert go_on.wait(30)
+        open_log(log)
+
+    monkeypatch.setattr(RecordLog, "_open", slow)
+    large = asyncio.create_task(harness.upload(1, upload_id="large"))
+    assert await asyncio.to_thread(opening.wait, 30)
+    assert (await harness.upload(1))[-1] == 1
+    go_on.set()
+    assert (await large)[-1] == 1
+
+
+async def test_upload_is_not_moved_onto_another_one(harness: OwnDataHarness) -> None:
+    await harness.upload(1)
+    await harness.upload(2, tenant="lab")
+    opened = await harness.store.open(DataKey("", "uploads", "up"))
+    with pytest.raises(Conflict, match="another id"):
+        await harness.store.move(opened, "lab")
+    await harness.store.release(opened)
+    assert (await harness.upload(0), await harness.upload(0, tenant="lab")) == ([1], [2])
+
+
+async def test_lack_of_descriptors_does_not_break_the_journal(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, **_: object) -> RecordLog:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.records.store.RecordLog", refuse)
+        with pytest.raises(Overloaded, match="too many open files"):
+            await harness.upload(1)
+    assert not harness.journal.broken.done()
+    assert (await harness.upload(1))[-1] == 1
+
+
+async def test_upload_moves_to_the_tenant_of_the_job(harness: OwnDataHarness) -> None:
+    harness.add_worker()
+    await harness.upload(2)
+    spec = JobSpec(engine=SPEC.engine, queries=0, upload_id="up", tenant="lab")
+    status = await harness.jobs.submit(UNRESTRICTED, spec)
+    assert status.spec.queries == 2
+    assert harness.store.bytes_of("") == 0
+    assert DataKey("lab", "uploads", "up") in harness.store
