@@ -200,18 +200,9 @@ def serialise_request(message: ModelInferRequest, contents: Iterable[Buffer]) ->
 
 def request_parts(message: ModelInferRequest, contents: Iterable[Buffer]) -> list[Buffer]:
     """Serialise a request with raw contents in parts, without copying these."""
-    return _with_raw(message.SerializeToString(), _RAW_INPUT_CONTENTS, contents)
-
-
-def serialise_response(message: ModelInferResponse, contents: Iterable[Buffer]) -> bytes:
-    """Serialise a response with raw contents, without copying them twice."""
-    return b"".join(_with_raw(message.SerializeToString(), _RAW_OUTPUT_CONTENTS, contents))
-
-
-def _with_raw(message: bytes, number: int, contents: Iterable[Buffer]) -> list[Buffer]:
-    parts: list[Buffer] = [message]
+    parts: list[Buffer] = [message.SerializeToString()]
     for content in contents:
-        parts += (field_prefix(number, len(content)), content)
+        parts += (field_prefix(_RAW_INPUT_CONTENTS, len(content)), content)
     return parts
 
 

@@ -31,7 +31,7 @@ from synergai.errors import (
 )
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.arrays import build_request
-from synergai.protocol.request_codec import RequestDecoder, serialise_response
+from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
 from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
 from synergai.runtime.clock import Clock
@@ -84,7 +84,8 @@ class Begun:
         response = ModelInferResponse(model_name="stage", outputs=[output])
         if left_at:
             response.parameters[EXIT].string_param = left_at
-        self.result.set_result(serialise_response(response, self.contents))
+        response.raw_output_contents.extend(self.contents)
+        self.result.set_result(response.SerializeToString())
 
     def hold(self, tensor: str, token: str) -> None:
         """Answer with a tensor that the worker holds."""
@@ -398,7 +399,7 @@ async def test_query_that_stays_begins_again_where_the_engine_is_whole() -> None
     assert (asked(first), first.holds_outputs) == (DROP, False)
     assert "synergai_min_accuracy" not in first.message.parameters
     assert first.budget_s == pytest.approx(10 - 0.25 * 3, abs=0.2)
-    first.result.set_result(serialise_response(ModelInferResponse(), []))
+    first.result.set_result(ModelInferResponse().SerializeToString())
     await turns()
     _, second = harness.inference.begun
     assert second.message.model_name == "net"

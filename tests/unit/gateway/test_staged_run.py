@@ -31,7 +31,7 @@ from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.job_inputs import split_input
 from synergai.protocol.limits import MAX_HELD_BYTES
-from synergai.protocol.request_codec import parse_header, serialise_response
+from synergai.protocol.request_codec import parse_header
 from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
@@ -61,7 +61,8 @@ HEAD, TAIL = stage(0, 4), stage(4, 9)
 
 def response(tensor: str) -> bytes:
     output = oip.ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
-    return serialise_response(oip.ModelInferResponse(outputs=[output]), [DATA])
+    message = oip.ModelInferResponse(outputs=[output], raw_output_contents=[DATA])
+    return message.SerializeToString()
 
 
 class Stages:
@@ -414,11 +415,11 @@ WHOLE = replace(
 def left(*, correct: bool = True) -> bytes:
     """Return the response to a query that leaves the engine behind the first stage."""
     output = oip.ModelInferResponse.InferOutputTensor(name="t9", datatype="FP32", shape=[1, 4])
-    message = oip.ModelInferResponse(outputs=[output])
+    message = oip.ModelInferResponse(outputs=[output], raw_output_contents=[DATA])
     message.parameters[EXIT].string_param = "t4"
     message.parameters[LABEL].int64_param = 1
     message.parameters[CORRECT].bool_param = correct
-    return serialise_response(message, [DATA])
+    return message.SerializeToString()
 
 
 async def test_queries_that_leave_are_recorded_in_their_turn(tmp_path: Path) -> None:
