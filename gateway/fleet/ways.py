@@ -1,6 +1,6 @@
 """The way of a query through its engine, which may end at an early exit.
 
-A query runs whole, or through stages. Behind an exit, it goes on with the tensor of the stage, or
+A query runs whole, or through stages. Behind an exit, it continues with the tensor of the stage, or
 begins again with its inputs on a worker that has the engine whole, whatever is expected to be
 faster. How often queries leave at an exit is learned, from the rate of its calibration on.
 """

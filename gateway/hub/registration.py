@@ -144,7 +144,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
 def lacks_variant(engine: Engine, session: Session) -> bool:
     """Return whether a session has a variant that its engine, if described, does not have.
 
-    An agent may load one that is removed from its folder meanwhile, so this is no violation.
+    An agent may load one that has just been removed from its folder, so this is no violation.
     """
     variant = session.configuration.variant
     return bool(variant) and not engine.fault and not engine.has_variant(variant)

@@ -109,7 +109,7 @@ class StagedRun:
         self._feed.start()
 
     def use(self, way: Way) -> None:
-        """Let queries that no stage has answered take another way; the others go on in theirs."""
+        """Let queries that no stage has answered take another way; the others stay on theirs."""
         self.way = way
         former = self._line
         self._former.append(former)

@@ -148,7 +148,7 @@ class Pushes:
         ):
             raise InvalidInput(
                 f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
-                "changed meanwhile, or was damaged on its way; push it again"
+                "changed during the push, or was damaged on its way; push it again"
             )
         return received
 

@@ -42,7 +42,7 @@ class GatewayChannel:
     """A channel to a gateway, or to the leader of several, and the service stubs on it.
 
     Args:
-        targets: the addresses; a call that finds no leader behind one goes on to the next.
+        targets: the addresses; a call that finds no leader behind one moves on to the next.
         attempts: attempts of a call at the only gateway; 1 disables retries.
         patience: seconds for which a call is retried at several gateways.
 

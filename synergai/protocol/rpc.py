@@ -4,7 +4,7 @@ A request that cannot be parsed does not raise inside gRPC, which would send the
 text to the client. It becomes `Malformed`, and the call ends with INVALID_ARGUMENT. A
 `SynergaiError` raised by a handler ends the call with its status code and message; any other
 exception is logged with an id, and the client gets only the id. Raw handlers receive the serialised
-request beside the parsed one, and handlers may return serialised responses, so tensors are
+request as well as the parsed one, and handlers may return serialised responses, so tensors are
 forwarded without being serialised again.
 """
 

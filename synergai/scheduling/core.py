@@ -253,8 +253,7 @@ class SchedulerCore:
     def _progressed(self, event: QueriesDone) -> None:
         if lease := self._leases.get(event.assignment_id):
             self._hear(lease, completed=event.done > lease.done)
-            if new := self._leases.record_progress(lease, event.done, event.compute_s):
-                self._interleaver.progressed(lease, new)
+            self._record_progress(lease, event.done, event.compute_s)
 
     def _ended(self, event: AssignmentEnded) -> None:
         lease = self._leases.get(event.assignment_id)
@@ -264,8 +263,7 @@ class SchedulerCore:
         completed = event.outcome is Outcome.COMPLETED
         self._hear(lease, completed=completed)
         lease.batch_size = event.batch
-        if new := self._leases.record_progress(lease, done, event.compute_s, final=True):
-            self._interleaver.progressed(lease, new)
+        self._record_progress(lease, done, event.compute_s, final=True)
         if lease.done:
             self._profiles.learn(lease)
         end: End = "stopped" if stopped else "completed" if completed else "failed"
@@ -274,6 +272,13 @@ class SchedulerCore:
             self._decisions.interrupted(lease)
         if not completed or lease.remaining:
             self._failures.ended(lease, event)
+
+    def _record_progress(
+        self, lease: Lease, done: int, compute_s: float, *, final: bool = False
+    ) -> None:
+        new = self._leases.record_progress(lease, done, compute_s, final=final)
+        if new and not lease.is_short_request:
+            self._interleaver.progressed(lease, new)
 
     def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
         """Note a sign of progress of a worker, and return the worker."""

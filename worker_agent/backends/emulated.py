@@ -23,7 +23,7 @@ As long as there is a file ``slowdown.txt`` next to it, all queries take as many
 says, as if other work ran on the same cores.
 
 Without ``model`` and ``output``, the engine echoes its input. With a model, the answers are those
-of this ONNX model, beside the file, and computing them is part of the duration of a query.
+of this ONNX model, next to the file, and computing them is part of the duration of a query.
 
 The job that a setup belongs to is known only after the setup. The difference between the job's
 scaled setup time and the actual one, positive or negative, is applied to the job's first queries.

@@ -144,7 +144,7 @@ class Assignments:
         reporter: AssignmentReporter,
         pulling: asyncio.Task[bytes | Failure],
     ) -> None:
-        """Run a request, whose tensors are here now; others ran meanwhile."""
+        """Run a request whose tensors have arrived."""
         del self._pulling[assignment_id]
         if pulling.cancelled():
             reporter.on_ended(Outcome.STOPPED, Tally(), ())

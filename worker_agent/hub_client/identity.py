@@ -3,7 +3,7 @@
 The agent chooses a secret and stores it before it presents an enrolment token with it. A reply that
 is lost thus costs nothing: the gateway knows the secret already, and the agent presents it again.
 
-The secret of a new token is stored beside the old one, and replaces it only once the gateway
+The secret of a new token is stored next to the old one, and replaces it only once the gateway
 accepts it. Until then both are presented in turn, so a token that is not valid costs nothing.
 """
 

@@ -64,7 +64,7 @@ class Peers:
     async def pull(self, pull: Pull, address: str) -> Buffer | None:
         """Return tensors from an address, empty if they are gone; None if it cannot be reached.
 
-        An address that has failed is tried again beside a pull that gets None, so that nobody waits
+        An address that has failed is tried again during a pull that gets None, so that nobody waits
         for it.
         """
         if address not in self._avoided_until:

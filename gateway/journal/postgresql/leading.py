@@ -30,7 +30,7 @@ async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -
     """Become the leader of the journal, once no other gateway leads it; return its store.
 
     Args:
-        standing_by: what is done meanwhile; gets a function that returns the leader's address.
+        standing_by: what is done until then; gets a function that returns the leader's address.
     """
     # With one thread, closing waits for a step that was cancelled.
     with ThreadPoolExecutor(1, "leadership") as thread:

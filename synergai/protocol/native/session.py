@@ -29,7 +29,7 @@ STREAM_WINDOW: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 1 << 30
 """Of all calls: what is to bound them is the window of each."""
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
-"""Data for calls that have ended meanwhile: as much as a client sends before it can know that."""
+"""Data for calls that have just ended: as much as a client sends before it can know that."""
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = (1 << 31) - 1
 _COPIED_BYTES: Final = 1024
@@ -266,7 +266,7 @@ class NativeSession:
         self._last = 0
         self._blocked: dict[Stream, None] = {}
         self._is_widened = False
-        # Bytes that the client may send for calls that have ended meanwhile.
+        # Bytes that the client may send for calls that have just ended.
         self._late_room = 0
         # The streams of which views of the bytes that are being handled were passed on.
         self._viewed: dict[Stream, None] = {}
@@ -368,7 +368,7 @@ class NativeSession:
             owner.lost()
 
     def _break(self, number: int, code: int) -> None:
-        """End a call whose client broke the protocol; others go on (RFC 9113, 5.4.2)."""
+        """End a call whose client broke the protocol; others continue (RFC 9113, 5.4.2)."""
         stream = self._streams[number]
         owner = stream.owner
         stream.reset(code)

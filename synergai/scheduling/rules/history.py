@@ -273,7 +273,7 @@ def _run(lease: Lease, end: End, detail: str, now: float) -> Run:
 
 
 def _waits(runs: Sequence[Run], total_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the intervals in which no worker turned to a job."""
+    """Yield the intervals in which no worker worked on a job."""
     until_s = 0.0
     for run in runs:
         if run.began_s is None:

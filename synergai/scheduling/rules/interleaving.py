@@ -70,7 +70,7 @@ class Interruption(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """When a worker turns to a request, if it recalls and aborts what is in the way."""
+    """When a worker begins a request, if it recalls and aborts what is in the way."""
 
     wait_s: float
     recalled: tuple[Lease, ...] = ()
@@ -129,9 +129,9 @@ class Interleaver:
             history.interrupted_at = now
 
     def progressed(self, lease: Lease, new: int) -> None:
-        """Record that a worker has completed `new` queries of a lease."""
+        """Record that a worker has completed `new` queries of a lease that is no short request."""
         query_s, is_request = lease.assignment.query_s, lease.job.is_request
-        if lease.estimate is None or (is_request and query_s < LONG_S):
+        if lease.estimate is None:
             return
         history = self._histories[self._state.fleet.workers[lease.assignment.worker_id].index]
         if not is_request:
@@ -324,7 +324,7 @@ class Interleaver:
         return busy_s / len(workers)
 
     def _way(self, request: JobRecord, worker: WorkerRecord, wait_s: float, cost_s: float) -> _Way:
-        """Return how a worker turns to a request soon enough that would wait for `wait_s`."""
+        """Return how a worker begins a request soon enough that would wait for `wait_s`."""
         left_s = request.job.deadline - self._state.now - cost_s
         recalled = _sent_ahead(worker, request.job) if wait_s > left_s else ()
         sooner_s = wait_s - sum([lease.expected_s for lease in recalled])

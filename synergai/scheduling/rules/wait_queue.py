@@ -2,7 +2,7 @@
 
 Common to all policies: a job's latest start, its tenant's fair share, and when its order must be
 recomputed. A short queue is reranked at once. A long one is reranked job by job, at a limited rate,
-so that no event costs more the longer the queue is; meanwhile its other jobs keep their earlier
+so that no event costs more the longer the queue is; until then, its other jobs keep their earlier
 ranks.
 """
 

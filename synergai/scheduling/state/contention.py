@@ -1,8 +1,9 @@
-"""Contention: workers of one machine slow each other down, by what runs beside what.
+"""Contention: workers of one machine slow each other down, by what they run at the same time.
 
 The places of a machine are workers with cores of their own, but they share its caches, its memory
 bandwidth and its clock. How much an engine is slowed down by another one is learned from the
-progress that is reported while both run; the pace of a worker, from the progress beside nothing.
+progress that is reported while both run; the pace of a worker, from the progress while nothing else
+runs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Contention:
     def slowdown(
         self, worker: WorkerRecord, engine: EngineName, company: Iterable[EngineName]
     ) -> float:
-        """Return how many times as long an engine takes on a worker beside other engines."""
+        """Return how many times as long an engine takes on a worker next to other engines."""
         worker_class = worker.worker.worker_class
         pairs = (self._pairs.get((worker_class, engine, other)) for other in company)
         return math.prod(pair[0] for pair in pairs if pair is not None)
@@ -51,7 +52,7 @@ class Contention:
     ) -> None:
         """Learn from queries that took `seconds` in company, and would take `alone_s` alone.
 
-        Of several engines beside it, each is taken to have the same part in what differs from the
+        Each of several other engines is taken to have the same part in what differs from the
         slow-down that was expected.
         """
         expected = self.slowdown(worker, engine, company)

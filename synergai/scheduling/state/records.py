@@ -98,7 +98,7 @@ class Lease:
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
         group: None if it runs concurrently.
         switches_mode: its worker switches the power mode for it.
-        company: engines beside it on its machine, when it was assigned or last made progress.
+        company: other engines on its machine, when it was assigned or last made progress.
         had_company: there were any; what it took says nothing about the pace of its worker.
         transfers: what tensors added to its queries; None if it has one query, or no tensors.
         believed_query_s: expected seconds per query, at the start or when it was last found slow.
@@ -153,6 +153,11 @@ class Lease:
     def is_slow(self) -> bool:
         """Whether its queries turned out to be much slower than was expected of them."""
         return self.believed_query_s > self.assignment.query_s
+
+    @property
+    def is_short_request(self) -> bool:
+        """Whether it is a request whose query is not long."""
+        return self.job.is_request and self.assignment.query_s < LONG_S
 
     @property
     def brings_inputs(self) -> bool:

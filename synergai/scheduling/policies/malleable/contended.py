@@ -2,7 +2,7 @@
 
 Water-filling knows no contention. Where engines are known to slow each other down, the plan that it
 found is compared with others: the first jobs run over all workers in turn, or each on a worker of
-its own. All of them are played through with the slow-downs, as is what goes on running.
+its own. All of them are played through with the slow-downs, as is what continues to run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORDERS: Final = 3
 
 
 class Running(NamedTuple):
-    """What goes on running on a worker: a job, and the seconds that it would take alone."""
+    """What continues to run on a worker: a job, and the seconds that it would take alone."""
 
     job: int
     alone_s: float
@@ -42,8 +42,8 @@ class Contended:
     """What workers do to each other.
 
     Attributes:
-        slowdowns: by which each job takes longer beside another one, shape (jobs, jobs). Those of
-            the problem come first, then those that only go on running.
+        slowdowns: by which each job takes longer next to another one, shape (jobs, jobs). Those of
+            the problem come first, then those that only continue.
         mates: the other workers of each worker's machine, by number.
         running: by worker.
         deadlines: of all of these jobs, like the next two.
@@ -113,7 +113,7 @@ def play(
     order: Sequence[int],
     allowed: Sequence[Sequence[bool]],
 ) -> tuple[Floats, float, list[list[bool]]]:
-    """Return when each job completes, those included that only go on, and the workers' busy time.
+    """Return when each job completes, those that only continue included, and workers' busy time.
 
     A free worker runs the first job in order that it is allowed to run, or else helps the first one
     that is faster with it. The last result is who is allowed to run what, with the helpers that are
