@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql.leadership import LeaderCandidate
 from synergai.domain import EngineName, JobId, JobSpec, JobState
@@ -39,7 +39,7 @@ async def measure(journal: Journal, writers: int, new_id: Callable[[], str]) -> 
         now = time.perf_counter()
         while now < begun + ROUND_S:
             job_id = new_id()
-            record = JobRecord(
+            record = RecordedJob(
                 id=JobId(job_id), spec=_SPEC, state=JobState.QUEUED, submitted_at=100.0
             )
             before = now

@@ -17,7 +17,7 @@ from synergai.errors import InvalidInput, Unavailable, UploadUsed
 
 if TYPE_CHECKING:
     from gateway.jobs.uploads import InputUploads
-    from gateway.journal.job_record import JobRecord
+    from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
     from synergai.domain import JobSpec
@@ -33,7 +33,7 @@ class OwnInputs:
         self.answered = 0
         self.failed = 0
 
-    async def prepare(self, tenant: str, record: JobRecord) -> tuple[JobRecord, JobData]:
+    async def prepare(self, tenant: str, record: RecordedJob) -> tuple[RecordedJob, JobData]:
         """Open the upload of a new job; return its record and its files."""
         try:
             return await self._prepare(tenant, record)
@@ -43,7 +43,7 @@ class OwnInputs:
                 f"{error.strerror}; submit the job again later"
             ) from error
 
-    async def _prepare(self, tenant: str, record: JobRecord) -> tuple[JobRecord, JobData]:
+    async def _prepare(self, tenant: str, record: RecordedJob) -> tuple[RecordedJob, JobData]:
         spec = record.spec
         if user := await self._journal.upload_user(spec.tenant, spec.upload_id):
             raise UploadUsed(spec.upload_id, user.id)
@@ -63,7 +63,7 @@ class OwnInputs:
         await self._store.delete(data.results_log.key)
         await self._uploads.give_back(data.inputs)
 
-    async def restore(self, record: JobRecord) -> JobData:
+    async def restore(self, record: RecordedJob) -> JobData:
         """Open the files of an unfinished job in the journal."""
         inputs = await self._uploads.take((record.spec.tenant,), record.spec.upload_id)
         try:
@@ -88,7 +88,7 @@ class OwnInputs:
         self.failed += failed
         self._store.update(data.results_log)
 
-    async def _open_results(self, record: JobRecord, inputs: OpenLog) -> JobData:
+    async def _open_results(self, record: RecordedJob, inputs: OpenLog) -> JobData:
         key = DataKey(record.spec.tenant, "results", record.id)
         try:
             opened = await self._store.open(key, create=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
-    from gateway.journal.job_record import JobRecord, SubmissionTerms
+    from gateway.journal.job_record import RecordedJob, SubmissionTerms
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName, JobSpec
@@ -264,7 +264,9 @@ class SubmittedJobs:
         await feed.close()
         await self._own_inputs.close(feed.data)
 
-    async def _prepare(self, caller: Caller, record: JobRecord) -> tuple[JobRecord, JobData | None]:
+    async def _prepare(
+        self, caller: Caller, record: RecordedJob
+    ) -> tuple[RecordedJob, JobData | None]:
         if not record.spec.upload_id:
             return record, None
         return await self._own_inputs.prepare(caller.tenant, record)
@@ -287,7 +289,7 @@ class SubmittedJobs:
             raise JobNotFound(job_id)
         return record.status(self._clock.unix_now())
 
-    def _tracker(self, record: JobRecord) -> JobTracker:
+    def _tracker(self, record: RecordedJob) -> JobTracker:
         return JobTracker(record, self._clock, self._expected_completion, self._errors)
 
     def _expected_completion(self, job_id: JobId, now: float) -> float | None:

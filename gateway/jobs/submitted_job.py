@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.dispatch.job_handler import JobHandler
 from gateway.jobs.staged_run import StagedRun
 from gateway.journal.errors import StoreFull
-from gateway.journal.job_record import JobRecord, RecordedExecution
+from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.monitoring.counts import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.runtime.text import counted
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False) -> Job:
+def scheduler_job(record: RecordedJob, clock: Clock, *, with_tensors: bool = False) -> Job:
     """Return the scheduling core's view of a job."""
     return Job(
         id=record.id,
@@ -57,9 +57,9 @@ def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False
     )
 
 
-def new_job_record(spec: JobSpec, clock: Clock) -> JobRecord:
+def new_job_record(spec: JobSpec, clock: Clock) -> RecordedJob:
     """Return the record of a job submitted now."""
-    return JobRecord(
+    return RecordedJob(
         id=JobId(secrets.token_hex(8)),
         spec=spec,
         state=JobState.QUEUED,

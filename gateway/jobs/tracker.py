@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.estimate_errors import EstimateErrors
-    from gateway.journal.job_record import JobRecord, QueryRange, RecordedExecution
+    from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
@@ -46,7 +46,7 @@ class JobTracker:
 
     def __init__(
         self,
-        record: JobRecord,
+        record: RecordedJob,
         clock: Clock,
         expected: Callable[[JobId, float], float | None],
         errors: EstimateErrors | None = None,
@@ -65,7 +65,7 @@ class JobTracker:
         self._watchers: set[asyncio.Event] = set()
 
     @property
-    def record(self) -> JobRecord:
+    def record(self) -> RecordedJob:
         """Latest record."""
         if self._executions_stale:
             # Merged on access: a job is recorded far more often than it is read.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.admission.admission import Admission
-    from gateway.journal.job_record import JobRecord
+    from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
 
@@ -260,7 +260,7 @@ class InputUploads:
         return InternalError(f"the upload cannot be written: {error.strerror}")
 
 
-def _repeated(user: JobRecord, batch: Sequence[bytes]) -> Receipt:
+def _repeated(user: RecordedJob, batch: Sequence[bytes]) -> Receipt:
     """Return the receipt for inputs that were deleted after their job."""
     stored = user.spec.queries
     for message in map(parse, batch):

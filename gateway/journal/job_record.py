@@ -114,7 +114,7 @@ def merge_adjacent(executions: Iterable[RecordedExecution]) -> tuple[RecordedExe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+class RecordedJob:
     """Facts recorded of a job. Instants are Unix times.
 
     Attributes:

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.fleet.descriptions import EstablishedDescription
-    from gateway.journal.job_record import JobRecord, RecordedExecution, SubmissionTerms, UploadUse
+    from gateway.journal.job_record import (
+        RecordedExecution,
+        RecordedJob,
+        SubmissionTerms,
+        UploadUse,
+    )
     from gateway.journal.store import Connection, Operation, Store
     from gateway.records.results import InputResult, ResultLog
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
@@ -126,7 +131,7 @@ class Journal:
 
     def accept(
         self,
-        record: JobRecord,
+        record: RecordedJob,
         key: str = "",
         asked: JobSpec | None = None,
         terms: SubmissionTerms = NO_TERMS,
@@ -144,7 +149,7 @@ class Journal:
         """Return the id of the job accepted under a key, if any; see `accept`."""
         return self._enqueue(partial(operations.find_accepted, spec=spec, key=key, terms=terms))
 
-    def record_dispatch(self, record: JobRecord) -> asyncio.Future[None]:
+    def record_dispatch(self, record: RecordedJob) -> asyncio.Future[None]:
         """Record the job's first dispatch and estimate."""
         return self._enqueue_write(partial(operations.record_dispatch, record=record))
 
@@ -187,7 +192,7 @@ class Journal:
 
         return self._enqueue(record, writes=True, results=_Results(sink, results))
 
-    def record_end(self, record: JobRecord) -> asyncio.Future[None]:
+    def record_end(self, record: RecordedJob) -> asyncio.Future[None]:
         """Record the end of the job."""
         self._ended += 1
         if self._ended % _PURGE_EVERY == 0:
@@ -254,7 +259,7 @@ class Journal:
         """Return all documents by name; see `change_documents`."""
         return self._enqueue(operations.documents)
 
-    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[JobRecord | None]:
+    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[RecordedJob | None]:
         """Return the job over an upload of a tenant, if there is one."""
         return self._enqueue(partial(operations.upload_user, tenant=tenant, upload_id=upload_id))
 
@@ -262,11 +267,11 @@ class Journal:
         """Return all jobs over uploads; those that ended come first, in order of their ends."""
         return self._enqueue(operations.jobs_over_uploads)
 
-    def find_job(self, job_id: JobId) -> asyncio.Future[JobRecord | None]:
+    def find_job(self, job_id: JobId) -> asyncio.Future[RecordedJob | None]:
         """Return the job as recorded, or None if it is unknown."""
         return self._enqueue(partial(operations.find_job, job_id=job_id))
 
-    def unfinished_jobs(self) -> asyncio.Future[list[JobRecord]]:
+    def unfinished_jobs(self) -> asyncio.Future[list[RecordedJob]]:
         """Return the jobs that have not ended, in order of acceptance."""
         return self._enqueue(operations.unfinished_jobs)
 
@@ -275,7 +280,7 @@ class Journal:
         states: Collection[JobState],
         limit: int,
         wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
-    ) -> asyncio.Future[list[JobRecord]]:
+    ) -> asyncio.Future[list[RecordedJob]]:
         """Return the newest jobs that ended in one of `states`; another thread calls `wanted`."""
         return self._enqueue(
             partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.fleet.descriptions import EstablishedDescription
 from gateway.journal.errors import RuleViolated
-from gateway.journal.job_record import NO_TERMS, JobRecord, RecordedExecution, UploadUse
+from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
@@ -111,7 +111,7 @@ class Accept:
     Called in SQLite only: PostgreSQL accepts many jobs at a time.
     """
 
-    record: JobRecord
+    record: RecordedJob
     key: str = ""
     asked: JobSpec | None = None
     terms: SubmissionTerms = NO_TERMS
@@ -153,7 +153,7 @@ class Accept:
         return record.id
 
 
-def record_dispatch(connection: Connection, record: JobRecord) -> None:
+def record_dispatch(connection: Connection, record: RecordedJob) -> None:
     """Record the first dispatch and the estimate."""
     connection.execute(
         "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ?, estimated_low_s = ?, "
@@ -204,7 +204,7 @@ def record_execution(
         raise InternalError(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 
-def record_end(connection: Connection, record: JobRecord) -> None:
+def record_end(connection: Connection, record: RecordedJob) -> None:
     """Record the end of the job; an earlier end is kept."""
     connection.execute(
         "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
@@ -322,19 +322,19 @@ _NEXT_OWNER: Final = (
 )
 
 
-def find_job(connection: Connection, job_id: JobId) -> JobRecord | None:
+def find_job(connection: Connection, job_id: JobId) -> RecordedJob | None:
     """Return one job."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
     return None if row is None else _to_records(connection, [row])[0]
 
 
-def unfinished_jobs(connection: Connection) -> list[JobRecord]:
+def unfinished_jobs(connection: Connection) -> list[RecordedJob]:
     """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
     return _to_records(connection, rows)
 
 
-def upload_user(connection: Connection, tenant: str, upload_id: str) -> JobRecord | None:
+def upload_user(connection: Connection, tenant: str, upload_id: str) -> RecordedJob | None:
     """Return the job over an upload of a tenant."""
     row = connection.execute(
         _JOB + "WHERE tenant = ? AND upload = ? AND upload <> ''", (tenant, upload_id)
@@ -356,7 +356,7 @@ def ended_jobs(
     states: tuple[JobState, ...],
     limit: int,
     wanted: Callable[[str, str], bool],
-) -> list[JobRecord]:
+) -> list[RecordedJob]:
     """Return the newest ended jobs whose engine and tenant are wanted."""
     bits = sum(1 << state.value for state in states)
     rows = connection.execute(_JOB + _ENDED + _NEWEST, (bits, limit)).fetchall()
@@ -388,7 +388,7 @@ _EXECUTIONS: Final = (
 )
 
 
-def _to_records(connection: Connection, rows: Sequence[Row]) -> list[JobRecord]:
+def _to_records(connection: Connection, rows: Sequence[Row]) -> list[RecordedJob]:
     """Return jobs with their executions, which one statement finds for all."""
     executions: dict[int, list[RecordedExecution]] = {}
     jobs = msgspec.json.encode([row[:1] for row in rows]).decode()
@@ -412,12 +412,12 @@ def _to_execution(columns: list[Any]) -> RecordedExecution:
     )
 
 
-def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> JobRecord:
+def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> RecordedJob:
     (_, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
     reason, upload, max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
-    return JobRecord(
+    return RecordedJob(
         id=JobId(job_id),
         spec=JobSpec(
             engine=EngineName(name),

@@ -24,7 +24,7 @@ from unittest import mock
 import apsw
 
 from gateway.journal.errors import JournalBroken
-from gateway.journal.job_record import JobRecord, RecordedExecution
+from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore
 from synergai.domain import (
@@ -256,7 +256,7 @@ async def _run(
 async def _follow(
     journal: Journal, recording: Recording, job_id: JobId, rng: random.Random
 ) -> None:
-    record = JobRecord(
+    record = RecordedJob(
         id=job_id,
         spec=JobSpec(engine=EngineName("echo"), queries=QUERIES),
         state=JobState.QUEUED,
@@ -276,7 +276,7 @@ async def _follow(
         await journal.record_execution(job_id, assignment, execution)
         recording.events.append(Acknowledged(job_id, stop))
     if rng.random() < 0.5:
-        ended = JobRecord(
+        ended = RecordedJob(
             id=job_id,
             spec=record.spec,
             state=JobState.CANCELLED,

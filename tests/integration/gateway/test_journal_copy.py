@@ -11,7 +11,7 @@ import pytest
 
 from gateway.journal import copying
 from gateway.journal.copying import copy_journal
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from synergai.domain import AssignmentId, EngineName, JobId, JobState
 from synergai.errors import InvalidInput, SynergaiError
@@ -56,7 +56,7 @@ async def content(journal: Journal) -> tuple[object, ...]:
         await journal.find_accepted(a_record(f"job-{number}").spec, f"key-{number}")
         for number in range(JOBS)
     ]
-    jobs: list[JobRecord] = [
+    jobs: list[RecordedJob] = [
         *await journal.unfinished_jobs(),
         *await journal.ended_jobs(states, 100),
     ]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.journal.errors import Deposed, JournalBroken, StoreFull
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
 from gateway.journal.postgresql import session as session_module
@@ -326,7 +326,7 @@ async def test_leader_that_hangs_within_a_command_is_replaced(
 async def test_deadlines_follow_the_clock_of_the_next_leader(
     server: PostgresqlServer, state: Path, ahead_s: float
 ) -> None:
-    async def job_for(unix: float, record: JobRecord | None = None) -> JobRecord:
+    async def job_for(unix: float, record: RecordedJob | None = None) -> RecordedJob:
         clock = FrozenClock(ClockReading("", 0.0, unix))
         clock.unix_now = lambda: unix  # type: ignore[method-assign]  # stands still
         journal = await Journals(state, server.url).open(clock=clock)

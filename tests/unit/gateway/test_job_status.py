@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from gateway.jobs.tracker import JobTracker, ProgressRate
-from gateway.journal.job_record import JobRecord, RecordedExecution
+from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.jobs import JobStatus
 from synergai.protocol.converters import job_status_from_proto, job_status_to_proto
@@ -18,14 +18,14 @@ from tests.cores import new_assignment
 W1 = WorkerId("w1")
 
 
-def a_record(state: JobState = JobState.QUEUED, **fields: object) -> JobRecord:
+def a_record(state: JobState = JobState.QUEUED, **fields: object) -> RecordedJob:
     values: dict[str, object] = {
         "id": JobId("a"),
         "spec": JobSpec(engine=EngineName("echo"), queries=10, qos=5.0),
         "state": state,
         "submitted_at": 100.0,
     }
-    return JobRecord(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
+    return RecordedJob(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
 
 
 def a_status(

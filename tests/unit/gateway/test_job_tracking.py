@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.jobs.tracker import JobTracker
-from gateway.journal.job_record import Executions, JobRecord, RecordedExecution, merge_adjacent
+from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
 from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
@@ -41,7 +41,7 @@ def done_of(assignment: Assignment, count: int) -> RecordedExecution:
 
 @pytest.fixture
 def tracker() -> JobTracker:
-    record = JobRecord(
+    record = RecordedJob(
         id=JobId("a"),
         spec=JobSpec(engine=EngineName("echo"), queries=QUERIES),
         state=JobState.QUEUED,

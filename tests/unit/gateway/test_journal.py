@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
-from gateway.journal.job_record import JobRecord, RecordedExecution
+from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.opening import open_journal
 from gateway.journal.sqlite_store import SqliteStore
@@ -38,8 +38,8 @@ QUERIES = 20
 
 def a_record(
     job_id: str = "a", queries: int = QUERIES, qos: float = math.inf, tenant: str = ""
-) -> JobRecord:
-    return JobRecord(
+) -> RecordedJob:
+    return RecordedJob(
         id=JobId(job_id),
         spec=JobSpec(
             engine=EngineName("echo"), version="1", queries=queries, qos=qos, tenant=tenant
@@ -61,8 +61,8 @@ def an_execution(first: int, count: int) -> RecordedExecution:
     )
 
 
-def ended(record: JobRecord, state: JobState = JobState.SUCCEEDED) -> JobRecord:
-    return JobRecord(
+def ended(record: RecordedJob, state: JobState = JobState.SUCCEEDED) -> RecordedJob:
+    return RecordedJob(
         id=record.id,
         spec=record.spec,
         state=state,

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.journal import archive
 from gateway.journal.errors import JournalDamaged
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.marker import Mark, read_marker, write_marker
 from synergai.domain import EngineName, JobId, JobSpec, JobState
@@ -19,8 +19,8 @@ JOBS = 40
 FILES = ("journal.db", "journal.db-wal", "journal.marker")
 
 
-def a_record(job_id: str) -> JobRecord:
-    return JobRecord(
+def a_record(job_id: str) -> RecordedJob:
+    return RecordedJob(
         id=JobId(job_id),
         spec=JobSpec(engine=EngineName("echo"), queries=1, qos=math.inf),
         state=JobState.QUEUED,

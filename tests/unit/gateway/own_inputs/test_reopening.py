@@ -15,7 +15,7 @@ from gateway.jobs import own_inputs
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.journal.errors import StoreFull
-from gateway.journal.job_record import JobRecord
+from gateway.journal.job_record import RecordedJob
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, Record, RecordLog
 from gateway.records.store import DataKey
@@ -151,7 +151,7 @@ async def test_unexpected_error_of_one_job_does_not_keep_others_from_reopening(
         restore = OwnInputs.restore
         failed = asyncio.Event()
 
-        async def fail_at_first(own: OwnInputs, record: JobRecord) -> JobData:
+        async def fail_at_first(own: OwnInputs, record: RecordedJob) -> JobData:
             if record.id == ids[0] and not failed.is_set():
                 failed.set()
                 raise RuntimeError("a bug")
