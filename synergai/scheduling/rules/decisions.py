@@ -63,7 +63,8 @@ class Decisions:
         interleaves = not self._state.settings.strict
         if interleaves and self._state.queue.requests:
             self._share_cores()
-            self._interrupt(self._interleaver.before_policy())
+            if self._state.fleet.interruptible:
+                self._interrupt(self._interleaver.before_policy())
         # Jobs resume before the policy decides on others, but after the waiting requests.
         resumes = bool(self._ran_on)
         if resumes and not self._state.queue.requests:
