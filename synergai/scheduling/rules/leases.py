@@ -267,6 +267,7 @@ class Leases:
         if lease.head_at is None or at - lease.head_at < _NO_WAIT_S:
             took_s = min(took_s, arrivals.get(engine, took_s))
         arrivals[engine] = took_s
+        self._state.fleet.update_availability(worker, self._state.now)
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
         """Correct the pace of the worker and of this very job."""

@@ -855,6 +855,17 @@ def test_inputs_of_single_queries_show_what_they_take() -> None:
     assert dispatched(core.handle(TimePassed(), 1.2 + 2.0 - 0.19))
 
 
+def test_worker_is_available_earlier_as_soon_as_inputs_show_what_they_take() -> None:
+    core = empty_core(make_entry(FAST, 10.0))
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("first", 1, with_tensors=True), 0.0)
+    [second] = dispatched(core.handle(make_job("second", 1, with_tensors=True), 0.09))
+    core.handle(make_job("third", 1, with_tensors=True), 0.09)
+    # Its report arrives before that of the query ahead of it.
+    [third] = dispatched(core.handle(QueriesDone(second.id, 1), 0.09 + 0.3))
+    assert third.job_id == "third"
+
+
 def test_inputs_for_which_a_busy_worker_waits_are_sent_earlier_from_then_on() -> None:
     core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
