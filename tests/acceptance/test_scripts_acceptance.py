@@ -16,6 +16,9 @@ from tests.acceptance.scripts import run_script
             "crashes.py --kills 8 --jobs 80 --work images", id="kills lose and repeat no result"
         ),
         pytest.param("takeovers.py --takeovers 10", id="takeovers lose and repeat nothing"),
+        pytest.param(
+            "takeovers.py --takeovers 3 --kinds kill --agents 200", id="nor with many agents"
+        ),
         pytest.param("power_loss.py --cuts 500 --seed 1", id="power cuts lose nothing"),
         pytest.param("power_loss.py --cuts 500 --seed 2", id="nor do others"),
         pytest.param("malformed.py --messages 150000", id="malformed messages confuse nobody"),
