@@ -35,7 +35,7 @@ def main() -> None:
         packages=[],
         py_modules=[],
         ext_modules=mypycify(["--ignore-missing-imports", *sources], opt_level="2"),
-        script_args=["build_ext", "--inplace"],
+        script_args=["build_ext", "--inplace", "--force"],
     )
 
 
