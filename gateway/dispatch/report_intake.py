@@ -91,7 +91,9 @@ class ReportIntake:
             self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
         self._record(worker, progress, report.progress, responses, handler)
         del worker.in_flight[assignment.id]
-        worker.free_since = now = self._clock.now()
+        now = self._clock.now()
+        if not assignment.concurrent:  # else, its other work goes on
+            worker.free_since = now
         if outcome is Outcome.COMPLETED:
             worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
         fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)

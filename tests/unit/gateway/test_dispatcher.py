@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.worker import ConnectedWorker, StopAssignment
+from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
 from gateway.jobs.estimate_errors import LEAST, PRIOR
 from gateway.requests.inference import Request
-from synergai.domain import EngineName, JobSpec, JobState
+from synergai.domain import AssignmentId, EngineName, JobSpec, JobState
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -211,6 +211,21 @@ async def test_fault_detail_of_a_worker_is_printable(harness: GatewayHarness) ->
     with pytest.raises(SynergaiError) as failed:
         await request.result
     assert str(failed.value).isprintable()
+
+
+async def test_worker_is_not_free_when_a_request_ends_that_ran_beside_a_job(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment] = harness.assignments(worker)
+    beside = replace(assignment, id=AssignmentId(assignment.id + 1), count=1, concurrent=True)
+    worker.in_flight[beside.id] = AssignmentProgress(beside, harness.clock.now())
+    before = worker.free_since
+    harness.complete(worker, beside, done=1)
+    assert worker.free_since == before
+    harness.complete(worker, assignment, done=assignment.count)
+    assert worker.free_since > before
 
 
 async def test_request_of_a_lost_worker_is_run_on_another(harness: GatewayHarness) -> None:
