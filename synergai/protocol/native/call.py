@@ -57,7 +57,7 @@ class Call:
         self._take: Callable[[bytes], bool] | None = None
         self._has_all_requests = False
         self._ignores_data = False
-        # Whether the handlers count the request whose beginning has arrived.
+        # Whether the handlers count the request whose beginning has arrived, as it is large.
         self._is_large = False
         self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
@@ -189,11 +189,12 @@ class Call:
         if self._has_ended or self._ignores_data:
             return
         try:
-            self._requests += self._reader.feed(data, MOST_CUT - len(self._requests))
+            arrived = self._reader.feed(data, MOST_CUT - len(self._requests))
         except SynergaiError as error:
             self._refuse(error)
             return
-        if self._is_large and not self._reader.to_come:
+        if arrived:
+            self._requests += arrived
             self._forget_large()
         if self._begins is not None and self._requests:
             self._begin(self._begins)

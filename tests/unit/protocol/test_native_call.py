@@ -18,7 +18,7 @@ from synergai.errors import Overloaded
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.native.call import Call
-from synergai.protocol.native.handlers import Handlers
+from synergai.protocol.native.handlers import Handlers, IncompleteRequests
 from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.session import NativeSession, Stream
@@ -481,6 +481,24 @@ async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much
         server.session.receive(frame(DATA, 0, third, bytes(16_000)))
     await turns()
     assert not server.calls[2]._has_ended
+
+
+async def test_stream_counts_only_the_large_request_that_has_not_arrived_in_full(
+    server: Server,
+) -> None:
+    server._handlers.incomplete = IncompleteRequests(3 << 20)
+    stream = server.call("Take")
+    parts = messages(*[bytes(1_500_000)] * 5)[:-1]
+    for at in range(0, len(parts), 16_000):
+        server.session.receive(frame(DATA, 0, stream, parts[at : at + 16_000]))
+        await turns()
+    assert len(server.taken) == 4
+    other = server.call("Echo")
+    server.session.receive(frame(DATA, 0, other, messages(bytes(MAX_BYTES))[:5]))
+    for _ in range(40):
+        server.session.receive(frame(DATA, 0, other, bytes(16_000)))
+    await turns()
+    assert not any(call._has_ended for call in server.calls)
 
 
 @pytest.mark.parametrize("compressed", [0, 1])
