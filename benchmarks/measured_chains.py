@@ -58,14 +58,14 @@ def measure(name: str, models: Path) -> Iterator[Place]:
 
 
 def main() -> None:
-    with FILE.open("w") as file, tempfile.TemporaryDirectory(prefix="synergai-") as folder:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("engine", *Place._fields))
-        for engine in ENGINES:
-            for place in measure(engine, Path(folder)):
-                writer.writerow(
-                    (engine, *place[:4], f"{place.head_ms:.3f}", f"{place.tail_ms:.3f}")
-                )
+    with tempfile.TemporaryDirectory(prefix="synergai-") as folder:
+        rows = [
+            (engine, *place[:4], f"{place.head_ms:.3f}", f"{place.tail_ms:.3f}")
+            for engine in ENGINES
+            for place in measure(engine, Path(folder))
+        ]
+    with FILE.open("w") as file:
+        csv.writer(file, lineterminator="\n").writerows([("engine", *Place._fields), *rows])
 
 
 if __name__ == "__main__":
