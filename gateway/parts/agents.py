@@ -76,13 +76,13 @@ async def build_agents(
         heartbeat_s=config.heartbeat_s,
         work_port=await _listen_for_work(base, work_streams),
     )
+    # In case the start fails; a started gateway closes the hub before its servers stop.
+    stack.push_async_callback(hub.close)
     if access is not None:
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
     base.tasks.start(rules.watch(hub.review))
     store.follow(hub.follow_store)
-    # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
-    stack.push_async_callback(hub.close)
     return AgentParts(hub, work_streams, placements, pacer, rollouts)
 
 
