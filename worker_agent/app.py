@@ -221,7 +221,7 @@ class Agent:
         if modes and (beside or config.places):
             what, setting = (beside[0], "parallel") if beside else ("a place", "places")
             raise InvalidInput(
-                f"{what} cannot run next to others on a machine with power modes, since a "
+                f"{what} cannot run alongside others on a machine with power modes, since a "
                 f'switch would disturb them: remove {setting}, or set power = "none"'
             )
         places: list[tuple[int, ...]] = []

@@ -1,9 +1,9 @@
 """A worker of this machine: what runs one assignment at a time.
 
 Most machines are one worker. Each place, a part of the cores, may be a worker instead, and each
-device that runs next to the others is one more. The gateway knows them by ids of their own: what it
-says of a worker, it says of them. The workers of a machine share its model directory, the limit of
-its memory and its class.
+device that runs alongside the others is one more. The gateway knows them by ids of their own: what
+it says of a worker, it says of them. The workers of a machine share its model directory, the limit
+of its memory and its class.
 """
 
 from __future__ import annotations

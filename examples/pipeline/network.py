@@ -54,7 +54,7 @@ def seam(block: int) -> str:
 
 
 def split(models: Path, cuts: Sequence[int]) -> list[EngineName]:
-    """Write the stages between some blocks beside the engine; return their names, in order."""
+    """Write the stages between some blocks next to the engine; return their names, in order."""
     engine = cut_engine(models, ENGINE)
     seams = [seam(blocks - 1) for blocks in cuts]
     return [stage.name for stage in split_engine(engine, models, seams, lambda *_: None)]

@@ -88,7 +88,7 @@ class Solution:
     def best(
         self, bound: int = 0, legs: int | None = None, below_s: float = np.inf
     ) -> Route | None:
-        """Return the best route with so many legs; by default, the best one with the fewest legs.
+        """Return the best route of `legs` legs; by default, the best one with the fewest legs.
 
         Args:
             bound: number of the bound on the interval.

@@ -184,7 +184,7 @@ class View:
         return variants.choose_for_job(job, worker, fastest, self.now)[0]
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
-        """Return seconds per query, next to what runs on the worker's machine now."""
+        """Return seconds per query while the worker's machine runs what it runs now."""
         alone_s = self.alone_query_s(job, worker, estimate)
         if not worker.mates:
             return alone_s

@@ -186,7 +186,7 @@ class HostPool:
         """Load the changed files of `engine` in addition to its sessions, and then retire these.
 
         Of the sessions of a host, the one used last is loaded; others on their next use, as are
-        those for which there is no memory next to the former ones.
+        those that do not fit into memory together with the former ones.
         """
         started: dict[Session, HostProcess] = {}
         last_used = {host: each for each, host in self._hosts.items() if each.engine == engine}

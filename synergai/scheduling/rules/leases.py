@@ -293,7 +293,7 @@ class Leases:
     def _learn_in_company(
         self, lease: Lease, worker: WorkerRecord, new: int, compute_s: float
     ) -> bool:
-        """Learn from queries that ran next to other engines; return whether there were any.
+        """Learn from queries during which other engines ran; return whether there were any.
 
         They do not count if what ran there has changed since the last report.
         """

@@ -37,7 +37,7 @@ class Contention:
     def slowdown(
         self, worker: WorkerRecord, engine: EngineName, company: Iterable[EngineName]
     ) -> float:
-        """Return how many times as long an engine takes on a worker next to other engines."""
+        """Return how many times as long an engine takes on a worker while other engines run."""
         worker_class = worker.worker.worker_class
         pairs = (self._pairs.get((worker_class, engine, other)) for other in company)
         return math.prod(pair[0] for pair in pairs if pair is not None)
@@ -52,8 +52,8 @@ class Contention:
     ) -> None:
         """Learn from queries that took `seconds` in company, and would take `alone_s` alone.
 
-        Each of several other engines is taken to have the same part in what differs from the
-        slow-down that was expected.
+        Several other engines are taken to contribute equally to what differs from the slow-down
+        that was expected.
         """
         expected = self.slowdown(worker, engine, company)
         seen = min(max(seconds / alone_s, 1.0), MOST)

@@ -668,7 +668,7 @@ class WorkerRecord:
 
 
 def is_brief(estimate: Estimate | None, head: Lease) -> bool:
-    """Return whether queries of this cost are brief next to what runs at the head of a worker.
+    """Return whether queries of this cost are brief compared with what a worker runs at its head.
 
     They do not wait: the operating system shares the cores among the engine hosts fairly, so that
     brief queries are answered early, and what runs at the head keeps its share.

@@ -43,7 +43,7 @@ _STALE: Final = 0.04
 _STALE_S: Final = 0.02
 """Age at which they always are."""
 _QUEUED: Final = 4
-"""Waiting jobs that, added to twice as many as there were, are computed at once."""
+"""Jobs by which a queue has to more than double before they are computed at once."""
 _FOUND_FOR_S: Final = 0.25
 """Time after which the speed of the workers is determined again."""
 _CHARGED_FOR_S: Final = 2.0

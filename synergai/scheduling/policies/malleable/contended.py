@@ -42,8 +42,8 @@ class Contended:
     """What workers do to each other.
 
     Attributes:
-        slowdowns: by which each job takes longer next to another one, shape (jobs, jobs). Those of
-            the problem come first, then those that only continue.
+        slowdowns: factor by which a job takes longer while another one runs, shape (jobs, jobs).
+            Those of the problem come first, then those that only continue.
         mates: the other workers of each worker's machine, by number.
         running: by worker.
         deadlines: of all of these jobs, like the next two.
@@ -204,7 +204,7 @@ class _Play:
         return [going[w].job if w in self._goes_on else running[w] for w in self._workers]
 
     def _paces(self, engines: Sequence[int | None]) -> list[float]:
-        """Return how fast each worker is, next to the others of its machine."""
+        """Return how fast each worker is while the others of its machine compute."""
         slowdowns, mates = self._slowdowns, self._contended.mates
         return [
             math.prod(

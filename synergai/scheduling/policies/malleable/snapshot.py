@@ -121,7 +121,7 @@ class Snapshot:
         ]
 
     def slowdowns(self, engines: Sequence[EngineName]) -> Floats:
-        """Return by which each engine takes longer next to another one, shape (jobs, jobs)."""
+        """Return the factor by which another engine slows each one down, shape (jobs, jobs)."""
         shared = next(worker for worker in self.workers if worker.mates)
         found = [
             [self._contention.slowdown(shared, engine, (other,)) for other in engines]
