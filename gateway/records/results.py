@@ -32,7 +32,7 @@ class InputResult(Struct, frozen=True):
 
 
 class ResultLog:
-    """The results of a job: at most one for each input. Implements `ResultSink`.
+    """The results of a job: at most one for each input.
 
     A record is a serialised ``JobResult``; its tag holds the index, and whether the input failed.
     """
