@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Overloaded
+from synergai.fleet_page.page_state import INTERVAL_S
 from synergai.fleet_page.records import Batch, encode
-from synergai.fleet_page.view import INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from gateway.fleet.worker import ConnectedWorker
+    from synergai.fleet_page.page_state import PageState
     from synergai.fleet_page.records import PageRecord
-    from synergai.fleet_page.view import PageState
 
 MAX_VIEWERS: Final = 64
 _KEPT: Final = 80
@@ -37,11 +37,11 @@ class FleetFeed:
 
     def __init__(
         self,
-        view: PageState,
+        page: PageState,
         workers: Callable[[], Iterable[ConnectedWorker]],
         now: Callable[[], float],
     ) -> None:
-        self._view = view
+        self._page = page
         self._workers = workers
         self._now = now
         self._viewers = 0
@@ -80,7 +80,7 @@ class FleetFeed:
             raise Overloaded(f"{MAX_VIEWERS} viewers have the fleet page open, the limit")
         self._viewers += 1
         if not place:
-            self._view.watched = True
+            self._page.watched = True
             self._publish()
         try:
             yield place
@@ -92,8 +92,8 @@ class FleetFeed:
     def _publish(self) -> None:
         """Add what changed, and wake the viewers."""
         for worker in self._workers():
-            self._view.power(worker.id, worker.power.mode, worker.power.watts)
-        changed = self._view.take()
+            self._page.power(worker.id, worker.power.mode, worker.power.watts)
+        changed = self._page.take()
         for first in range(0, len(changed) or 1, _PART):
             self._messages.append(self._message(b"changes", changed[first : first + _PART]))
             self._next += 1
@@ -107,8 +107,8 @@ class FleetFeed:
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._view.watched = False
-        self._view.take()
+        self._page.watched = False
+        self._page.take()
         self._messages.clear()
         self._state = []
 
@@ -116,7 +116,7 @@ class FleetFeed:
         """Return the number of the message that follows the state, and the state."""
         if not self._state:
             # What changes until that message is in both, which does no harm.
-            self._state, self._state_at = self._view.state(), self._next
+            self._state, self._state_at = self._page.state(), self._next
         return self._state_at, self._state
 
     def _message(self, event: bytes, records: list[PageRecord]) -> bytes:

@@ -17,7 +17,7 @@ from gateway.hub.connections import AgentConnections
 from gateway.hub.model_control import ModelControl
 from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.monitoring.worker_metrics import conflict_family, worker_families
-from synergai.fleet_page.view import PageState
+from synergai.fleet_page.page_state import PageState
 from synergai.profiles.service import ProfileService
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
@@ -42,7 +42,7 @@ class FleetParts:
     variants: FleetVariants
     policies: PolicyFile
     versions: Versions
-    view: PageState
+    page: PageState
     feed: FleetFeed
 
     def tell_changes(self, changes: DictionaryChanges) -> None:
@@ -61,8 +61,8 @@ async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
     stack.push_async_callback(profiles.close)
     dictionary = profiles.dictionary
     core = SchedulerCore(config.scheduling, dictionary, journal.epoch)
-    view = PageState()
-    recorders = [view.record]
+    page = PageState()
+    recorders = [page.record]
     if config.event_log is not None:
         log = EventLog(config.event_log, config.scheduling, dictionary, journal.epoch)
         recorders.append(stack.enter_context(log).record)
@@ -98,8 +98,8 @@ async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
         variants,
         policies,
         versions,
-        view,
-        FleetFeed(view, dispatcher.workers, base.clock.now),
+        page,
+        FleetFeed(page, dispatcher.workers, base.clock.now),
     )
 
 

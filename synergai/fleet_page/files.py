@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Raw, Struct
 
 from synergai.errors import InvalidInput
+from synergai.fleet_page.page_state import INTERVAL_S, PageState
 from synergai.fleet_page.records import Batch, encode
-from synergai.fleet_page.view import INTERVAL_S, PageState
 from synergai.scheduling.event_log import recorded_steps
 
 if TYPE_CHECKING:
@@ -62,21 +62,21 @@ def render_recording(path: Path) -> str:
 
 
 def _read_recording(path: Path) -> _Recording:
-    view = PageState(watched=True)
+    page = PageState(watched=True)
     batches: list[Raw] = []
     began, ended, due = math.inf, 0.0, math.inf
     for event, at, commands in recorded_steps(path):
         if began == math.inf:
             began, due = at, at + INTERVAL_S
         elif at >= due:
-            # Encoded at once: the view will change the records.
-            batches.append(Raw(encode(Batch(ended, view.take()))))
+            # Encoded at once: the page will change the records.
+            batches.append(Raw(encode(Batch(ended, page.take()))))
             due = at + INTERVAL_S
-        view.record(event, at, commands)
+        page.record(event, at, commands)
         ended = at
     if began == math.inf:
         raise InvalidInput(f"{path}: the event log has no events")
-    batches.append(Raw(encode(Batch(ended, view.take()))))
+    batches.append(Raw(encode(Batch(ended, page.take()))))
     return _Recording(path.name, began, ended, batches)
 
 

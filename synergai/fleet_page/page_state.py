@@ -1,6 +1,6 @@
 """The state that the fleet page shows, kept from the events and commands of the scheduling core.
 
-A running gateway and a recorded event log feed the same view. It is bounded: of what has ended it
+A running gateway and a recorded event log feed the same state. It is bounded: of what has ended it
 keeps the newest, and of many single requests at a time it counts the surplus only.
 """
 
@@ -75,7 +75,7 @@ class PageState:
         return [record for part in parts for record in part]
 
     def take(self) -> list[PageRecord]:
-        """Return what changed since the last call, while the view is watched."""
+        """Return what changed since the last call, while the page is watched."""
         changed, self._changed = self._changed, {}
         return list(changed.values())
 

@@ -81,7 +81,7 @@ async def test_work_that_waits_is_explained_to_the_page(
     call.cancel()
 
 
-@pytest.mark.parametrize("name", ["view.py", "page.html", "..%2Fpage.js"])
+@pytest.mark.parametrize("name", ["page_state.py", "page.html", "..%2Fpage.js"])
 async def test_other_files_are_not_served(gateway: Gateway, name: str) -> None:
     async with asked(gateway, f"/fleet/{name}") as reader:
         assert (await head(reader)).startswith("http/1.1 404")
@@ -126,7 +126,7 @@ async def test_gateway_stops_with_viewers_that_do_not_read(
 ) -> None:
     async with AsyncExitStack() as stack, Gateway(config_in(tmp_path)) as gateway:
         for step in staged_run(100, 10_000):
-            gateway.app.fleet.view.record(*step)
+            gateway.app.fleet.page.record(*step)
         reader = await stack.enter_async_context(asked(gateway, "/fleet/events", limit=1024))
         await head(reader)
     assert not re.search("Traceback|ERROR", caplog.text)

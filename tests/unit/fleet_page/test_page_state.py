@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
-from synergai.fleet_page import view as view_module
+from synergai.fleet_page import page_state
+from synergai.fleet_page.page_state import MAX_REQUESTS, PageState
 from synergai.fleet_page.records import Batch, PageRecord, encode
-from synergai.fleet_page.view import MAX_REQUESTS, PageState
 from synergai.scheduling.events import (
     AssignmentEnded,
     Eject,
@@ -43,52 +43,52 @@ def request(number: int, deadline: float = math.inf) -> JobArrived:
 
 
 def test_changes_on_top_of_a_state_make_the_later_state() -> None:
-    view, steps = PageState(), list(staged_run(4, 40))
+    page, steps = PageState(), list(staged_run(4, 40))
     middle = len(steps) // 2
     for step in steps[:middle]:
-        view.record(*step)
-    known = {(type(each), each.id): encode(each) for each in view.state()}
-    view.watched = True
+        page.record(*step)
+    known = {(type(each), each.id): encode(each) for each in page.state()}
+    page.watched = True
     for step in steps[middle:]:
-        view.record(*step)
-    known |= {(type(each), each.id): encode(each) for each in view.take()}
-    assert known == {(type(each), each.id): encode(each) for each in view.state()}
+        page.record(*step)
+    known |= {(type(each), each.id): encode(each) for each in page.take()}
+    assert known == {(type(each), each.id): encode(each) for each in page.state()}
 
 
 def test_record_that_changes_twice_is_sent_once() -> None:
-    view = PageState(watched=True)
+    page = PageState(watched=True)
     for step in staged_run(1, 1):
-        view.record(*step)
-    [assignment] = shown(view.take(), "assignment")
+        page.record(*step)
+    [assignment] = shown(page.take(), "assignment")
     assert (assignment["outcome"], assignment["done"]) == ("completed", 10)
-    assert view.take() == []
+    assert page.take() == []
 
 
-def test_unwatched_view_collects_no_changes() -> None:
-    view = PageState()
+def test_unwatched_page_collects_no_changes() -> None:
+    page = PageState()
     for step in staged_run(2, 10):
-        view.record(*step)
-    assert view.take() == []
+        page.record(*step)
+    assert page.take() == []
 
 
 def test_what_has_ended_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_module, "KEPT", 5)
-    view = PageState()
+    monkeypatch.setattr(page_state, "KEPT", 5)
+    page = PageState()
     for step in staged_run(2, 40):
-        view.record(*step)
-    state = view.state()
+        page.record(*step)
+    state = page.state()
     ended = [each for each in shown(state, "assignment") if "ended" in each]
     assert len(ended) == 5
     assert len([each for each in shown(state, "job") if "ended" in each]) == 5
 
 
 def test_surplus_requests_are_counted_without_a_record() -> None:
-    view = PageState()
+    page = PageState()
     for number in range(MAX_REQUESTS + 3):
-        view.record(request(number), 1.0, [])
+        page.record(request(number), 1.0, [])
     for number in range(MAX_REQUESTS + 3):
-        view.record(TimePassed(), 1.1, [Finish(JobId(f"r{number}"))])
-    state = view.state()
+        page.record(TimePassed(), 1.1, [Finish(JobId(f"r{number}"))])
+    state = page.state()
     assert len(shown(state, "job")) == MAX_REQUESTS
     [second] = shown(state, "second")
     assert second == {
@@ -101,49 +101,49 @@ def test_surplus_requests_are_counted_without_a_record() -> None:
 
 
 def test_only_jobs_that_finish_in_time_are_goodput() -> None:
-    view = PageState()
+    page = PageState()
     for number in range(5):
-        view.record(request(number, deadline=2.0), 1.0, [])
-    view.record(TimePassed(), 1.5, [Finish(JobId("r0"))])
-    view.record(TimePassed(), 1.5, [Reject(JobId("r1"), "no worker")])
-    view.record(JobCancelled(JobId("r2")), 1.5, [])
-    view.record(TimePassed(), 2.5, [Finish(JobId("r3")), Expire(JobId("r4"))])
-    seconds = shown(view.state(), "second")
+        page.record(request(number, deadline=2.0), 1.0, [])
+    page.record(TimePassed(), 1.5, [Finish(JobId("r0"))])
+    page.record(TimePassed(), 1.5, [Reject(JobId("r1"), "no worker")])
+    page.record(JobCancelled(JobId("r2")), 1.5, [])
+    page.record(TimePassed(), 2.5, [Finish(JobId("r3")), Expire(JobId("r4"))])
+    seconds = shown(page.state(), "second")
     assert [(each.get("met", 0), each.get("violated", 0)) for each in seconds] == [(1, 1), (0, 2)]
 
 
 def test_worker_that_leaves_ends_its_assignments() -> None:
-    view = PageState()
+    page = PageState()
     for step in staged_run(1, 1):
         if not isinstance(step[0], AssignmentEnded):
-            view.record(*step)
-    view.record(WorkerLeft(WorkerId("edge-000")), 9.0, [])
-    view.record(AssignmentEnded(AssignmentId(1), 10, Outcome.COMPLETED), 9.5, [])
-    state = view.state()
+            page.record(*step)
+    page.record(WorkerLeft(WorkerId("edge-000")), 9.0, [])
+    page.record(AssignmentEnded(AssignmentId(1), 10, Outcome.COMPLETED), 9.5, [])
+    state = page.state()
     [assignment] = shown(state, "assignment")
     assert (assignment["outcome"], assignment["ended"]) == ("revoked", 9.0)
     assert shown(state, "worker") == []
 
 
 def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
-    view = PageState(watched=True)
+    page = PageState(watched=True)
     steps = list(staged_run(1, 1))
-    view.record(*steps[0])
-    view.record(TimePassed(), 0.1, [Eject(WorkerId("edge-000"), 5.0)])
-    [worker] = shown(view.take(), "worker")
+    page.record(*steps[0])
+    page.record(TimePassed(), 0.1, [Eject(WorkerId("edge-000"), 5.0)])
+    [worker] = shown(page.take(), "worker")
     assert worker["state"] == "ejected"
     for step in steps[1:]:
-        view.record(*step)
-    [worker] = shown(view.take(), "worker")
+        page.record(*step)
+    [worker] = shown(page.take(), "worker")
     assert "state" not in worker
 
 
 def test_power_is_sent_when_it_changes() -> None:
-    view = PageState()
-    view.record(*next(staged_run(1, 1)))
-    view.watched = True
-    view.power("edge-000", "15W", 12.5)
-    view.power("edge-000", "15W", 12.5)
-    view.power("unknown", "15W", 12.5)
-    [worker] = shown(view.take(), "worker")
+    page = PageState()
+    page.record(*next(staged_run(1, 1)))
+    page.watched = True
+    page.power("edge-000", "15W", 12.5)
+    page.power("edge-000", "15W", 12.5)
+    page.power("unknown", "15W", 12.5)
+    [worker] = shown(page.take(), "worker")
     assert (worker["mode"], worker["watts"]) == ("15W", 12.5)

@@ -9,7 +9,7 @@ import pytest
 from gateway.monitoring import fleet_feed
 from gateway.monitoring.fleet_feed import MAX_VIEWERS, FleetFeed
 from synergai.errors import Overloaded
-from synergai.fleet_page.view import PageState
+from synergai.fleet_page.page_state import PageState
 from tests.staged_runs import staged_run
 
 
@@ -19,10 +19,10 @@ def _no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_feed() -> FleetFeed:
-    view = PageState()
+    page = PageState()
     for step in staged_run(2, 10):
-        view.record(*step)
-    return FleetFeed(view, lambda: (), lambda: 9.0)
+        page.record(*step)
+    return FleetFeed(page, lambda: (), lambda: 9.0)
 
 
 async def kind(messages: AsyncGenerator[bytes, None]) -> bytes:
