@@ -16,7 +16,7 @@ from synergai.profiles.stages import class_times
 from synergai.routes.fleet import FleetFile, FleetWorker, read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.routes.options import staged_options, whole_options
-from synergai.routes.problem import RouteProblem, RouteWorker
+from synergai.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.runtime.text import counted, suggestion
 from synergai.versions import stage_name
 
@@ -106,9 +106,10 @@ class Case:
     def _misfit(self) -> str:
         problem, end = self.problem, self.problem.chain.end
         needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
-        if end > 1:
-            least = min(problem.memory_bytes(position, position + 1) for position in range(end))
-            needs += f" and {decimal(int(least))} for its smallest stage"
+        legs = min(len(problem.workers), end)
+        if legs > 1:
+            least = decimal(int(least_memory_bytes(problem, legs)))
+            needs += f" and {least} on each of {legs} workers in stages"
         roomy = max(problem.workers, key=lambda worker: worker.budget_bytes)
         return (
             f"nothing fits: {needs}, and the largest memory_mb is that of {roomy.name}, "

@@ -128,7 +128,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         total_s: time from the arrival to the end, or until now.
         waited_s: time in which no worker turned to it.
         held_s: time until its next retry.
-        runs: its assignments, the newest ones.
+        runs: its assignments, the first and the newest ones.
         ahead: what ran instead, the longest first.
         workers: verdicts on workers, those that have the engine first.
         has_details: whether `ahead` and `workers` were recorded.

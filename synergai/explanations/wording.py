@@ -98,6 +98,8 @@ def _work(ahead: Ahead) -> str:
     text += f" for {duration(ahead.seconds)}"
     if ahead.earlier_s is None:
         return text
+    if abs(ahead.earlier_s) < _SHORTEST_S:
+        return f"{text} (same deadline)"
     size, side = duration(abs(ahead.earlier_s)), "earlier" if ahead.earlier_s > 0 else "later"
     return f"{text} (deadline {size} {side})"
 

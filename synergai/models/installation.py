@@ -41,10 +41,20 @@ if TYPE_CHECKING:
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full target, which are not the fault of the model being copied."""
 
+_ADVICE: Final = (
+    "choose another name with --name or another version with --version, or replace it with "
+    "--replace"
+)
+
 
 @contextmanager
 def stage_engine(
-    models: Path, name: str, *, version: str = "", replace: bool = False
+    models: Path,
+    name: str,
+    *,
+    version: str = "",
+    replace: bool = False,
+    advice: str = "replace it with --replace",
 ) -> Iterator[Path]:
     """Yield a folder that becomes an engine, or a version of one, if the block succeeds.
 
@@ -52,6 +62,7 @@ def stage_engine(
         models: The model directory; created if missing.
         version: Its version, for a folder in the engine's folder; empty for that folder itself.
         replace: Replace an existing engine of this name, or the version.
+        advice: What the user can do about an existing one.
 
     Yields:
         The empty folder; it is removed if the block raises.
@@ -62,7 +73,7 @@ def stage_engine(
     try:
         models.mkdir(parents=True, exist_ok=True)
         with staging_folder(models, name) as staging:
-            _check_free(models, name, version, replace=replace)
+            _check_free(models, name, version, advice, replace=replace)
             staged = staging / name / version
             staged.mkdir(parents=True)
             if version:
@@ -73,20 +84,12 @@ def stage_engine(
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
 
 
-def _check_free(models: Path, name: str, version: str, *, replace: bool) -> None:
+def _check_free(models: Path, name: str, version: str, advice: str, *, replace: bool) -> None:
     engine = models / name
-    if not version:
-        if engine.exists() and not replace:
-            raise InvalidInput(
-                f"{models} has an engine {name!r} already; choose another name with --name, add "
-                "the model as another version of it with --version, or replace it with --replace"
-            )
-    elif (engine / version).exists():
+    if (engine / version).exists():
         if not replace:
-            raise InvalidInput(
-                f"{models} has version {version} of engine {name!r} already; choose another one "
-                "with --version, or replace it with --replace"
-            )
+            taken = f"version {version} of engine {name!r}" if version else f"an engine {name!r}"
+            raise InvalidInput(f"{models} has {taken} already; {advice}")
     elif version == FIRST_VERSION and engine.is_dir() and find_models(engine):
         raise InvalidInput(
             f"version {version} of engine {name!r} is the model directly in {engine}; choose "
@@ -187,7 +190,7 @@ def add_model(
     if name is None:
         name = default_name(source_path)
     engine = versioned(name, version or FIRST_VERSION)
-    with stage_engine(models, name, version=version, replace=replace) as folder:
+    with stage_engine(models, name, version=version, replace=replace, advice=_ADVICE) as folder:
         model = folder / source_path.name
         try:
             size_bytes(source_path)

@@ -158,3 +158,15 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
                 for (source, target), position in zip(pairwise(hosts), positions, strict=True)
             ),
         )
+
+
+def least_memory_bytes(problem: RouteProblem, legs: int) -> float:
+    """Return the memory that each worker needs for some route of at most so many legs."""
+    end = problem.chain.end
+    least = [0.0, *(problem.memory_bytes(0, last) for last in range(1, end + 1))]
+    for _ in range(legs - 1):
+        least = [0.0] + [
+            min(max(least[first], problem.memory_bytes(first, last)) for first in range(last))
+            for last in range(1, end + 1)
+        ]
+    return least[end]

@@ -35,6 +35,7 @@ _SLOW_S: Final = 1.0
 _STRETCHES: Final = 32
 """Pieces of work that are remembered of each worker."""
 _RUNS: Final = 16
+"""Assignments that are remembered of each job: the first one and the newest ones."""
 _AHEAD: Final = 8
 _VERDICTS: Final = 16
 _LEFT: Final = 32
@@ -116,7 +117,9 @@ class History:
         job = lease.job
         if not job.removed:  # otherwise its explanation has it already
             if job.runs is None:
-                job.runs = deque(maxlen=_RUNS)
+                job.runs = []
+            elif len(job.runs) == _RUNS:
+                del job.runs[1]
             job.runs.append(_run(lease, end, detail, self._state.now))
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
@@ -161,7 +164,7 @@ class History:
         in_flight = [_run(lease, "running", "", now) for lease in record.leases.values()]
         runs = tuple(sorted([*(record.runs or ()), *in_flight], key=lambda run: run.given_s))
         total_s = now - job.arrival
-        waits = list(_waits(runs, total_s))
+        waits = list(_waits(runs, total_s, len(record.runs or ()) == _RUNS))
         ahead: list[Ahead] = []
         verdicts: list[Verdict] = []
         if detailed:
@@ -227,6 +230,8 @@ class History:
             if seconds <= 0:
                 continue
             other = stretch.job
+            if other is job and not stretch.is_request:
+                continue  # its assignments follow each other, with short gaps
             earlier_s = math.inf if stretch.is_request else job.deadline - other.deadline
             yield Ahead(
                 worker=worker.id,
@@ -272,13 +277,17 @@ def _run(lease: Lease, end: End, detail: str, now: float) -> Run:
     )
 
 
-def _waits(runs: Sequence[Run], total_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the intervals in which no worker worked on a job."""
+def _waits(runs: Sequence[Run], total_s: float, forgotten: bool) -> Iterator[tuple[float, float]]:
+    """Yield the intervals in which no worker worked on a job.
+
+    Args:
+        forgotten: whether runs behind the first one may be missing.
+    """
     until_s = 0.0
-    for run in runs:
+    for number, run in enumerate(runs):
         if run.began_s is None:
             continue
-        if run.began_s > until_s:
+        if run.began_s > until_s and not (forgotten and number == 1):
             yield until_s, run.began_s
         until_s = max(until_s, total_s if run.ended_s is None else run.ended_s)
     if total_s > until_s:

@@ -13,7 +13,6 @@ from synergai.domain import Session
 from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit, Observed
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable
 
     from synergai.domain import AssignmentId, Configuration, EngineName, Job, Variant, WorkerId
@@ -234,7 +233,7 @@ class JobRecord:
         lane: where it is queued; None while it is not queued.
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
-        runs: its ended assignments, the newest ones; see `rules.history`.
+        runs: its ended assignments, the first and the newest ones; see `rules.history`.
     """
 
     job: Job
@@ -254,7 +253,7 @@ class JobRecord:
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
     removed: bool = False
-    runs: deque[Run] | None = None
+    runs: list[Run] | None = None
     is_request: bool = field(init=False)
     limit: Limit | None = None
 

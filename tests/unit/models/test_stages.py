@@ -146,7 +146,7 @@ def test_no_stage_is_installed_if_one_fails_its_check(models: Path) -> None:
 
 def test_an_existing_stage_is_replaced_on_request_only(models: Path) -> None:
     split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
-    with pytest.raises(InvalidInput, match="with --replace"):
+    with pytest.raises(InvalidInput, match=r"already; replace it with --replace$"):
         split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
 
 

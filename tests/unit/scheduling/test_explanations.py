@@ -14,6 +14,7 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     JobArrived,
     QueriesDone,
+    QueriesReady,
     TimePassed,
     WorkerLeft,
 )
@@ -263,6 +264,45 @@ def test_job_that_yielded_to_a_request_says_so() -> None:
     assert cause == "preempted"
     assert "It yielded to a request on xeon after 1.1 s." in text
     assert "xeon, which ran 1 request of live for 3.0 s" in text
+
+
+def test_job_in_many_assignments_waited_only_where_others_are_known_to_have_run() -> None:
+    profiles = [FAST, new_entry("live", "x86", 10.0)]
+    core = make_core(profiles, [new_worker("xeon", "x86", ["m", "live"])], policy="synergai")
+    [first] = arrive(core, new_request("r0", "live"))
+    assert not arrive(core, new_job("job", "m", 100, deadline=0.5))
+    [mine] = end(core, first, 2.0)
+    for turn in range(40):
+        at = 2.0 + turn * 0.4
+        [request] = arrive(core, new_request(f"r{turn + 1}", "live", at, deadline=at + 9.0))
+        end(core, mine, at + 0.2, Outcome.STOPPED, done=2)
+        [mine] = end(core, request, at + 0.4)
+    end(core, mine, 20.0)
+    found = explain(core, "job", 21.0)[2]
+    assert found.runs[0].given_s == 2.0
+    # Two seconds at first, and 0.2 s after each of the newest but the last.
+    assert round(found.waited_s, 3) == round(2.0 + 0.2 * (len(found.runs) - 2), 3)
+
+
+def test_job_that_waits_for_its_own_queries_does_not_wait_for_itself() -> None:
+    core = make_core([FAST], [XEON])
+    whole = new_job("job", "m", 20, deadline=1.0).job
+    [mine] = arrive(core, JobArrived(whole, ready=10))
+    assert not end(core, mine, 1.0)
+    [mine] = dispatched(core.handle(QueriesReady(whole.id, 20), 1.05))
+    end(core, mine, 2.05)
+    found = explain(core, "job", 3.0)[2]
+    assert round(found.waited_s, 3) == 0.05
+    assert not found.ahead
+
+
+def test_deadline_of_work_ahead_may_be_the_same() -> None:
+    core = make_core([FAST], [XEON], policy="edf", strict=True)
+    [job] = arrive(core, new_job("job-7", "m", 12, deadline=1.0))
+    arrive(core, new_job("late", "m", 1, deadline=1.0))
+    [mine] = end(core, job, 1.2)
+    end(core, mine, 1.3)
+    assert "(same deadline)" in explain(core, "late", 2.0)[1]
 
 
 def test_request_in_time_is_not_kept_and_the_number_of_others_is_bounded() -> None:
