@@ -65,13 +65,13 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         base.metrics,
         fleet.model_control,
         base.clock,
-        _trace(base),
+        _make_tracing(base),
     )
     stack.push_async_callback(base.tasks.close)  # before what they use
     return App(base, entry, storage, fleet, jobs, agents, held, calls)
 
 
-def _trace(base: Foundation) -> Tracing | None:
+def _make_tracing(base: Foundation) -> Tracing | None:
     """Return the tracing of requests, if it is configured."""
     config = base.config
     if not config.traces:

@@ -47,8 +47,8 @@ def build_entry(base: Foundation) -> EntryParts:
     table = None if config.access is None else LiveTable(config.access)
     listed = table is not None and table.content.workers is not None
     check_exposure(config, workers_are_listed=listed)
-    authenticator = None if table is None else _authenticate(base, table, admission)
-    audit = _audit(base)
+    authenticator = None if table is None else _make_authenticator(base, table, admission)
+    audit = _open_audit_log(base)
     return EntryParts(
         admission,
         table,
@@ -57,8 +57,8 @@ def build_entry(base: Foundation) -> EntryParts:
     )
 
 
-def _authenticate(base: Foundation, table: LiveTable, admission: Admission) -> Authenticator:
-    """Return the authentication against the access table, and follow the table."""
+def _make_authenticator(base: Foundation, table: LiveTable, admission: Admission) -> Authenticator:
+    """Return what authenticates callers by the access table, and follow the table."""
     base.tasks.start(table.watch())
     authenticator = Authenticator(table, base.stack)
     base.metrics.add_counter(
@@ -75,7 +75,7 @@ def _authenticate(base: Foundation, table: LiveTable, admission: Admission) -> A
     return authenticator
 
 
-def _audit(base: Foundation) -> AuditLog | None:
+def _open_audit_log(base: Foundation) -> AuditLog | None:
     """Return the audit log, if one is configured."""
     if base.config.audit_log is None:
         return None
@@ -92,7 +92,7 @@ def _audit(base: Foundation) -> AuditLog | None:
 
 
 def quota_families(admission: Admission) -> Iterator[MetricFamily]:
-    """Yield the families; tenants without a label of their own have no usage in them."""
+    """Yield the metrics of quotas; tenants without a label of their own have no usage in them."""
 
     def figures() -> Iterator[tuple[list[str], float, float]]:
         now = admission.now()

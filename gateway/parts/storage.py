@@ -32,7 +32,7 @@ class StorageParts:
 
 
 async def open_storage(base: Foundation) -> StorageParts:
-    """Open what a gateway keeps, once it leads if it shares the journal with others."""
+    """Open what a gateway keeps; if it shares the journal with others, wait until it leads."""
     config, stack, metrics = base.config, base.stack, base.metrics
     journal = await _open_journal(base)
     stack.push_async_callback(journal.close)

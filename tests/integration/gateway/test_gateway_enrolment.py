@@ -13,10 +13,11 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.enrolments import EnrolmentStore
+from gateway.access.enrolments import FILE, EnrolmentStore
 from gateway.access.table import AllowedWorkers
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from synergai.runtime.state_file import StateDamaged
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
@@ -223,3 +224,15 @@ async def test_agent_of_the_gateways_own_process_needs_no_row(gateway: Gateway) 
     responses = gateway.app.agents.hub.control(requests(), None)
     assert (await anext(responses)).registered.session
     await responses.aclose()
+
+
+async def test_gateway_that_cannot_read_its_enrolments_leaves_no_task(
+    config: GatewaySettings, tmp_path: Path
+) -> None:
+    table = tmp_path / "access.toml"
+    table.write_text('[[workers]]\nid = "*"\n')
+    config.state.mkdir(parents=True, exist_ok=True)
+    (config.state / FILE).write_text("damaged")
+    with pytest.raises(StateDamaged):
+        await Gateway(replace(config, access=table)).__aenter__()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
