@@ -154,12 +154,12 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     @property
     def memory_bytes(self) -> int:
         """Memory budget of resident engines in bytes."""
-        return self.memory_mb << 20 or physical_memory_bytes() // 2
+        return self.memory_mb * 1_000_000 or physical_memory_bytes() // 2
 
     @property
     def memory_limit_bytes(self) -> int:
         """Enforced limit of the memory of engines in bytes; 0 for none."""
-        return self.memory_mb << 20
+        return self.memory_mb * 1_000_000
 
     def configurations(
         self, modes: Sequence[PowerMode] = (), offers: Offers | None = None

@@ -43,8 +43,10 @@ def run(directory: Path) -> None:
         installed = {"left": stages[:2], "right": stages[1:]}
     with step("2. The whole network on one worker"):
         whole_bytes = _memory_bytes(models, directory)
-        memory_mb = int(MEMORY_SHARE * whole_bytes) >> 20
-        console.print(f"  it takes {whole_bytes >> 20} MB; other workers get {memory_mb} MB each")
+        memory_mb = int(MEMORY_SHARE * whole_bytes / 1e6)
+        console.print(
+            f"  it takes {whole_bytes / 1e6:.0f} MB; other workers get {memory_mb} MB each"
+        )
     with ExitStack() as stack, LocalFleet(directory / "fleet") as fleet:
         with step("3. Two such workers, with the middle stage on both"):
             fleet.start_gateway()
@@ -63,7 +65,7 @@ def run(directory: Path) -> None:
                 _measure(client, stages, "with other work on the core of right", alone)
             time.sleep(HEARTBEATS_S)
             for name, used in _engines_bytes(client).items():
-                console.print(f"  {name} uses {used >> 20} MB of {memory_mb} MB")
+                console.print(f"  {name} uses {used / 1e6:.0f} MB of {memory_mb} MB")
     with step("5. Exits in the stages of a network that reads digits"):
         ways, made = exits.make(models)
         for one in made:

@@ -144,7 +144,7 @@ class EngineStore:
             await self._collect()
             self.loaded = True
         _log.info(
-            "the store of engines has %d versions, %d MB", len(versions), self.used_bytes >> 20
+            "the store of engines has %d versions, %.0f MB", len(versions), self.used_bytes / 1e6
         )
         self._changed()
 

@@ -41,7 +41,7 @@ _MAX_CLASSES: Final = 100_000
 """Longest row that is read as the scores of classes."""
 _TIMINGS: Final = (
     ("queue", "synergai_queue_us"),
-    ("transfer", "synergai_transfer_us"),
+    ("transfer, loading", "synergai_transfer_us"),
     ("compute", "synergai_compute_us"),
     ("estimated", "synergai_estimated_us"),
 )
@@ -82,7 +82,7 @@ def infer(
         ),
     ] = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Show the time spent in each stage, and the worker.")
+        bool, typer.Option("--timings", help="Show where the time went, and the worker.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -272,7 +272,7 @@ def _print_timings(parameters: Mapping[str, object]) -> None:
         if isinstance(value := parameters.get(key), int) and (value or name != "estimated")
     ]
     facts += [
-        (name, str(parameters[key]))
+        (name, str(parameters[key]).replace(" ", " → "))
         for name, key in (
             ("worker", "synergai_worker"),
             ("configuration", "synergai_configuration"),

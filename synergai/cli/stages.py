@@ -137,7 +137,7 @@ def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> st
     run_samples = import_module("worker_agent.cli.check").run_samples
     loss = measure_halving(engine, models, tensors, run_samples)
     if loss is None:
-        return "without a samples.npz, it is not known what 16-bit floats change"
+        return "the engine has no samples.npz to measure how 16-bit floats change its answers"
     return (
         f"16-bit floats change the answers by {loss.largest:.2g} at most; of {loss.samples} "
         f"samples, {loss.changed} have another likeliest class"

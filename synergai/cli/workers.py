@@ -133,10 +133,10 @@ def _profile_text(worker: WorkerStatus, engine: Engine) -> Text:
 
 def _memory_text(worker: WorkerStatus) -> str:
     """Return the memory of a worker's engines and its limit, and how that is enforced."""
-    used = f"{worker.engines_rss_bytes >> 20:,}"
+    used = f"{worker.engines_rss_bytes / 1e6:,.0f}"
     if not worker.memory_limit_bytes:
         return f"{used} MB"
-    limit = f"{worker.memory_limit_bytes >> 20:,} MB"
+    limit = f"{worker.memory_limit_bytes / 1e6:,.0f} MB"
     return f"{used} of {limit}\n{worker.memory_enforcement}"
 
 
@@ -171,7 +171,12 @@ def _links(worker: WorkerStatus) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _rate_text(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / _BYTES_PER_MBIT:,.4g} Mbit/s" if bytes_per_s else "unknown"
+    return f"{_mbit_s(bytes_per_s):,.10g} Mbit/s" if bytes_per_s else "unknown"
+
+
+def _mbit_s(bytes_per_s: float) -> float:
+    """Return megabits per second, to four digits."""
+    return float(f"{bytes_per_s / _BYTES_PER_MBIT:.4g}")
 
 
 def print_fleet(workers: Sequence[WorkerStatus]) -> None:
@@ -193,5 +198,5 @@ def _fleet_lines(worker: WorkerStatus, connected: Collection[str]) -> Iterator[s
             yield "[[links]]"
             yield f'from = "{source}"'
             yield f'to = "{target}"'
-            yield f"mbit_s = {bytes_per_s / _BYTES_PER_MBIT:.4g}"
+            yield f"mbit_s = {_mbit_s(bytes_per_s):.10g}"
             yield f"latency_ms = {round_trip_s / 2 * 1e3:.3g}"

@@ -53,7 +53,7 @@ def test_a_profiled_engine_is_preloaded_on_every_worker(tmp_path: Path) -> None:
             assert {len(worker.sessions) for worker in client.workers()} == {1}
     events = [json.loads(line).get("event", ["", {}]) for line in log.read_text().splitlines()]
     joined = [event for kind, event in events if kind == "WorkerJoined"]
-    assert {told["worker"]["memory_bytes"] for told in joined} == {MEMORY_MB << 20}
+    assert {told["worker"]["memory_bytes"] for told in joined} == {MEMORY_MB * 1_000_000}
     loaded: list[dict[str, Any]] = [event for kind, event in events if kind == "SessionLoaded"]
     assert len(loaded) == 2
     assert all(each["bytes"] > 1 << 20 for each in loaded)

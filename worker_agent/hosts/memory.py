@@ -90,8 +90,8 @@ class HostMemory:
         if largest is None:
             return
         size, limit = sizes[largest], self.limit_bytes
-        used = f"used {size >> 20:,} MB"
-        allowed = f"{limit >> 20:,} MB that --memory-mb allows"
+        used = f"used {size / 1e6:,.0f} MB"
+        allowed = f"{limit / 1e6:,.0f} MB that --memory-mb allows"
         engine = largest.session.engine
         if size > limit:
             reason = f"{used}, above the {allowed}, and was killed"

@@ -236,8 +236,8 @@ class HostPool:
             if size > max(self.memory_bytes, LEAK_FACTOR * initial):
                 _log.warning("killing the engine host of %s, which leaks memory", session)
                 host.kill(
-                    f"grew from {initial >> 20:,} to {size >> 20:,} MB, above the budget of "
-                    f"{self.memory_bytes >> 20:,} MB, and was killed"
+                    f"grew from {initial / 1e6:,.0f} to {size / 1e6:,.0f} MB, above the budget of "
+                    f"{self.memory_bytes / 1e6:,.0f} MB, and was killed"
                 )
         if len(self._preloads) and not self._fits(0):
             self._give_up_preloads()
@@ -346,7 +346,7 @@ class HostPool:
         self._initial_bytes[session] = grown = max(size - before, 0)
         if preload is not None and not preload.needed and not self._fits(0):
             await self._evict_session(session, host)
-            raise GivenUp(f"it takes {grown >> 20:,} MB, which are not free", no_room=True)
+            raise GivenUp(f"it takes {grown / 1e6:,.0f} MB, which are not free", no_room=True)
         _log.info("loaded %s in %.2f s", session, ready.setup_s)
         if ready.elsewhere:
             _log.info("%s: %.0f %% of the nodes run elsewhere", session, 100.0 * ready.elsewhere)
@@ -366,7 +366,7 @@ class HostPool:
                 self._give_up_preloads()
             await self._evict(size, beside=shared)
         elif not self._fits(size):
-            raise GivenUp(f"{size >> 20:,} MB are not free", no_room=True)
+            raise GivenUp(f"{size / 1e6:,.0f} MB are not free", no_room=True)
 
     def _fits(self, size: int) -> bool:
         """Return whether `size` more bytes fit into the memory, with all that is being loaded."""

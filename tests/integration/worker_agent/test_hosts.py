@@ -365,7 +365,7 @@ async def test_only_the_leaking_host_is_killed(
     ended = await cut
     assert ended.fault is Fault.HOST_DIED
     assert "'twice' grew from" in ended.detail
-    assert "2,097,152 MB, above the budget of 1,048,576 MB, and was killed" in ended.detail
+    assert "2,199,023 MB, above the budget of 1,099,512 MB, and was killed" in ended.detail
     assert not kept.done()
     assert not sound.is_closed
     await hosts.close()
@@ -404,10 +404,10 @@ async def test_limit_unloads_idle_sessions_before_it_kills(
 async def test_limit_kills_the_largest_busy_host_with_a_reason(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100 << 20))
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
     large, small = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(large, FOREVER), run_samples(small, FOREVER)
-    sizes_of(monkeypatch, {large.pid: 150 << 20, small.pid: 60 << 20}.__getitem__)
+    sizes_of(monkeypatch, {large.pid: 150_000_000, small.pid: 60_000_000}.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED
@@ -427,13 +427,13 @@ async def test_limit_counts_hosts_that_are_loading(
     error: type[Exception],
     reason: str,
 ) -> None:
-    memory = HostMemory(100 << 20)
+    memory = HostMemory(100_000_000)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     pinned = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=[LABELLED])
     other = await pinned.load(LABELLED)
     loading = hosts.load(TWICE)
     await until(lambda: len(memory.hosts) >= 2, 0.005)
-    sizes_of(monkeypatch, lambda pid: (50 if pid == other.pid else size_mb) << 20)
+    sizes_of(monkeypatch, lambda pid: (50 if pid == other.pid else size_mb) * 1_000_000)
     await pinned.check_memory()
     with pytest.raises(error, match=reason):
         await loading

@@ -116,6 +116,17 @@ def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert ran.output.splitlines()[-1] == "answered by version 2 of digits"
 
 
+def test_workers_of_stages_are_named_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"synergai_worker": "edge cloud", "synergai_transfer_us": 1_200}
+    result = InferResult({"y": np.ones((1, 1), np.float32)}, parameters=facts)
+    monkeypatch.setattr(
+        "synergai.cli.gateway_client.GatewayAddress.call", lambda *_: (an_engine(), result)
+    )
+    shown = CliRunner().invoke(app, ["digits", "--input", "1", "--timings"]).output
+    assert "edge → cloud" in shown
+    assert "transfer, loading  1.2 ms" in shown
+
+
 def test_numbers_that_json_lacks_have_names() -> None:
     array = np.array([[1.5, np.nan], [np.inf, -np.inf]], np.float32)
     printed = json.dumps(to_jsonable(tensor_as_json(array)), allow_nan=False)

@@ -93,5 +93,5 @@ def test_settings_survive_the_command_line(tmp_path: Path) -> None:
 
 
 def test_memory_defaults_to_half_of_the_machine() -> None:
-    assert WorkerSettings(memory_mb=3).memory_bytes == 3 << 20
+    assert WorkerSettings(memory_mb=3).memory_bytes == 3_000_000
     assert WorkerSettings().memory_bytes > 64 << 20
