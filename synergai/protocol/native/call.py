@@ -57,8 +57,8 @@ class Call:
         self._take: Callable[[bytes], bool] | None = None
         self._has_all_requests = False
         self._ignores_data = False
-        # Whether the handlers count the request whose beginning has arrived, as it is large.
-        self._is_large = False
+        # Whether the handlers count the request whose beginning has arrived.
+        self._is_counted = False
         self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
         self._loop = handlers.loop
@@ -97,7 +97,7 @@ class Call:
             self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
         finally:
             self._take = None  # whose owner may have this call: a cycle
-            self._forget_large()
+            self._forget_incomplete()
             if self._timer is not None:
                 self._timer.cancel()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
@@ -195,7 +195,10 @@ class Call:
             return
         if arrived:
             self._requests += arrived
-            self._forget_large()
+            self._forget_incomplete()
+        if self._reader.to_come:
+            self._is_counted = True
+            self._handlers.incomplete.add(self._host, self._refuse, len(data))
         if self._begins is not None and self._requests:
             self._begin(self._begins)
             return
@@ -206,9 +209,8 @@ class Call:
                 self._take_off()
         if self._requests:
             _complete(self._arrived)
-        elif not 0 < self._reader.to_come <= self._stream.room and (more := self._stream.take()):
-            self._is_large = True
-            self._handlers.incomplete.add(self._refuse, more)
+        elif not 0 < self._reader.to_come <= self._stream.room:
+            self._stream.take()
 
     def _take_off(self) -> bytes:
         """Return the first request, and cut others out of the data if it was the last."""
@@ -220,13 +222,23 @@ class Call:
                 self._refuse(error)
         return request
 
-    def _forget_large(self) -> None:
-        if self._is_large:
-            self._is_large = False
-            self._handlers.incomplete.remove(self._refuse)
+    @property
+    def _host(self) -> str:
+        return self._peer.partition("/")[2].rpartition(":")[0]
+
+    def _drop_data(self) -> None:
+        """Keep nothing of what the client has sent."""
+        self._requests.clear()
+        self._reader.clear()
+        self._forget_incomplete()
+
+    def _forget_incomplete(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._handlers.incomplete.remove(self._host, self._refuse)
 
     def _refuse(self, error: SynergaiError) -> None:
-        """End the call because of a request that is too large, or takes too long."""
+        """End the call because of a request that is too large, or of too many incomplete ones."""
         self._end(status_code(error), error_details(error))
         self._cancel()
 
@@ -260,7 +272,7 @@ class Call:
 
     def _cancel(self) -> None:
         """Cancel the handler, which may not have started."""
-        self._forget_large()
+        self._drop_data()
         # A task that is cancelled before it starts keeps the exception, and that the call.
         task, self._task = self._task, None
         if task is not None:
@@ -294,7 +306,7 @@ class Call:
     def _ignore_data(self) -> None:
         """Keep nothing that the client of a unary call sends behind its request."""
         self._ignores_data = True
-        self._requests.clear()
+        self._drop_data()
 
     async def _read_requests(self) -> AsyncIterator[Any]:
         while (request := await self._next_request()) is not None:

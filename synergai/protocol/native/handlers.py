@@ -25,34 +25,53 @@ class _Details(NamedTuple):
     invocation_metadata: Metadata
 
 
-class IncompleteRequests:
-    """Bounds the memory of large requests that have not arrived in full.
+class _Incomplete:
+    """The requests of a host that have not arrived in full."""
 
-    Beyond the limit, the one that has been incomplete for longest is refused, unless it is alone.
+    def __init__(self) -> None:
+        self.requests: dict[Callable[[SynergaiError], None], int] = {}
+        self.bytes = 0
+
+
+class IncompleteRequests:
+    """Bounds the memory of requests that have not arrived in full.
+
+    Beyond the limit, the host that has sent most of it loses the request that has been incomplete
+    for longest, unless that is alone. So a client cannot end the requests of others.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._held: dict[Callable[[SynergaiError], None], int] = {}
+        self._by_host: dict[str, _Incomplete] = {}
 
-    def add(self, refuse: Callable[[SynergaiError], None], size: int) -> None:
-        """Count bytes that a client may send of a request; `refuse` ends its call."""
-        self._held[refuse] = self._held.get(refuse, 0) + size
+    def add(self, host: str, refuse: Callable[[SynergaiError], None], size: int) -> None:
+        """Count bytes that have arrived of a request; `refuse` ends its call and removes it."""
+        if (of_host := self._by_host.get(host)) is None:
+            of_host = self._by_host[host] = _Incomplete()
+        of_host.requests[refuse] = of_host.requests.get(refuse, 0) + size
+        of_host.bytes += size
         self._bytes += size
-        while self._bytes > self._max_bytes and len(self._held) > 1:
-            oldest = next(iter(self._held))
-            self.remove(oldest)
+        while self._bytes > self._max_bytes:
+            most = max(self._by_host.values(), key=lambda each: each.bytes)
+            oldest, held = next(iter(most.requests.items()))
+            if held == self._bytes:
+                break
             oldest(
                 Overloaded(
                     f"incomplete requests take {self._max_bytes:,} bytes, the limit of all "
-                    "clients, and this one has taken longest: send fewer at a time"
+                    "clients, most of them from this address: send fewer at a time"
                 )
             )
 
-    def remove(self, refuse: Callable[[SynergaiError], None]) -> None:
+    def remove(self, host: str, refuse: Callable[[SynergaiError], None]) -> None:
         """Forget a request that has arrived, or whose call has ended."""
-        self._bytes -= self._held.pop(refuse, 0)
+        of_host = self._by_host[host]
+        size = of_host.requests.pop(refuse)
+        of_host.bytes -= size
+        self._bytes -= size
+        if not of_host.requests:
+            del self._by_host[host]
 
 
 class Handlers:
@@ -61,12 +80,12 @@ class Handlers:
     Args:
         interceptors: as for `grpc.aio.server`.
         max_bytes: largest message of a client.
-        max_incomplete_bytes: of large requests that have not arrived in full, of all calls.
+        max_incomplete_bytes: of requests that have not arrived in full, of all calls.
 
     Attributes:
         loop: the event loop.
         max_bytes: as given.
-        incomplete: the large requests that have not arrived in full.
+        incomplete: the requests that have not arrived in full.
         tasks: the calls.
     """
 

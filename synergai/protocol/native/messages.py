@@ -102,6 +102,12 @@ class MessageReader:
             self._uncut.appendleft(bytes(data[at:]))
         return messages
 
+    def clear(self) -> None:
+        """Drop all data that is not part of a message returned."""
+        self._chunks.clear()
+        self._uncut.clear()
+        self._released = 0
+
     def release(self, size: int) -> None:
         """Copy the data fed since the last time if it is little of its buffers, of this size."""
         fed = self._chunks[self._released :]

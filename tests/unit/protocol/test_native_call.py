@@ -51,6 +51,7 @@ class Server:
         ended: names of methods whose handlers have ended.
         taken: requests that were taken as they arrived, and for which caller.
         begun: what calls of ``Begin`` wait for.
+        peer: the name of the client of further calls.
     """
 
     def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
@@ -58,6 +59,7 @@ class Server:
         self.ended: list[str] = []
         self.taken: list[tuple[bytes, str]] = []
         self.begun: list[Work] = []
+        self.peer = "peer"
         self._sent = b""
         self._handlers = Handlers(interceptors, MAX_BYTES, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
@@ -85,7 +87,7 @@ class Server:
         self._sent += data
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = call = Call(stream, headers, "peer", self._handlers)
+        stream.owner = call = Call(stream, headers, self.peer, self._handlers)
         self.calls.append(call)
         call.start()
 
@@ -456,6 +458,59 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
         server.session.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
     assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
+
+
+async def test_incomplete_requests_are_limited_whatever_their_size(server: Server) -> None:
+    for _ in range(3):
+        number = server.call("Echo")
+        server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
+        for _ in range(31):
+            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+    await turns()
+    assert [call._has_ended for call in server.calls] == [True, False, False]
+
+
+async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
+    server.peer = "1/ipv4:192.0.2.1:80"
+    honest = server.call("Echo")
+    server.session.receive(frame(DATA, 0, honest, b"\0" + (500_000).to_bytes(4) + bytes(16_000)))
+    for port in range(3):
+        server.peer = f"2/ipv4:192.0.2.2:{port}"
+        number = server.call("Echo")
+        server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
+        for _ in range(31):
+            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+    await turns()
+    assert [call._has_ended for call in server.calls] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("method", ["Begin", "Echo"])
+async def test_data_behind_the_request_of_a_unary_call_is_dropped(
+    server: Server, method: str
+) -> None:
+    for _ in range(2 * MAX_INCOMPLETE_BYTES // 15_000):
+        number = server.call(method)
+        data = b"\0\0\0\0\1x" + b"\0" + (500_000).to_bytes(4) + bytes(15_000)
+        server.session.receive(frame(DATA, 0, number, data))
+        if method == "Begin":
+            respond = server.begun.pop().on_response
+            assert respond is not None
+            respond(b"y")
+        await turns()
+    assert server._handlers.incomplete._bytes == 0
+
+
+async def test_refused_request_takes_no_memory_while_its_client_does_not_read(
+    server: Server,
+) -> None:
+    number = server.call("Write")
+    server.session.receive(http2.message(number, b"x", last=False))
+    await turns()
+    call = server.calls[0]
+    server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4) + bytes(15_000)))
+    call._refuse(Overloaded("busy"))
+    assert not call._reader._chunks
+    assert server._handlers.incomplete._bytes == 0
 
 
 async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much_memory(
