@@ -117,7 +117,10 @@ def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_workers_of_stages_are_named_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"synergai_worker": "edge cloud", "synergai_transfer_us": 1_200}
+    facts: dict[str, bool | int | float | str] = {
+        "synergai_worker": "edge cloud",
+        "synergai_transfer_us": 1_200,
+    }
     result = InferResult({"y": np.ones((1, 1), np.float32)}, parameters=facts)
     monkeypatch.setattr(
         "synergai.cli.gateway_client.GatewayAddress.call", lambda *_: (an_engine(), result)
