@@ -23,7 +23,7 @@ _VALID: Final = re.compile("[!-~]{1,128}")
 
 
 def valid_id(text: str) -> str:
-    """Return an id that a client has given if it is valid, or else nothing."""
+    """Return an id that a client has given if it is valid; otherwise, an empty string."""
     return text if _VALID.fullmatch(text) else ""
 
 

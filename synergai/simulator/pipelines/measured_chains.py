@@ -1,4 +1,7 @@
-"""Chains of engines with the measured times of their stages, on one thread with ONNX Runtime."""
+"""Chains of engines with the measured times of their stages, on one thread with ONNX Runtime.
+
+The experiments with pipelines run one of them over `WORKERS` equal workers.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE: Final = Path(__file__).parent.parent / "data" / "measured_chains.csv"
+WORKERS: Final = 4
+NETWORK: Final = EngineName("onnx_resnet50_op11")
+LINK: Final = Link(1e9 / 8, 0.0005)
 
 
 class Place(NamedTuple):
@@ -57,11 +63,6 @@ def measured_chains() -> dict[EngineName, MeasuredChain]:
         )
         for engine, of_engine in groupby(rows, key=lambda row: row[0])
     }
-
-
-WORKERS: Final = 4
-NETWORK: Final = EngineName("onnx_resnet50_op11")
-LINK: Final = Link(1e9 / 8, 0.0005)
 
 
 def pipeline() -> RouteProblem:
