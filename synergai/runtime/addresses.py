@@ -20,7 +20,7 @@ def refuse_url(address: str) -> str:
 
 def check_target(target: str) -> str:
     """Return the address of a server, unless it is a URL or lacks a port; gRPC would assume 443."""
-    if ":" not in refuse_url(target):
+    if ":" not in refuse_url(target).rpartition("]")[2]:
         raise InvalidInput(f"{target!r} has no port: write HOST:PORT, such as {target}:8001")
     return target
 
