@@ -126,7 +126,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         reason: why it was refused or failed.
         budget_s: time from the arrival to the deadline.
         total_s: time from the arrival to the end, or until now.
-        waited_s: time in which no worker turned to it.
+        waited_s: time in which no worker worked on it.
         held_s: time until its next retry.
         runs: its assignments, the first and the newest ones.
         ahead: what ran instead, the longest first.
