@@ -538,7 +538,7 @@ async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much
     assert not server.calls[2]._has_ended
 
 
-async def test_stream_counts_only_the_large_request_that_has_not_arrived_in_full(
+async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
     server: Server,
 ) -> None:
     server._handlers.incomplete = IncompleteRequests(3 << 20)
