@@ -8,13 +8,17 @@ assignment that leaves queries at once.
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
+from gateway.fleet.agent_validation import (
+    MAX_SECONDS,
+    ProtocolViolation,
+    checked_seconds,
+    printable_detail,
+)
 from gateway.fleet.worker import CompletedQueries, HeldTensors
 from synergai.domain import AssignmentId, Fault, Outcome
 from synergai.protocol.limits import MAX_HELD_BYTES
@@ -224,7 +228,7 @@ def apply_progress(
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have been in a batch of {batch} queries"
         )
-    if not 0.0 <= compute_s < math.inf:
+    if not 0.0 <= compute_s <= MAX_SECONDS:
         checked_seconds(compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
         expected = new if with_tensors else 0

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
     from synergai.v1 import common_pb2
 
+MAX_SECONDS: Final = 1e9
+"""Longest time that a worker may report, some thirty years: profiles and plans can hold it."""
 _MAX_DETAIL: Final = 1000
 
 
@@ -24,8 +26,8 @@ class ProtocolViolation(InvalidInput):
 
 def checked_seconds(seconds: float, what: str) -> float:
     """Return a duration measured by a worker."""
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ProtocolViolation(f"{what} must be at least 0 seconds, not {seconds}")
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise ProtocolViolation(f"{what} must be from 0 to {MAX_SECONDS:g} seconds, not {seconds}")
     return seconds
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
-from synergai.scheduling.state.estimate import Observation
+from synergai.scheduling.state.estimate import SHORTEST_S, Observation
 from synergai.scheduling.state.records import Lease, LeasePhase
 
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ class Leases:
         new = done - lease.done
         if not 0 <= new <= lease.remaining:
             return 0
+        if compute_s < SHORTEST_S * done:
+            compute_s = 0.0
         now = self._state.now
         lease.done = done
         lease.job.done += new

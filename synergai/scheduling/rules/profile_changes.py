@@ -6,12 +6,13 @@ the ranks of waiting jobs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
 from synergai.scheduling.events import Learned
+from synergai.scheduling.state.estimate import SHORTEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.records import Lease, WorkerRecord
-
-
-_SHORTEST_S: Final = 1e-9
-"""Less is a rounding error of instants, not a measurement."""
 
 
 class ProfileChanges:
@@ -56,7 +53,7 @@ class ProfileChanges:
         started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
         wall_s = self._state.now - started if started is not None else 0.0
         seconds = lease.compute_s or wall_s
-        if seconds < _SHORTEST_S:
+        if seconds < SHORTEST_S:
             return None
         return ProfileEntry(
             engine=lease.assignment.engine,

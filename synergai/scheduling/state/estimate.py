@@ -18,6 +18,8 @@ BRIEF_S: Final = 0.002
 """Queries up to this time are brief: they gain little from several threads, and need not wait."""
 LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
+SHORTEST_S: Final = 1e-9
+"""Less is no time that a query took: a rounding error, or the claim of a broken worker."""
 _MEDIAN_OF: Final = 5
 """Observations of a transfer whose median counts."""
 _TRANSFER_WEIGHT: Final = 0.08

@@ -455,4 +455,4 @@ def _shares_host(session: Session, worker: WorkerRecord) -> bool:
 
 
 def _blend(believed: float, seen: float, weight: float) -> float:
-    return believed + weight * (seen - believed)
+    return (1.0 - weight) * believed + weight * seen

@@ -311,6 +311,8 @@ async def test_report_on_another_workers_assignment_is_ignored(
         {"done": 1, "responses": [RESPONSE], "labelled": 2},
         {"done": 1, "responses": [RESPONSE], "correct": 1},
         {"done": 1, "responses": [RESPONSE], "compute_s": float("inf")},
+        {"done": 1, "responses": [RESPONSE], "compute_s": float("nan")},
+        {"done": 1, "responses": [RESPONSE], "compute_s": 1e300},
     ],
 )
 async def test_impossible_report_is_a_violation_and_the_request_is_run_again(
