@@ -373,9 +373,9 @@ def _links(workers: Sequence[ConnectedWorker]) -> dict[tuple[str, str], Link]:
 def _with_peers(known: Mapping[tuple[str, str], Link], peers: Collection[str]) -> Links:
     """Return the links of a fleet in which some workers can be dialled by the others.
 
-    A link of theirs that nothing was sent over is assumed to be no faster than the gateway's link
-    to one end, if that to the other end is much faster. Behind two slow ones, they may be at the
-    same site.
+    A link from one of these that nothing was sent over is assumed to be as slow as the slower one
+    of the gateway's links to its ends, if the other one is much faster. If both are slow, the two
+    workers may be at the same site.
     """
     # Imported on demand: most gateways have no stages.
     from synergai.routes.links import Link, Links

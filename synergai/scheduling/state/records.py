@@ -559,10 +559,10 @@ class WorkerRecord:
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """Return from when on it accepts an assignment: idle, or within the prefetch time of it.
 
-        While it runs a job with tensors, it is sent the next assignment as much earlier as the
-        first input of that one takes to arrive. Time alone brings a worker no closer to idle than
-        the work behind its head, so it may be that only an event makes it available. With batches,
-        the next one is accepted while one is computed; see `accepts`.
+        While it runs a job with tensors, it is sent the next assignment earlier by the time that
+        the first input of that one takes to arrive. Time alone brings a worker no closer to idle
+        than the work behind its head, so it may be that only an event makes it available. With
+        batches, the next one is accepted while one is computed; see `accepts`.
         """
         if self.yielding:
             # What yields returns to the queue first: another job must not take its place.
