@@ -235,7 +235,8 @@ async def watch_progress(job: JobHandle) -> JobStatus:
             _print_continues(progress.console, "cancel", job.id)
             raise
         except Unavailable:
-            _print_continues(progress.console, "watch", job.id)
+            if task is not None:
+                _print_continues(progress.console, "watch", job.id)
             raise
     raise Unavailable(f"the watch of job {job.id} ended before the job")
 

@@ -142,6 +142,7 @@ class OwnDataJob:
         marker = directory.marker if directory is not None else None
         if marker is not None and marker.job_id:
             return self.client.job(marker.job_id)
+        by = None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC))
         task = progress.add_task(f"uploading to {self.engine}", total=inventory.inputs)
 
         def report(upload: UploadProgress) -> None:
@@ -155,7 +156,7 @@ class OwnDataJob:
         job = await self.client.submit(
             self.engine,
             inputs=inventory,
-            by=None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC)),
+            by=by,
             idempotency_key=key,
             outputs=self.outputs,
             max_failures=self.max_failures,

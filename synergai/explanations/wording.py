@@ -138,7 +138,7 @@ def _verdicts(facts: Explanation) -> Iterator[str]:
         yield f"No worker has {facts.engine}."
     elif without:
         names = ", ".join(without[:_NAMED]) + (" and others" if len(without) > _NAMED else "")
-        yield f"Without {facts.engine}: {names}."
+        yield f"These workers do not have {facts.engine}: {names}."
 
 
 def _verdict(verdict: Verdict, facts: Explanation) -> str:

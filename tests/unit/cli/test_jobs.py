@@ -85,6 +85,22 @@ async def test_watch_that_loses_the_gateway_says_how_to_go_on(
     assert "the job continues; watch it with 'synergai jobs watch 0123" in capsys.readouterr().err
 
 
+async def test_watch_that_never_saw_the_job_does_not_say_that_it_continues(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Unreachable:
+        id = JobId("0123456789abcdef")
+
+        async def watch(self) -> AsyncIterator[JobStatus]:
+            for status in list[JobStatus]():
+                yield status
+            raise Unavailable("cannot connect")
+
+    with pytest.raises(Unavailable):
+        await watch_progress(cast("JobHandle", Unreachable()))
+    assert "continues" not in capsys.readouterr().err
+
+
 def test_estimate_is_shown_with_the_interval_of_nine_jobs_in_ten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
