@@ -129,8 +129,8 @@ class Caller:
         needed += (" or " if needed else "") + repr(roles[-1].value)
         if self.anonymous:
             raise Unauthenticated(
-                f"this call requires the role {needed}{where}: send credentials, such as the "
-                "header 'authorization: Bearer TOKEN'"
+                f"this call requires the role {needed}{where}: send credentials, such as a "
+                "token in the header 'authorization: Bearer TOKEN', or by --token-file"
             )
         raise PermissionDenied(
             f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "

@@ -36,8 +36,8 @@ class Permission(Struct, frozen=True):
             caller.check(*self.roles, engine=self.engine)
         elif caller.anonymous and not caller.has_grants:
             raise Unauthenticated(
-                "this needs credentials: send them, such as the header "
-                "'authorization: Bearer TOKEN'"
+                "this needs credentials: send them, such as a token in the header "
+                "'authorization: Bearer TOKEN', or by --token-file"
             )
 
 
