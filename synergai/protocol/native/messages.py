@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
-_KEPT_SHARE: Final = 4
+_KEPT_SHARE: Final = 2
 """Memory that a message occupies while it arrives, at most, relative to what has arrived of it."""
 MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
