@@ -38,13 +38,6 @@ proto: install  ## regenerate the stubs from proto/
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
 	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. $(PROTOS)
 
-compile: install  ## compile the scheduling core in place: a tenth less CPU per request
-	$(BIN)/python -m deploy.compile_core
-
-pure:  ## remove what `compile` made, before the core is changed
-	rm -f *__mypyc.*.so
-	find synergai/scheduling -name '*.so' -delete
-
 format: install  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix --quiet . || true
@@ -56,7 +49,7 @@ lint: install  ## ruff, format and rules
 type: install  ## mypy --strict
 	$(BIN)/mypy
 
-test: pure lint type  ## lint, types and the whole test suite, JOBS=2 files at a time
+test: lint type  ## lint, types and the whole test suite, JOBS=2 files at a time
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 acceptance: install  ## long tests; seven need root, Debian packages or a GPU, see docs/maintainers/contributing.md
@@ -78,4 +71,4 @@ wheel: install  ## build the wheel into dist/
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo example variants pipeline proto compile pure format lint type test acceptance bench bench-peers images wheel clean
+.PHONY: help install demo example variants pipeline proto format lint type test acceptance bench bench-peers images wheel clean

@@ -258,14 +258,6 @@ def test_scheduling_core_is_pure() -> None:
         assert all(m.startswith("synergai.runtime.plugins") for m in shared), path.name
 
 
-def test_compiled_modules_of_the_core_are_as_new_as_their_sources() -> None:
-    """Python imports them instead of the sources; see `make pure`."""
-    compiled = (ROOT / "synergai" / "scheduling").rglob("*.so")
-    for module in compiled:
-        source = module.with_name(f"{module.name.partition('.')[0]}.py")
-        assert module.stat().st_mtime >= source.stat().st_mtime, f"{module} is outdated: make pure"
-
-
 def test_search_is_pure() -> None:
     for path in sources("profiler/search"):
         modules = imports(path)
