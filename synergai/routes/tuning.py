@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -109,7 +110,7 @@ def _rebalanced(problem: RouteProblem, taker: Taker, *, alpha: int, leaps: bool)
     counts = range(min(len(problem.workers), problem.chain.end), 0, -1)
     seeds = (balanced(problem, _fastest(problem, legs)) for legs in counts)
     running = () if problem.current is None else (problem.current,)
-    starts = (each for each in (*running, *seeds) if is_possible(problem, each))
+    starts = (each for each in chain(running, seeds) if is_possible(problem, each))
     start = next(starts, None)
     if start is None:
         return None

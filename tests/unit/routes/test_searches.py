@@ -141,6 +141,21 @@ def test_search_begins_at_the_running_route_unless_its_worker_left(name: str) ->
     assert is_possible(EVEN, first)
 
 
+@pytest.mark.parametrize("name", ["odin", "lls"])
+def test_search_from_a_running_route_needs_no_worker_that_runs_all(name: str) -> None:
+    workers = tuple(
+        replace(
+            worker,
+            seconds=((*worker.seconds[0][:-1], math.inf), *worker.seconds[1:]),
+        )
+        for worker in EVEN.workers
+    )
+    running = joined(12, [4, 8], ["w0", "w1", "w2"])
+    problem = replace(EVEN, workers=workers, current=running)
+    _, [first, *_] = scripted(search(problem, name), [(1.0, 1.0, 1.0)])
+    assert first == running
+
+
 # --- rules of each --------------------------------------------------------------------------------
 
 
