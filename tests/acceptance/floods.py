@@ -1,13 +1,15 @@
 """Flood a port of a gateway, and print what was sent or answered as JSON.
 
     python -m tests.acceptance.floods frames HOST:PORT SECONDS KIND [CA]
+    python -m tests.acceptance.floods resets HOST:PORT SECONDS CALLS
     python -m tests.acceptance.floods idle HOST:PORT SECONDS CONNECTIONS
     python -m tests.acceptance.floods tenant HOST:PORT SECONDS TOKEN ENGINE
 
 `frames` sends frames of HTTP/2 from a few connections, as fast as the server takes the bytes, and
-opens those again that it closes; with the file of an authority they are encrypted. `idle` opens
-connections and sends nothing on them. `tenant` sends requests, streams, jobs and connections as one
-tenant, and ignores how long it is told to wait.
+opens those again that it closes; with the file of an authority they are encrypted. `resets` opens
+and resets that many calls with complete requests on one connection, however long it takes. `idle`
+opens connections and sends nothing on them. `tenant` sends requests, streams, jobs and connections
+as one tenant, and ignores how long it is told to wait.
 """
 
 import asyncio
@@ -175,6 +177,26 @@ class FrameFlood:
             self.sent += sent
 
 
+def reset_calls(address: str, calls: int) -> dict[str, float]:
+    """Open and reset calls on one connection at a time; return how many were sent."""
+    sent = 0
+    batches = KINDS["requests"]()
+    with contextlib.ExitStack() as connections:
+        connection = connections.enter_context(http2.Http2Connection(address))
+        while sent < calls:
+            try:
+                connection.send([next(batches)])
+                sent += 100
+                closed = connection.is_closed()  # reads, as an attacker would
+            except OSError:
+                closed = True
+            if closed:
+                connections.close()
+                connection = connections.enter_context(http2.Http2Connection(address))
+                batches = KINDS["requests"]()
+    return {"calls": sent}
+
+
 # --- idle connections ---------------------------------------------------------------------------
 
 
@@ -263,6 +285,8 @@ class TenantFlood:
 
 def main(kind: str, address: str, seconds: float, what: str, more: str = "") -> dict[str, float]:
     """Flood; return what was sent or answered."""
+    if kind == "resets":
+        return reset_calls(address, int(what))
     if kind == "idle":
         return open_idle(address, seconds, int(what))
     if kind == "tenant":

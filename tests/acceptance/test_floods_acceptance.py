@@ -29,12 +29,15 @@ from tests.emulated_engines import write_emulated_engines
 from tests.waiting import until
 
 REQUESTS = 10_000
+RESETS = 50_000
 FLOOD_S = 5.0
 DEADLINE_S = 1.0
 FLOOD_P99_S = 0.1
 PEAK_BYTES = 150e6
 INTERVAL_S = 0.01
 P99_S = 0.25
+MEMORY_GROWTH = 1.2
+SETTLE_S = 15.0
 IDLE_CONNECTIONS = 10_000
 IDLE_S = 20.0
 IDLE_BYTES = 40_000
@@ -112,6 +115,30 @@ def peak_bytes(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status").read_text()
     [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(peak) * 1024
+
+
+@pytest.mark.parametrize("server", ["grpcio", "native"])
+async def test_fifty_thousand_reset_calls_delay_no_other_client(
+    tmp_path: Path, server: str
+) -> None:
+    with running_fleet(tmp_path, server) as fleet:
+        gateway = gateway_process(fleet)
+        async with bystander(fleet) as other:
+            rss = gateway.memory_info().rss
+            await flood("resets", fleet.address, 0.0, RESETS)
+            during = sorted(other.latencies)
+            await asyncio.sleep(SETTLE_S)
+        grown = gateway.memory_info().rss / rss
+        said = fleet.log("gateway").read_text()
+        p99 = during[int(0.99 * len(during))]
+        print(
+            f"p99 {p99 * 1e3:.0f} ms and at most {max(other.latencies) * 1e3:.0f} ms, "
+            f"memory x {grown:.2f}"
+        )
+    assert p99 <= P99_S
+    assert grown <= MEMORY_GROWTH
+    assert "lost" not in said
+    assert "has left" not in said
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
