@@ -308,13 +308,13 @@ class Dispatcher:
             loop.call_soon(loop.call_soon, self.flush)
 
     def flush(self) -> None:
-        """Pass the deferred events to the core now; those behind one that fails follow soon."""
-        try:
-            while self._deferred:
+        """Pass the deferred events to the core now; one that fails is left to the event loop."""
+        while self._deferred:
+            try:
                 self._handle_now(self._deferred.popleft())
-        finally:
-            if self._deferred:
-                asyncio.get_running_loop().call_soon(self.flush)
+            except Exception as error:  # noqa: BLE001 - a bug in one event must not keep others
+                context = {"message": "an event of the scheduler failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     # --- internals --------------------------------------------------------------------------
 

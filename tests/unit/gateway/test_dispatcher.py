@@ -107,8 +107,33 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answer
 
     monkeypatch.setattr(core, "handle", fail_once)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    await turns(3)
+    await turns(2)
     assert harness.admission.requests == 1
+
+
+async def test_event_that_fails_does_not_keep_the_scheduler_from_the_event_that_flushes_it(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = harness.add_worker()
+    harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
+    handle = core.handle
+
+    def fail_once(event: Event, now: float) -> list[Command]:
+        for failure in failures:
+            raise failure
+        return handle(event, now)
+
+    monkeypatch.setattr(core, "handle", fail_once)
+    failed: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    assert harness.assignments(harness.add_worker("w2")) == []
+    harness.begin_request()
+    assert len(failed) == 1
+    assert len(harness.dispatcher._core.state.fleet.workers) == 2
 
 
 async def test_request_that_is_abandoned_after_its_response_has_succeeded(
