@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import numpy as np
 import onnxruntime
 
-from synergai import NamedInput, SyncClient
+from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.testing import reserved_port
@@ -48,6 +49,11 @@ MOST_PAUSE_S: Final = 2.0
 ANSWERED: Final = "requests answered"
 PATIENCE_S: Final = 60.0
 """A request has no answer if it takes longer."""
+READ_ALONG: Final = 100
+"""Queries from which on the results of a job are read while it runs."""
+READERS: Final = 8
+FOLLOWED_S: Final = 300.0
+"""Time for which a reader of results tries to reach the gateway again."""
 DIED_TWICE: Final = "the engine failed at this input"
 """What an input's result says if the host was killed twice while it computed it."""
 
@@ -111,7 +117,7 @@ class DataWork(WholeWork):
     def find_wrong(self, client: SyncClient, job_id: str, number: int, queries: int) -> list[str]:
         """Return what is wrong with the results of a job that has ended."""
         found = []
-        results = list(client.job(job_id).results())
+        results = self._results(client, job_id)
         if sorted(index for index, _ in results) != list(range(queries)):
             found.append(f"{job_id}: its results are not one for each of {queries} queries")
         for index, result in results:
@@ -126,6 +132,9 @@ class DataWork(WholeWork):
                 found.append(f"{job_id}: query {index} is called {result.name!r}")
         return found
 
+    def _results(self, client: SyncClient, job_id: str) -> Sequence[tuple[int, JobResult]]:
+        return list(client.job(job_id).results())
+
     def _place(self, number: int, query: int) -> int:
         """Return which input a query of a job has."""
         return (7 * number + query) % INPUTS
@@ -139,7 +148,10 @@ class DataWork(WholeWork):
 
 
 class ImageWork(DataWork):
-    """Jobs over images on three agents; images take long to decode, so that kills meet them."""
+    """Jobs over images on three agents; images take long to decode, so that kills meet them.
+
+    Results of long jobs are read while they run, and processes are killed.
+    """
 
     engine = "colours"
     long_queries = 2000
@@ -157,6 +169,9 @@ class ImageWork(DataWork):
             for height in (WIDTH - 1, WIDTH)
         ]
         self._answers: list[Mapping[str, np.ndarray]] = []
+        self._address = ""
+        self._readers = ThreadPoolExecutor(READERS)
+        self._read: dict[str, Future[Sequence[tuple[int, JobResult]]]] = {}
 
     def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
         """Submit a job; return its id."""
@@ -164,15 +179,28 @@ class ImageWork(DataWork):
             NamedInput(self._name(number, each), self._pictures[self._place(number, each)])
             for each in range(queries)
         )
-        return client.submit(self.engine, inputs=inputs, idempotency_key=key).id
+        job_id = client.submit(self.engine, inputs=inputs, idempotency_key=key).id
+        if queries >= READ_ALONG and job_id not in self._read:
+            self._read[job_id] = self._readers.submit(self._read_along, job_id)
+            self._outcomes["jobs whose results were read meanwhile"] += 1
+        return job_id
 
     def start_requests(self, address: str, _stopped: threading.Event) -> list[threading.Thread]:
         """Send each picture once, for the answers."""
+        self._address = address
         with SyncClient(address) as client:
             self._answers = [
                 client.infer(self.engine, {"input:0": [each]}).outputs for each in self._pictures
             ]
         return []
+
+    def _read_along(self, job_id: str) -> Sequence[tuple[int, JobResult]]:
+        with SyncClient(self._address, patience=FOLLOWED_S) as client:
+            return super()._results(client, job_id)
+
+    def _results(self, client: SyncClient, job_id: str) -> Sequence[tuple[int, JobResult]]:
+        read = self._read.get(job_id)
+        return super()._results(client, job_id) if read is None else read.result(FOLLOWED_S)
 
     def _place(self, number: int, query: int) -> int:
         return super()._place(number, query) % len(self._pictures)

@@ -11,7 +11,7 @@ journal must have no other jobs.
 
 With stages, agents pull tensors from each other, or get them through the gateway. Jobs have inputs
 of their own, and clients send requests as well. All answers must be those of the whole engine.
-Over images, uploads are interrupted and continue.
+Over images, uploads are interrupted and continue, and results are read meanwhile.
 """
 
 import argparse
@@ -251,9 +251,10 @@ def run(
             )
             for client in range(CLIENTS)
         ]
+        others = work.start_requests(local.address, stopped)
         for client in clients:
             client.start()
-        clients += work.start_requests(local.address, stopped)
+        clients += others
         kill_all(fleet, work, progress, rng)
         stopped.set()
         for client in clients:
