@@ -2,9 +2,9 @@
 
 Two workers have several cuts of an engine. In each scenario, other work slows one of them down, and
 the rate of a long job is measured from two seconds after that. Four fleets run at the same time:
-in one, the gateway chooses among the cuts. In the others, a client moves the job: one that knows
-the best cut from the start, and those of ODIN and of least-loaded scheduling, which notice that the
-time of a stage has changed by more than 10 % three times in a row, and try cuts with real queries.
+in one, the gateway chooses among the cuts. In the others, a client moves the job. One client knows
+the best cut from the start. The other two use ODIN and least-loaded scheduling: once the time of a
+stage has changed by more than 10 % three times in a row, they try cuts with real queries.
 All stages are loaded, so moves cost nothing but the queries on their way. Engines take their time
 without computing.
 """

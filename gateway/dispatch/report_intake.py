@@ -96,7 +96,7 @@ class ReportIntake:
         self._record(worker, progress, report.progress, responses, handler)
         del worker.in_flight[assignment.id]
         now = self._clock.now()
-        if not assignment.concurrent:  # else, its other work goes on
+        if not assignment.concurrent:  # a concurrent request leaves other work running
             worker.free_since = now
         if outcome is Outcome.COMPLETED:
             worker.record_run(assignment.estimate_s, now - progress.dispatched_at)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Foundation:
-    """What all parts share; closing `stack` closes them, and `tasks` are those of all."""
+    """What all parts share. `tasks` runs their tasks, and closing `stack` closes them."""
 
     config: GatewaySettings
     stack: AsyncExitStack

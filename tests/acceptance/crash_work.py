@@ -67,7 +67,7 @@ class WholeWork:
         victims: what is killed, and how often.
         agents: their model directories.
         options: their further options.
-        prefixes: commands that run those of agents.
+        prefixes: commands that run the agents' commands.
         errors: what was wrong with answers to requests.
     """
 

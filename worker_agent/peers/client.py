@@ -64,8 +64,8 @@ class Peers:
     async def pull(self, pull: Pull, address: str) -> Buffer | None:
         """Return tensors from an address, empty if they are gone; None if it cannot be reached.
 
-        An address that has failed is tried again during a pull that gets None, so that nobody waits
-        for it.
+        A pull from an address that has failed lately gets None at once, and starts a new attempt in
+        the background.
         """
         if address not in self._avoided_until:
             return await self._pull(pull, address)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _EPOCH_SHIFT: Final = 40
 _MUCH_SLOWER: Final = 1.5
-"""Factor by which the queries of a lease become slower before it may be divided anew."""
+"""A lease is divided again once its queries take this many times as long as expected."""
 _NO_WAIT_S: Final = 0.005
 """A worker that begins within this time neither sets up nor waits for inputs."""
 

@@ -25,7 +25,7 @@ _MEDIAN_OF: Final = 5
 _TRANSFER_WEIGHT: Final = 0.08
 """Weight of such a median in the exponential average that follows the first few."""
 _PRIOR: Final = 2
-"""Queries of a range that what was known before its first one counts as."""
+"""Weight, in queries of a range, of what was known before its first one."""
 _NEARLY_BEST: Final = 0.95
 """Share of the highest rate that the batches of a job have at least; the smallest such are used."""
 
@@ -177,8 +177,8 @@ class Observation(NamedTuple):
 class RangeTransfers:
     """What tensors have added to the queries of one range so far.
 
-    What was known before counts as much as `_PRIOR` of them. The longest time between two reports
-    is left out, as it may have been a stall.
+    What was known before weighs as much as `_PRIOR` queries. The longest time between two reports
+    is left out, since it may have been a stall.
     """
 
     __slots__ = ("_before_s", "_longest", "_queries", "_seconds")
@@ -204,8 +204,8 @@ class RangeTransfers:
 class TransferTime:
     """Seconds per query that its tensors add, learned from observations.
 
-    That of a single query counts as the median of the last few, so that a stall shorter than half
-    of these is not taken for the link. Nothing is expected before the second observation.
+    Single queries are observed by the median of the last few, so that a short stall is not taken
+    for a slow link. Nothing is expected before the second observation.
     """
 
     __slots__ = ("_last", "seconds")

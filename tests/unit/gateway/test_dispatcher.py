@@ -244,10 +244,10 @@ async def test_worker_is_not_free_when_a_request_ends_that_ran_beside_a_job(
     worker = harness.add_worker()
     await harness.jobs.submit(UNRESTRICTED, SPEC)
     [assignment] = harness.assignments(worker)
-    beside = replace(assignment, id=AssignmentId(assignment.id + 1), count=1, concurrent=True)
-    worker.in_flight[beside.id] = AssignmentProgress(beside, harness.clock.now())
+    concurrent = replace(assignment, id=AssignmentId(assignment.id + 1), count=1, concurrent=True)
+    worker.in_flight[concurrent.id] = AssignmentProgress(concurrent, harness.clock.now())
     before = worker.free_since
-    harness.complete(worker, beside, done=1)
+    harness.complete(worker, concurrent, done=1)
     assert worker.free_since == before
     harness.complete(worker, assignment, done=assignment.count)
     assert worker.free_since > before

@@ -43,7 +43,7 @@ class Contended:
 
     Attributes:
         slowdowns: factor by which a job takes longer while another one runs, shape (jobs, jobs).
-            Those of the problem come first, then those that only continue.
+            The jobs of the problem come first, then jobs that only continue.
         mates: the other workers of each worker's machine, by number.
         running: by worker.
         deadlines: of all of these jobs, like the next two.
