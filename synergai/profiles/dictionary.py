@@ -244,34 +244,38 @@ def common_samples(entries: Iterable[ProfileEntry]) -> str:
 
 
 class ConfigurationDictionary:
-    """Table of profile entries, indexed by engine and worker class."""
+    """Table of profile entries.
+
+    Attributes:
+        rows: the entries by engine and worker class, then by configuration; not to be changed.
+    """
 
     def __init__(self, entries: Iterable[ProfileEntry] = ()) -> None:
-        self._table: dict[tuple[EngineName, WorkerClass], dict[Configuration, ProfileEntry]] = {}
+        self.rows: dict[tuple[EngineName, WorkerClass], dict[Configuration, ProfileEntry]] = {}
         self._samples: dict[tuple[EngineName, WorkerClass], str] = {}
         for entry in entries:
             self.put(entry)
 
     def put(self, entry: ProfileEntry) -> None:
         """Add `entry`, replacing one with the same engine, class and configuration."""
-        row = self._table.setdefault((entry.engine, entry.worker_class), {})
+        row = self.rows.setdefault((entry.engine, entry.worker_class), {})
         row[entry.configuration] = entry
         self._samples.pop((entry.engine, entry.worker_class), None)
 
     def remove(self, entry: ProfileEntry) -> None:
         """Remove the entry with the same engine, class and configuration, if there is one."""
         key = entry.engine, entry.worker_class
-        if (row := self._table.get(key)) is not None:
+        if (row := self.rows.get(key)) is not None:
             row.pop(entry.configuration, None)
             self._samples.pop(key, None)
             if not row:
-                del self._table[key]
+                del self.rows[key]
 
     def row(
         self, engine: EngineName, worker_class: WorkerClass
     ) -> Mapping[Configuration, ProfileEntry]:
         """Return the entries of `engine` on `worker_class` by configuration."""
-        return self._table.get((engine, worker_class), _EMPTY)
+        return self.rows.get((engine, worker_class), _EMPTY)
 
     def samples(self, engine: EngineName, worker_class: WorkerClass) -> str:
         """Return the samples that accuracies of a row are compared on; see `common_samples`."""
@@ -279,13 +283,13 @@ class ConfigurationDictionary:
         found = self._samples.get(key)
         if found is None:
             found = common_samples(self.row(engine, worker_class).values())
-            if key in self._table:
+            if key in self.rows:
                 self._samples[key] = found
         return found
 
     def __iter__(self) -> Iterator[ProfileEntry]:
-        for row in self._table.values():
+        for row in self.rows.values():
             yield from row.values()
 
     def __len__(self) -> int:
-        return sum(map(len, self._table.values()))
+        return sum(map(len, self.rows.values()))

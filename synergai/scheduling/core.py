@@ -76,9 +76,8 @@ class SchedulerCore:
         residency = self._residency = Residency(state)
         history = self._history = History(state)
         jobs = self._jobs = ActiveJobs(state, leases, probes, residency, history)
-        outliers = self._outliers = Outliers(state, jobs)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
-        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
+        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, residency)
         self._failures = Failures(state, workers, jobs)
         interleaver = self._interleaver = Interleaver(state, probes)
         self._decisions = Decisions(state, jobs, leases, probes, interleaver)
@@ -101,7 +100,7 @@ class SchedulerCore:
             events.ModeChanged: of_worker(workers.change_mode),
             events.ProfilesAdded: profiles.add,
             events.ProfilesRemoved: profiles.remove,
-            events.ProgressChecked: outliers.check,
+            events.ProgressChecked: Outliers(state, jobs).check,
             events.TimePassed: lambda _: None,
         }
 
@@ -122,12 +121,11 @@ class SchedulerCore:
             self._decisions.schedule()
         elif state.policy.rebalances:
             self._decisions.rebalance()
-        if isinstance(event, events.JobArrived) and state.policy.rebalances:
+        if state.policy.rebalances and type(event) is events.JobArrived:
             self._decisions.abort_for(event.job)
         if now >= self._residency.due_at:
             self._residency.plan()
-        commands = state.commands.copy()
-        state.commands.clear()
+        commands, state.commands = state.commands, []
         return commands
 
     def wakeup(self) -> float | None:
@@ -245,26 +243,31 @@ class SchedulerCore:
     # Reports on an assignment that is not in flight change nothing.
 
     def _started(self, event: AssignmentStarted) -> None:
-        if lease := self._leases.get(event.assignment_id):
+        if lease := self._leases.by_id.get(event.assignment_id):
             worker = self._hear(lease)
             self._workers.add_session(worker, lease.session)
             self._leases.record_start(lease, event.setup_s)
 
     def _progressed(self, event: QueriesDone) -> None:
-        if lease := self._leases.get(event.assignment_id):
+        if lease := self._leases.by_id.get(event.assignment_id):
             self._hear(lease, completed=event.done > lease.done)
-            self._record_progress(lease, event.done, event.compute_s)
+            new = self._leases.record_progress(lease, event.done, event.compute_s)
+            if new and not lease.is_short_request:
+                self._interleaver.progressed(lease, new)
 
     def _ended(self, event: AssignmentEnded) -> None:
-        lease = self._leases.get(event.assignment_id)
+        lease = self._leases.by_id.get(event.assignment_id)
         if lease is None:
             return
         done, stopped = max(event.done, lease.done), event.outcome is Outcome.STOPPED
         completed = event.outcome is Outcome.COMPLETED
         self._hear(lease, completed=completed)
         lease.batch_size = event.batch
-        self._record_progress(lease, done, event.compute_s, final=True)
-        if lease.done:
+        new = self._leases.record_progress(lease, done, event.compute_s, final=True)
+        if new and not lease.is_short_request:
+            self._interleaver.progressed(lease, new)
+        estimate = lease.estimate
+        if lease.done and (estimate is None or estimate.is_rough or not lease.job.is_request):
             self._profiles.learn(lease)
         end: End = "stopped" if stopped else "completed" if completed else "failed"
         self._jobs.release(lease, end, event.detail)
@@ -273,22 +276,18 @@ class SchedulerCore:
         if not completed or lease.remaining:
             self._failures.ended(lease, event)
 
-    def _record_progress(
-        self, lease: Lease, done: int, compute_s: float, *, final: bool = False
-    ) -> None:
-        new = self._leases.record_progress(lease, done, compute_s, final=final)
-        if new and not lease.is_short_request:
-            self._interleaver.progressed(lease, new)
-
     def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
         """Note a sign of progress of a worker, and return the worker."""
         worker = self.state.fleet.workers[lease.assignment.worker_id]
         if not lease.assignment.concurrent:  # which shows nothing about the head
-            self._outliers.heard(worker)
-        if completed and self._failures.counts:
-            self._failures.completed(lease)
+            worker.hear(self.state.now)
         if completed:
-            self._outliers.completed(worker)
+            if self._failures.counts:
+                self._failures.completed(lease)
+            worker.ejections = 0
+            if worker.on_trial:
+                worker.on_trial = False
+                self.state.fleet.update_availability(worker, self.state.now)
         return worker
 
 

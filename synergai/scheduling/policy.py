@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -62,7 +62,7 @@ ENERGY_SLACK: Final = 0.7
 """Fraction of the time to the deadline that an energy-saving configuration may use."""
 
 
-class Candidate(NamedTuple):
+class Candidate(Struct, frozen=True):
     """A worker that can run a job, and when it would complete its pending queries."""
 
     completes_at: float
@@ -74,6 +74,8 @@ class View:
     """What is known of jobs and workers; policies read it.
 
     Attributes:
+        workers: the whole fleet.
+        serving: returns the workers that have an engine.
         extended_at: when the fleet last gained a worker, an engine on one, or by a probe a profile.
         slowed_at: when the queries of a running job last turned out to be much slower.
     """
@@ -83,6 +85,8 @@ class View:
         self.now = -math.inf
         self.queue = JobQueue()
         self.fleet = Fleet(settings)
+        self.workers: Mapping[WorkerId, WorkerRecord] = self.fleet.workers
+        self.serving = self.fleet.serving
         self.loads = Loads()
         self.estimator = Estimator(dictionary, self.loads, settings)
         self.contention = Contention()
@@ -91,18 +95,9 @@ class View:
         self.slowed_at = -math.inf
         self.minimizes_energy = settings.objective == "energy"
 
-    @property
-    def workers(self) -> Mapping[WorkerId, WorkerRecord]:
-        """The whole fleet."""
-        return self.fleet.workers
-
     def available(self) -> list[WorkerRecord]:
         """Return the workers that accept an assignment now, in order of joining."""
         return self.fleet.available(self.now)
-
-    def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
-        """Return the workers that have `engine`."""
-        return self.fleet.serving(engine)
 
     def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
         """Return the busy workers with `engine` that become available soonest by time."""
@@ -192,7 +187,7 @@ class View:
 
     def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
-        gain = estimate.batch_gain(job.job.queries)
+        gain = 1.0 if estimate.job_batches is None else estimate.batch_gain(job.job.queries)
         transfer_s = estimate.transfer_s if job.job.with_tensors else 0.0
         if job.paces and (shown := job.paces.get(worker.id)) is not None:
             return gain * shown / estimate.entry.qps + transfer_s
@@ -224,7 +219,7 @@ class View:
             free_at = worker.free_at(self.now)
             for estimate in estimates:
                 per_query_s = self.per_query_s(job, worker, estimate)
-                setup_s = self.setup_s(job, worker, estimate)
+                setup_s = self.setup_s(job, worker, estimate) if estimate.setup_s else 0.0
                 completes_at = free_at + setup_s + job.pending.total * per_query_s
                 found.append(Candidate(completes_at, worker, estimate))
         if self.minimizes_energy:
@@ -249,6 +244,8 @@ class View:
         runs = estimate.session in worker.concurrent
         if runs and not in_batches and estimate.per_query_s >= LONG_S:
             return False
+        if not worker.groups or worker.groups[-1].most == 1:
+            return True
         return worker.accepts(job.job.engine, in_batches=in_batches, now=self.now)
 
     def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:

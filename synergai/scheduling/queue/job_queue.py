@@ -99,7 +99,8 @@ class JobQueue:
         """Insert a job by its priority, share and rank."""
         self.size += 1
         self.requests += record.is_request
-        self.newest = max(self.newest, record.sequence)
+        if record.sequence > self.newest:
+            self.newest = record.sequence
         aside = self._aside
         if self.size == 1:
             aside.record = record
@@ -181,7 +182,7 @@ class JobQueue:
         now: float | None = None,
         bounds: CostBounds | None = None,
     ) -> Iterator[JobRecord]:
-        """Yield the waiting jobs by priority, share, rank, then arrival.
+        """Return the waiting jobs by priority, share, rank, then arrival.
 
         The queue must not change during the iteration.
 
@@ -193,9 +194,12 @@ class JobQueue:
                 lanes that are in time but would be late even at this cost.
         """
         if (only := self._aside.record) is not None:
-            if engines is None or only.job.engine in engines:
-                yield only
-            return
+            return iter((only,) if engines is None or only.job.engine in engines else ())
+        return self._merged(engines, now, bounds)
+
+    def _merged(
+        self, engines: Collection[EngineName] | None, now: float | None, bounds: CostBounds | None
+    ) -> Iterator[JobRecord]:
         levels = sorted(self._levels)
         if now is None:
             for level in levels:
@@ -210,15 +214,16 @@ class JobQueue:
             yield from _merge(self._heads(level, engines, overdue=True), overdue)
 
     def first_requests(self, now: float) -> Iterator[JobRecord]:
-        """Yield a waiting request of each engine and level, in the queue's order.
+        """Return a waiting request of each engine and level, in the queue's order.
 
         That is the first one that can be in time, if one of the first ones of the lanes can. The
         queue must not change until then.
         """
         if (only := self._aside.record) is not None:
-            if only.is_request:
-                yield only
-            return
+            return iter((only,) if only.is_request else ())
+        return self._first_requests(now)
+
+    def _first_requests(self, now: float) -> Iterator[JobRecord]:
         self._pass(now)
         for _, level in sorted(self._levels.items(), key=_key):
             late: dict[EngineName, JobRecord] = {}

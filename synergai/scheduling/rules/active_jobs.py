@@ -182,10 +182,10 @@ class ActiveJobs:
         candidates = state.candidates(job, state.serving(job.job.engine))
         return min(
             (
-                worker.free_at(state.now)
-                + state.setup_s(job, worker, estimate)
-                + queries * state.per_query_s(job, worker, estimate)
-                for _, worker, estimate in candidates
+                each.worker.free_at(state.now)
+                + state.setup_s(job, each.worker, each.estimate)
+                + queries * state.per_query_s(job, each.worker, each.estimate)
+                for each in candidates
             ),
             default=math.inf,
         )

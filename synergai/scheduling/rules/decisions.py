@@ -83,7 +83,7 @@ class Decisions:
 
     def rebalance(self) -> None:
         """Let the policy move running work, while no job waits."""
-        if self._leases:
+        if self._leases.by_id:
             self._execute(self._state.policy.decide(self._state))
         if self._probes.missing:
             self._stop_for_probes()
@@ -119,13 +119,16 @@ class Decisions:
 
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""
+        if not decisions:
+            return False
         before = len(self._state.commands)
         for decision in decisions:
             match decision:
                 case Assign(job, worker, estimate):
                     # Otherwise it waits, so that batches are not parted.
                     if self._state.takes(worker, job, estimate):
-                        self._forget_job(job)
+                        if self._ran_on:
+                            self._forget_job(job)
                         self._leases.assign(decision)
                 case Preempt(lease):
                     self._leases.stop(lease)

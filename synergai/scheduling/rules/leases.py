@@ -7,7 +7,9 @@ leaves; unfinished queries then return to pending.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
@@ -17,7 +19,7 @@ from synergai.scheduling.state.records import Lease, LeasePhase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import BatchTimes, Configuration, EngineName, JobId
+    from synergai.domain import BatchTimes, EngineName, JobId
     from synergai.scheduling.policy import Assign
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
@@ -30,7 +32,7 @@ _NO_WAIT_S: Final = 0.005
 """A worker that begins within this time neither sets up nor waits for inputs."""
 
 
-class _Cost(NamedTuple):
+class _Cost(Struct, frozen=True):
     """Expected cost of one assignment; the estimate is None for a probe."""
 
     estimate: Estimate | None
@@ -45,22 +47,15 @@ _UNKNOWN_COST: Final = _Cost(None, 0.0, 0.0, math.inf, None, math.inf)
 
 
 class Leases:
-    """The leases in flight, by assignment id; `epoch` forms the upper bits of the ids."""
+    """The leases in flight, in `by_id` by assignment; `epoch` forms the upper bits of the ids."""
 
     def __init__(self, state: State, epoch: int) -> None:
         self._state = state
         state.forget_job.append(self._forget_job)
-        self._by_id: dict[AssignmentId, Lease] = {}
+        self.by_id: dict[AssignmentId, Lease] = {}
         # Those that ran long enough to show a pace of their own; most waiting jobs have not.
         self._paced: dict[EngineName, dict[JobId, JobRecord]] = {}
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def get(self, assignment_id: AssignmentId) -> Lease | None:
-        """Return the lease of an assignment, or None if it is not in flight."""
-        return self._by_id.get(assignment_id)
 
     def paced_jobs(self, engine: EngineName) -> Iterable[JobRecord]:
         """Return the jobs of `engine` in the system that have paces of their own."""
@@ -80,22 +75,23 @@ class Leases:
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
-        if estimate.configuration.variant and self._state.variants.is_on:
-            estimate, count = self._state.variants.choose(
-                job, worker, estimate, count, self._state.now
-            )
-            wanted = count
-        if not self._state.estimator.may_use(estimate.session, worker):
-            estimate = decision.estimate
+        if estimate.configuration.variant:
+            if self._state.variants.is_on:
+                estimate, count = self._state.variants.choose(
+                    job, worker, estimate, count, self._state.now
+                )
+                wanted = count
             if not self._state.estimator.may_use(estimate.session, worker):
-                return False
-        self._begin_load(worker, estimate.session, estimate.setup_s)
+                estimate = decision.estimate
+                if not self._state.estimator.may_use(estimate.session, worker):
+                    return False
+            self._begin_load(worker, estimate.session, estimate.setup_s)
         leased_s = 0.0
         self._state.waiting.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
             count -= queries[1] - queries[0]
             cost = self._cost(job, worker, estimate, queries[1] - queries[0])
-            lease = self._dispatch(job, worker, estimate.configuration, queries, cost)
+            lease = self._dispatch(job, worker, estimate.session, queries, cost)
             leased_s += lease.expected_s
         if count == wanted:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
@@ -118,7 +114,7 @@ class Leases:
             raise RuntimeError(f"job {job.job.id} has no queries to probe its engine with")
         session = Session(job.job.engine, configuration)
         self._begin_load(worker, session, math.inf)
-        lease = self._dispatch(job, worker, configuration, queries, _UNKNOWN_COST)
+        lease = self._dispatch(job, worker, session, queries, _UNKNOWN_COST)
         self._update_worker(worker, session, loads=True)
         self._state.waiting.enqueue(job)
         return lease
@@ -141,7 +137,7 @@ class Leases:
         count: int,
     ) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""
-        setup_s = self._state.setup_s(job, worker, estimate)
+        setup_s = self._state.setup_s(job, worker, estimate) if estimate.setup_s else 0.0
         per_query_s = self._state.per_query_s(job, worker, estimate)
         batch_times = None
         compute_by = math.inf
@@ -160,15 +156,15 @@ class Leases:
         self,
         job: JobRecord,
         worker: WorkerRecord,
-        configuration: Configuration,
+        session: Session,
         queries: tuple[int, int],
         cost: _Cost,
     ) -> Lease:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
-        now = self._state.now
+        now, configuration = self._state.now, session.configuration
         ahead_s, concurrent = worker.free_at(now) - now, False
-        if cost.estimate is not None and job.is_request:
+        if cost.estimate is not None and job.is_request and worker.leases:
             concurrent = worker.runs_concurrently(cost.estimate)
             if concurrent:
                 ahead_s = worker.ahead_s(cost.estimate, now)
@@ -190,11 +186,12 @@ class Leases:
             concurrent=concurrent,
         )
         self._next_id += 1
-        lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
-        lease.company = worker.company
+        lease = Lease(assignment, job, cost.estimate, cost.total_s, now, session)
+        if worker.mates:
+            lease.company = worker.company
         if mode := configuration.power_mode:
             lease.switches_mode = worker.power_mode not in (None, mode)
-        self._by_id[assignment.id] = lease
+        self.by_id[assignment.id] = lease
         job.leases[assignment.id] = lease
         worker.append(lease, now)
         self._state.commands.append(Dispatch(assignment))
@@ -231,7 +228,7 @@ class Leases:
         lease is released next, so its expected end is not updated.
         """
         new = done - lease.done
-        if not 0 <= new <= lease.remaining:
+        if not 0 <= new <= lease.assignment.count - lease.done:
             return 0
         if compute_s < SHORTEST_S * done:
             compute_s = 0.0
@@ -243,7 +240,7 @@ class Leases:
             if alone and lease.brings_inputs:
                 self._observe_arrival(lease, now - compute_s)
             worker = self._state.fleet.workers[lease.assignment.worker_id]
-            if not self._learn_in_company(lease, worker, new, compute_s):
+            if not (worker.mates and self._learn_in_company(lease, worker, new, compute_s)):
                 self._learn(lease, worker, _observe(lease, new, compute_s, now))
             if lease.job.is_request and lease.estimate.configuration.variant:
                 self._state.variants.margins.answered(lease, worker, now)
@@ -299,8 +296,6 @@ class Leases:
 
         They do not count if what ran there has changed since the last report.
         """
-        if not worker.mates:
-            return False
         before, lease.company = lease.company, worker.company
         lease.had_company |= bool(before or lease.company)
         estimate = lease.estimate
@@ -337,7 +332,7 @@ class Leases:
         """
         now = self._state.now
         assignment = lease.assignment
-        del self._by_id[assignment.id]
+        del self.by_id[assignment.id]
         worker = self._state.fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, now)

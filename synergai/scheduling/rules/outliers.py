@@ -12,15 +12,13 @@ A worker is never ejected if another one could not take over its assignments.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Eject
 from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName, WorkerId
+    from synergai.domain import EngineName
     from synergai.scheduling.events import ProgressChecked
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
@@ -32,55 +30,16 @@ UNSEEN: Final = 6.0
 """Multiple of the margin for an engine that has not completed a query on the worker."""
 LOAD_S: Final = 10.0
 """Least time allowed for loading a session that is not resident, before it is multiplied."""
-DECAY: Final = 0.9
-"""Weight of the longest silence so far, with each further sign of progress."""
 FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 600.0
 
 
-@dataclass(slots=True)
-class _Signs:
-    """A worker's signs of progress.
-
-    Attributes:
-        silences_s: longest recent time between two, by engine.
-        ejections: how often it was ejected since it last completed a query.
-    """
-
-    heard_at: float = -math.inf
-    silences_s: dict[EngineName, float] = field(default_factory=dict)
-    ejections: int = 0
-
-
 class Outliers:
-    """Judges workers by their signs of progress."""
+    """Judges workers by their signs of progress; see `WorkerRecord.hear`."""
 
     def __init__(self, state: State, jobs: ActiveJobs) -> None:
         self._state = state
-        state.forget_worker.append(self._forget_worker)
         self._jobs = jobs
-        self._signs: defaultdict[WorkerId, _Signs] = defaultdict(_Signs)
-
-    def _forget_worker(self, worker: WorkerRecord) -> None:
-        self._signs.pop(worker.id, None)
-
-    def heard(self, worker: WorkerRecord) -> None:
-        """Record a sign of progress on the worker."""
-        now, signs = self._state.now, self._signs[worker.id]
-        head = worker.head
-        if head is not None and head.head_at is not None:
-            engine = head.assignment.engine
-            silence_s = now - max(signs.heard_at, head.head_at)
-            longest_s = DECAY * signs.silences_s.get(engine, 0.0)
-            signs.silences_s[engine] = max(silence_s, longest_s)
-        signs.heard_at = now
-
-    def completed(self, worker: WorkerRecord) -> None:
-        """Record that the worker completed queries; that ends its trial."""
-        self._signs[worker.id].ejections = 0
-        if worker.on_trial:
-            worker.on_trial = False
-            self._state.fleet.update_availability(worker, self._state.now)
 
     def check(self, _event: ProgressChecked) -> None:
         """Eject the workers that make no progress, and readmit those whose pause is over."""
@@ -107,14 +66,13 @@ class Outliers:
         head = worker.head
         if silent or head is None or head.head_at is None:
             return silent
-        heard_at = self._signs[worker.id].heard_at
-        return now - max(heard_at, head.head_at) > self._limit_s(worker, head)
+        return now - max(worker.heard_at, head.head_at) > self._limit_s(worker, head)
 
     def _eject(self, worker: WorkerRecord) -> None:
         """Take all assignments of a worker back, and give it no others for a while."""
-        now, signs = self._state.now, self._signs[worker.id]
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(signs.ejections, 30), LONGEST_PAUSE_S)
-        signs.ejections += 1
+        now = self._state.now
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(worker.ejections, 30), LONGEST_PAUSE_S)
+        worker.ejections += 1
         worker.ejected_until = now + pause_s
         worker.on_trial = False
         self._state.fleet.update_availability(worker, now)
@@ -136,7 +94,7 @@ class Outliers:
         assignment = lease.assignment
         rows = 1 if assignment.batch_times is None else assignment.batch_times.max_rows
         engine = assignment.engine
-        silence_s = self._signs[worker.id].silences_s.get(engine, 0.0)
+        silence_s = worker.silences_s.get(engine, 0.0)
         expected_s = max(rows * assignment.query_s, silence_s)
         if lease.phase is not LeasePhase.RUNNING and not lease.done:
             expected_s += assignment.setup_s

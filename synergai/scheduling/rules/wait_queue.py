@@ -69,7 +69,8 @@ class WaitQueue:
 
     def job_removed(self, job: JobRecord) -> None:
         """Withdraw a job that left the system."""
-        self.withdraw(job)
+        if job.lane is not None:
+            self._view.queue.remove(job)
         self._shares.job_removed(job.job.tenant)
 
     def charge(self, job: JobRecord, seconds: float) -> None:
@@ -90,7 +91,7 @@ class WaitQueue:
 
     def withdraw(self, job: JobRecord) -> None:
         """Remove the job from the queue if it is queued."""
-        if job.queued:
+        if job.lane is not None:
             self._view.queue.remove(job)
 
     # --- order --------------------------------------------------------------------------
@@ -99,9 +100,7 @@ class WaitQueue:
         """Set the latest start and the rank of a job."""
         deadline = job.job.deadline
         if deadline < math.inf:
-            deadline -= self._view.estimator.fastest_s(
-                job, self._view.fleet.serving(job.job.engine)
-            )
+            deadline -= self._view.estimator.fastest_s(job, self._view.serving(job.job.engine))
         job.latest_start = deadline
         job.rank = self._policy.rank(job)
 
@@ -124,7 +123,8 @@ class WaitQueue:
 
     def mark_drifted(self, engine: EngineName) -> None:
         """Schedule a rerank of `engine`; its estimates move too often to rerank on every report."""
-        self._drifted.setdefault(engine, self._view.now)
+        if engine not in self._drifted:
+            self._drifted[engine] = self._view.now
 
     def reassess(self) -> None:
         """Rerank jobs whose estimates or shares have drifted for long enough.
@@ -197,6 +197,9 @@ class _FairShare:
 
     A tenant that exceeds its equal share by more than the burst allowance yields to other tenants
     of the same priority; it still gets capacity that is otherwise idle.
+
+    Attributes:
+        contended: whether more than one tenant has active jobs.
     """
 
     def __init__(self, settings: SchedulingSettings) -> None:
@@ -205,11 +208,7 @@ class _FairShare:
         self._usage: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, int] = {}
         self._over_share: frozenset[str] = frozenset()
-
-    @property
-    def contended(self) -> bool:
-        """Whether more than one tenant has active jobs."""
-        return len(self._jobs) > 1
+        self.contended = False
 
     def is_over(self, tenant: str) -> bool:
         """Return whether the tenant exceeded its share and burst at the last update."""
@@ -217,15 +216,19 @@ class _FairShare:
 
     def job_added(self, tenant: str) -> bool:
         """Count a new job; return whether it is the tenant's only one."""
-        jobs = self._jobs.get(tenant, 0)
-        self._jobs[tenant] = jobs + 1
-        return not jobs
+        if tenant in self._jobs:
+            self._jobs[tenant] += 1
+            return False
+        self._jobs[tenant] = 1
+        self.contended = len(self._jobs) > 1
+        return True
 
     def job_removed(self, tenant: str) -> None:
         """Count a job that left the system."""
         self._jobs[tenant] -= 1
         if not self._jobs[tenant]:
             del self._jobs[tenant]
+            self.contended = len(self._jobs) > 1
 
     def charge(self, tenant: str, seconds: float, now: float) -> None:
         """Add `seconds` of worker time to the tenant's usage; negative refunds."""

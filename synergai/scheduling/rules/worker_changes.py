@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.rules.outliers import Outliers
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.profile_changes import ProfileChanges
     from synergai.scheduling.rules.residency import Residency
@@ -47,14 +46,12 @@ class WorkerChanges:
         jobs: ActiveJobs,
         probes: Probes,
         profiles: ProfileChanges,
-        outliers: Outliers,
         residency: Residency,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._probes = probes
         self._profiles = profiles
-        self._outliers = outliers
         self._residency = residency
 
     # --- joining and leaving ------------------------------------------------------------
@@ -159,7 +156,7 @@ class WorkerChanges:
 
     def change_mode(self, event: ModeChanged, worker: WorkerRecord) -> None:
         """Record the power mode of a worker."""
-        self._outliers.heard(worker)
+        worker.hear(self._state.now)
         self._state.estimator.observe_switch(worker, event.switch_s)
         if not worker.leases:  # otherwise its assignments determine the final mode
             worker.power_mode = event.mode or None
@@ -171,7 +168,7 @@ class WorkerChanges:
     def session_loaded(self, event: SessionLoaded, worker: WorkerRecord) -> None:
         """Record that a session is loaded, and how long that took."""
         state, session = self._state, event.session
-        self._outliers.heard(worker)
+        worker.hear(self._state.now)
         state.sizes.record(worker, session, event.bytes)
         self.add_session(worker, session)
         row = state.dictionary.row(session.engine, worker.worker.worker_class)

@@ -8,6 +8,8 @@ from itertools import takewhile
 from statistics import median_low
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from synergai.domain import MAX_QUERIES, BatchTimes
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _NEARLY_BEST: Final = 0.95
 """Share of the highest rate that the batches of a job have at least; the smallest such are used."""
 
 
-class Estimate(NamedTuple):
+class Estimate(Struct, frozen=True):
     """Expected cost of an engine on a worker in one configuration.
 
     Attributes:
@@ -40,10 +42,12 @@ class Estimate(NamedTuple):
             a few of them much, and so the mean, but not this.
         transfer_s: additional seconds per query if tensors travel with it.
         joules: energy per query; infinite if not profiled.
+        planned_qps: that of the profile.
         accuracy: measured or declared share of right answers; 0 if it is not known.
         file_variant: the variant of other workers that the engine's single file is; empty if none.
         job_batches: profiled times of the batches that jobs run in, up to their size; None if jobs
             run query by query.
+        is_rough: the profile was observed on fewer queries than a probe has.
     """
 
     configuration: Configuration
@@ -53,25 +57,29 @@ class Estimate(NamedTuple):
     transfer_s: float
     joules: float
     entry: ProfileEntry
+    planned_qps: float
     session: Session
     accuracy: float = 0.0
     file_variant: str = ""
     job_batches: BatchTimes | None = None
+    is_rough: bool = False
 
     def with_pace(self, pace: float, typical_pace: float, transfer_s: float) -> Estimate:
         """Return the estimate at another worker pace, its median, and transfer time."""
         return Estimate(
             self.configuration,
             self.setup_s,
-            pace / self.entry.planned_qps,
-            typical_pace / self.entry.planned_qps,
+            pace / self.planned_qps,
+            typical_pace / self.planned_qps,
             transfer_s,
             self.joules,
             self.entry,
+            self.planned_qps,
             self.session,
             self.accuracy,
             self.file_variant,
             self.job_batches,
+            self.is_rough,
         )
 
     @property
@@ -87,7 +95,7 @@ class Estimate(NamedTuple):
     def _at_pace(self, profiled: BatchTimes | None) -> BatchTimes | None:
         if profiled is None:
             return None
-        pace = self.per_query_s * self.entry.planned_qps
+        pace = self.per_query_s * self.planned_qps
         return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
 
     def batch_gain(self, queries: int) -> float:
@@ -109,7 +117,7 @@ class Estimate(NamedTuple):
         times = self.entry.batch_times
         if times is None:
             return alone_s
-        pace = self.per_query_s * self.entry.planned_qps
+        pace = self.per_query_s * self.planned_qps
         return min(alone_s, pace * times.by_size[-1] / times.max_rows)
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
@@ -159,7 +167,7 @@ class Limit(NamedTuple):
         return self.variant in ("", variant) and accuracy >= self.min_accuracy
 
 
-class Observation(NamedTuple):
+class Observation(Struct, frozen=True):
     """Execution times of a lease, derived from one progress report.
 
     Attributes:

@@ -83,8 +83,11 @@ class Estimator:
         While a variant of the engine is being loaded, these are the ones that the worker has
         loaded.
         """
-        found = self.allowed(job, worker)
         engine = job.job.engine
+        if job.limit is None and job.job.queries == 1:
+            found = self.estimates(engine, worker)
+        else:
+            found = self.allowed(job, worker)
         if engine in self._loads.engines and found and self.waits_for_load(engine, worker):
             return tuple([each for each in found if each.session in worker.sessions])
         return found
@@ -185,6 +188,7 @@ class Estimator:
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
         for entry in entries:
+            planned_qps = entry.planned_qps
             session = Session(engine, entry.configuration)
             variant = entry.configuration.variant
             measured = entry.is_accurate_on(samples)
@@ -192,15 +196,17 @@ class Estimator:
                 Estimate(
                     entry.configuration,
                     self._setup_s(entry, session, worker),
-                    pace / entry.planned_qps,
-                    typical / entry.planned_qps,
+                    pace / planned_qps,
+                    typical / planned_qps,
                     transfer_s,
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
                     entry,
+                    planned_qps,
                     session,
                     entry.accuracy if measured else declared.get(variant, 0.0),
                     worker.file_variants.get(engine, ""),
                     batches_for_jobs(entry),
+                    entry.label == OBSERVED and entry.queries < self._settings.probe_queries,
                 )
             )
         return tuple(found)
@@ -249,7 +255,7 @@ class Estimator:
         """
         if lease.estimate is None:
             return
-        engine_s, transfer_s, transfers = observation
+        engine_s, transfer_s = observation.engine_s, observation.transfer_s
         entry = lease.estimate.entry
         engine, observed = entry.engine, worker.observed
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
@@ -260,7 +266,7 @@ class Estimator:
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
-            if self._is_rough(entry) and lease.assignment.count == 1:
+            if lease.estimate.is_rough and lease.assignment.count == 1:
                 weight = max(weight, 1.0 / (1 + observed.requests[engine]))
                 observed.requests[engine] += 1
             seen = engine_s / profiled_s
@@ -278,17 +284,15 @@ class Estimator:
             else:
                 if lease.transfers is None:
                     lease.transfers = RangeTransfers(known.seconds)
-                known.seconds = lease.transfers.observe(max(0.0, transfer_s), transfers)
+                known.seconds = lease.transfers.observe(max(0.0, transfer_s), observation.transfers)
         self._refresh(worker, engine)
-
-    def _is_rough(self, entry: ProfileEntry) -> bool:
-        return entry.label == OBSERVED and entry.queries < self._settings.probe_queries
 
     def settled_profile(self, lease: Lease, worker: WorkerRecord) -> ProfileEntry | None:
         """Return the profile of enough requests in place of that of a few; None if not due."""
-        entry = None if lease.estimate is None else lease.estimate.entry
-        if entry is None or not self._is_rough(entry) or not self.is_current(entry):
+        estimate = lease.estimate
+        if estimate is None or not estimate.is_rough or not self.is_current(estimate.entry):
             return None
+        entry = estimate.entry
         requests = worker.observed.requests[entry.engine]
         if requests < self._settings.probe_queries:
             return None
@@ -296,8 +300,8 @@ class Estimator:
 
     def is_current(self, entry: ProfileEntry) -> bool:
         """Return whether the dictionary has the QPS of `entry`, to which a pace is relative."""
-        row = self._dictionary.row(entry.engine, entry.worker_class)
-        known = row.get(entry.configuration)
+        row = self._dictionary.rows.get((entry.engine, entry.worker_class))
+        known = None if row is None else row.get(entry.configuration)
         return known is entry or (known is not None and known.qps == entry.qps)
 
     def reset_paces(
@@ -367,9 +371,10 @@ class Estimator:
         if fastest is None:
             return
         # In a large fleet few workers are on the front; the others may drift freely.
-        if before and any(one is before[0] for one in fastest):
-            del self._fastest[engine]
-            return
+        for one in fastest:
+            if before and one is before[0]:
+                del self._fastest[engine]
+                return
         now = self.estimate(engine, worker) if engine in worker.engines else None
         if now is not None and not any(one.dominates(now) for one in fastest):
             del self._fastest[engine]
@@ -399,7 +404,7 @@ def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:
     per_query_s = estimate.per_query_s
     near_s = _NEAR * per_query_s
     return (
-        abs(pace / estimate.entry.planned_qps - per_query_s) <= near_s
+        abs(pace / estimate.planned_qps - per_query_s) <= near_s
         and abs(transfer_s - estimate.transfer_s) <= near_s
     )
 

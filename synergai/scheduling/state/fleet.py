@@ -64,10 +64,10 @@ class Fleet:
             self._next_index,
             set(),
             set(worker.sessions),
-            set(worker.unusable),
-            dict(worker.variants),
-            dict(worker.file_variants),
-            dict(worker.query_s),
+            unusable=set(worker.unusable),
+            variants=dict(worker.variants),
+            file_variants=dict(worker.file_variants),
+            query_s=dict(worker.query_s),
             power_mode=worker.power_mode or None,
             observed=self._absent.pop(worker.id, Observed()),
             prefetch_s=self._settings.prefetch_s,
@@ -120,24 +120,25 @@ class Fleet:
 
     def update_availability(self, worker: WorkerRecord, now: float) -> None:
         """Recompute when `worker` becomes available, after its work has changed."""
-        if worker.is_interruptible:
-            self.interruptible[worker.index] = worker
-        else:
-            self.interruptible.pop(worker.index, None)
-        if worker.is_shared:
-            self.shared[worker.index] = worker
-        else:
-            self.shared.pop(worker.index, None)
+        index, takes_more = worker.index, worker.takes_more
+        if takes_more and worker.is_interruptible:
+            self.interruptible[index] = worker
+        elif index in self.interruptible:
+            del self.interruptible[index]
+        if takes_more and worker.worker.cores:
+            self.shared[index] = worker
+        elif index in self.shared:
+            del self.shared[index]
         at = worker.next_available_at(self._settings)
         if at == worker.available_at:
             return
         worker.available_at = at
         if at <= now:
-            self._available[worker.index] = worker
+            self._available[index] = worker
             return
-        self._available.pop(worker.index, None)
+        self._available.pop(index, None)
         if at < math.inf:
-            heapq.heappush(self._upcoming, (at, worker.index, worker))
+            heapq.heappush(self._upcoming, (at, index, worker))
             if len(self._upcoming) > 4 * len(self.workers) + 16:
                 self._upcoming = [one for one in self._upcoming if one[0] == one[2].available_at]
                 heapq.heapify(self._upcoming)
@@ -148,10 +149,10 @@ class Fleet:
             at, index, worker = heapq.heappop(self._upcoming)
             if at == worker.available_at:
                 self._available[index] = worker
-        available = self._available
-        if len(available) < 2:
-            return list(available.values())
-        return [available[index] for index in sorted(available)]
+        available = list(self._available.values())
+        if len(available) > 1:
+            available.sort(key=_index)
+        return available
 
     def next_available_at(self, now: float) -> float:
         """Return when the next worker becomes available by time alone; infinite if none does."""
@@ -172,3 +173,7 @@ class Fleet:
             if entry[0] == entry[2].available_at and engine in entry[2].engines
         )
         return [worker for _, _, worker in heapq.nsmallest(count, expected)]
+
+
+def _index(worker: WorkerRecord) -> int:
+    return worker.index

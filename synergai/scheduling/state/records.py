@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from synergai.domain import Session
+from synergai.domain import Session, WorkerId
 from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import AssignmentId, Configuration, EngineName, Job, Variant, WorkerId
+    from synergai.domain import AssignmentId, Configuration, EngineName, Job, Variant
     from synergai.explanations.facts import Run
     from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.settings import SchedulingSettings
@@ -46,6 +46,8 @@ MOST_AHEAD_S: Final = 0.5
 """Longest time by which work is sent ahead, however long its inputs take to arrive."""
 MEASURED_S: Final = 0.5
 """Time that requests leave a worker to a query that is measured; then it is long, and shares."""
+DECAY: Final = 0.9
+"""Weight of a worker's longest silence so far, with each further sign of progress."""
 ABORT_S: Final = 0.05
 """Time after which a worker has aborted the query that it computes."""
 
@@ -64,8 +66,7 @@ class LeasePhase(enum.Enum):
     RUNNING = enum.auto()
 
 
-@dataclass(slots=True, eq=False)
-class Group:
+class Group(Struct, eq=False):
     """Consecutive leases of a worker, from which its engine host forms batches.
 
     Attributes:
@@ -77,8 +78,7 @@ class Group:
     leases: int = 1
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(Struct, eq=False):
     """An assignment in flight, from dispatch to release; see `LeasePhase` for its life cycle.
 
     Attributes:
@@ -101,6 +101,8 @@ class Lease:
         had_company: there were any; what it took says nothing about the pace of its worker.
         transfers: what tensors added to its queries; None if it has one query, or no tensors.
         believed_query_s: expected seconds per query, at the start or when it was last found slow.
+        brings_inputs: inputs of a job travel with it.
+        is_short_request: it is a request whose query is not long.
     """
 
     assignment: Assignment
@@ -108,6 +110,7 @@ class Lease:
     estimate: Estimate | None
     expected_s: float
     assigned_at: float
+    session: Session
     prior_pace: float | None = None
     done: int = 0
     head_at: float | None = None
@@ -119,7 +122,6 @@ class Lease:
     yielding: bool = False
     aborted_at: float | None = None
     batch_size: int = 1
-    session: Session = field(init=False)
     awaited_since: float | None = None
     is_long_probe: bool = False
     group: Group | None = None
@@ -127,14 +129,15 @@ class Lease:
     company: tuple[EngineName, ...] = ()
     had_company: bool = False
     transfers: RangeTransfers | None = None
-    believed_query_s: float = field(init=False)
+    believed_query_s: float = 0.0
+    brings_inputs: bool = False
+    is_short_request: bool = False
 
     def __post_init__(self) -> None:
-        self.believed_query_s = self.assignment.query_s
-        if self.estimate is not None:
-            self.session = self.estimate.session
-        else:
-            self.session = Session(self.assignment.engine, self.assignment.configuration)
+        job, query_s = self.job, self.assignment.query_s
+        self.believed_query_s = query_s
+        self.brings_inputs = job.job.with_tensors and not job.is_request
+        self.is_short_request = job.is_request and query_s < LONG_S
 
     @property
     def remaining(self) -> int:
@@ -152,16 +155,6 @@ class Lease:
     def is_slow(self) -> bool:
         """Whether its queries turned out to be much slower than was expected of them."""
         return self.believed_query_s > self.assignment.query_s
-
-    @property
-    def is_short_request(self) -> bool:
-        """Whether it is a request whose query is not long."""
-        return self.job.is_request and self.assignment.query_s < LONG_S
-
-    @property
-    def brings_inputs(self) -> bool:
-        """Whether inputs of a job travel with it."""
-        return self.job.job.with_tensors and not self.job.is_request
 
     @property
     def is_head(self) -> bool:
@@ -214,8 +207,7 @@ class Lease:
         self.expected_s = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class JobRecord:
+class JobRecord(Struct, eq=False):
     """A job from its arrival until it is finished, failed, rejected, expired or cancelled.
 
     Each of its queries is recorded, leased or pending; while some pending ones are ready and it
@@ -234,6 +226,8 @@ class JobRecord:
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
         runs: its ended assignments, the first and the newest ones; see `rules.history`.
+        is_request: it is a single query that a client waits for.
+        shares_batches: it is a single query that is computed in a batch with other jobs' queries.
     """
 
     job: Job
@@ -254,12 +248,15 @@ class JobRecord:
     planned_at: float | None = None
     removed: bool = False
     runs: list[Run] | None = None
-    is_request: bool = field(init=False)
+    is_request: bool = False
+    shares_batches: bool = False
     limit: Limit | None = None
 
     def __post_init__(self) -> None:
         job = self.job
-        self.is_request = job.perishable and job.queries == 1
+        single = job.queries == 1
+        self.is_request = single and job.perishable
+        self.shares_batches = single and job.with_tensors
         if job.variant or job.min_accuracy:
             self.limit = Limit(job.variant, job.min_accuracy)
 
@@ -267,11 +264,6 @@ class JobRecord:
     def remaining(self) -> int:
         """Queries not recorded yet."""
         return self.job.queries - self.done
-
-    @property
-    def shares_batches(self) -> bool:
-        """Whether it is a single query that is computed in a batch with other jobs' queries."""
-        return self.job.queries == 1 and self.job.with_tensors
 
     @property
     def assignable(self) -> int:
@@ -294,8 +286,7 @@ class JobRecord:
         return self.lane is not None and self.lane.level[1]
 
 
-@dataclass(slots=True, eq=False)
-class WorkerRecord:
+class WorkerRecord(Struct, eq=False):
     """A worker from joining to leaving the fleet.
 
     It is idle without leases and busy otherwise. A busy worker may be available as well, as work
@@ -307,6 +298,7 @@ class WorkerRecord:
         paused: sessions that failed, and until when they are not used; see `failures`.
         power_mode: the mode after its current assignments; None if unknown.
         observed: what its reports have shown, also before it left and returned.
+        leases: its other assignments in execution order, from `head`, which runs now, to `last`.
         concurrent: its assignments that run concurrently, in execution order by session.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
@@ -316,7 +308,10 @@ class WorkerRecord:
         requests: how many of its `leases` are requests'.
         yielding: how many of its leases were stopped for a request.
         spreads: margin that is kept for deviations from estimates, by engine with variants.
+        heard_at: when it last gave a sign of progress.
+        silences_s: longest recent time between two of them, by engine.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
+        ejections: how often it was ejected since it last completed a query.
         on_trial: it was ejected, and has not completed a query since.
         mates: the other workers of its machine, by index.
     """
@@ -325,6 +320,7 @@ class WorkerRecord:
     index: int
     engines: set[EngineName]
     sessions: set[Session]
+    id: WorkerId = WorkerId("")
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     file_variants: dict[EngineName, str] = field(default_factory=dict)
@@ -335,6 +331,8 @@ class WorkerRecord:
     prefetch_s: float = 0.0
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
+    head: Lease | None = None
+    last: Lease | None = None
     concurrent: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
@@ -349,19 +347,20 @@ class WorkerRecord:
         default_factory=dict
     )
     spreads: dict[EngineName, float] = field(default_factory=dict)
+    heard_at: float = -math.inf
+    silences_s: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
+    ejections: int = 0
     on_trial: bool = False
     mates: dict[int, WorkerRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.id = self.worker.id
 
     @property
     def withdrawn(self) -> bool:
         """Whether it gets no new assignments: it drains, or is ejected as an outlier."""
         return self.draining or self.ejected_until is not None
-
-    @property
-    def id(self) -> WorkerId:
-        """The worker's id."""
-        return self.worker.id
 
     @property
     def company(self) -> tuple[EngineName, ...]:
@@ -394,11 +393,6 @@ class WorkerRecord:
             if other.name != variant
         )
 
-    @property
-    def head(self) -> Lease | None:
-        """The first of its `leases`, which it runs now; None if there are none."""
-        return next(iter(self.leases.values()), None)
-
     def all_leases(self) -> list[Lease]:
         """Return all of its assignments."""
         concurrent = [lease for leases in self.concurrent.values() for lease in leases.values()]
@@ -410,19 +404,21 @@ class WorkerRecord:
         return not self.leases and not self.concurrent
 
     @property
-    def is_interruptible(self) -> bool:
-        """Whether it runs a job, not a probe, and takes another request between two queries."""
-        return (
-            self.requests < min(len(self.leases), MAX_REQUESTS)
-            and not self.withdrawn
-            and not self.on_trial
-            and all(lease.estimate is not None for lease in self.leases.values())
-        )
+    def takes_more(self) -> bool:
+        """Whether it is busy, and may get further assignments before it is idle."""
+        return bool(self.leases) and not self.withdrawn and not self.on_trial
 
     @property
-    def is_shared(self) -> bool:
-        """Whether it is busy, and further requests may run concurrently with that."""
-        return bool(self.leases and self.worker.cores and not self.withdrawn and not self.on_trial)
+    def is_interruptible(self) -> bool:
+        """Whether it runs a job, not a probe, and takes another request between two queries.
+
+        It is one that `takes_more`.
+        """
+        return (
+            self.requests < len(self.leases)
+            and self.requests < MAX_REQUESTS
+            and all(lease.estimate is not None for lease in self.leases.values())
+        )
 
     def may_run_concurrently(self, estimate: Estimate) -> bool:
         """Return whether requests of this cost may run concurrently with its `leases` at all.
@@ -438,9 +434,9 @@ class WorkerRecord:
         if head is None:
             return False
         in_heads = session == head.session
-        if in_heads and next(reversed(self.leases.values())).session == session:
+        if in_heads and self.last is not None and self.last.session == session:
             return False  # as of most requests
-        if not self.is_shared or session not in self.sessions:
+        if not (self.takes_more and self.worker.cores and session in self.sessions):
             return False
         ours, theirs = session.configuration, head.session.configuration
         if ours.power_mode != theirs.power_mode:
@@ -537,13 +533,12 @@ class WorkerRecord:
         return last is not None and last.most > 1 and last.session == session
 
     def accepts(self, engine: EngineName, *, in_batches: bool, now: float) -> bool:
-        """Return whether it takes an assignment of `engine` now, being available.
+        """Return whether it takes an assignment of `engine` now, being available with batches.
 
         While it computes batches of one engine, requests of another engine gather behind them,
         unless they run concurrently. An assignment that would separate such requests waits.
         """
-        if not self.groups or (last := self.groups[-1]).most == 1:
-            return True
+        last = self.groups[-1]
         if in_batches and last.session.engine == engine:
             return self._has_room(last)
         if in_batches and any(session.engine == engine for session in self.concurrent):
@@ -574,17 +569,26 @@ class WorkerRecord:
         last = self.groups[-1]
         if last.most > 1 and (len(self.groups) == 1 or self._has_room(last)):
             return -math.inf
-        ahead_s = max(settings.prefetch_s, self._arrival_s())
+        ahead_s = settings.prefetch_s
+        if self.last is not None and self.last.brings_inputs:
+            ahead_s = max(ahead_s, self._arrival_s(self.last.assignment.engine))
         if len(self.leases) >= settings.prefetch_count or self.behind_head_s > ahead_s:
             return math.inf
         return self.head_ends_at + self.behind_head_s - ahead_s
 
-    def _arrival_s(self) -> float:
-        """Return what the first input of its next assignment takes, if it is like the last one."""
-        last = next(reversed(self.leases.values()))
-        if not last.brings_inputs:
-            return 0.0
-        return min(self.observed.arrivals.get(last.assignment.engine, 0.0), MOST_AHEAD_S)
+    def hear(self, now: float) -> None:
+        """Note a sign of progress."""
+        head = self.head
+        if head is not None and head.head_at is not None:
+            engine = head.assignment.engine
+            silence_s = now - max(self.heard_at, head.head_at)
+            longest_s = DECAY * self.silences_s.get(engine, 0.0)
+            self.silences_s[engine] = max(silence_s, longest_s)
+        self.heard_at = now
+
+    def _arrival_s(self, engine: EngineName) -> float:
+        """Return what the first input of another assignment of `engine` takes to arrive."""
+        return min(self.observed.arrivals.get(engine, 0.0), MOST_AHEAD_S)
 
     def append(self, lease: Lease, now: float) -> None:
         """Add `lease` behind its other work, or concurrently."""
@@ -598,8 +602,10 @@ class WorkerRecord:
             self.behind_head_s += lease.expected_s
         else:
             lease.become_head(now)
+            self.head = lease
             self.head_ends_at = now + lease.expected_s
         self._group(lease)
+        self.last = lease
         self.last_job = lease.job
         self.requests += lease.job.is_request
         self.leases[lease.assignment.id] = lease
@@ -648,8 +654,14 @@ class WorkerRecord:
         self.requests -= lease.job.is_request
         self.yielding -= lease.yielding
         if not self.leases:
+            self.head = self.last = None
+            self.behind_head_s = 0.0
             self.idle_since = now
-        elif lease.is_head and (head := self.head) is not None:
+            return
+        if lease is self.last:
+            self.last = next(reversed(self.leases.values()))
+        if lease is self.head:
+            head = self.head = next(iter(self.leases.values()))
             head.become_head(now)
             self.head_ends_at = now + head.expected_s
             if head.first_query_at is not None:  # which was reported before the end of this one
@@ -658,9 +670,6 @@ class WorkerRecord:
         self._sum_behind_head()
 
     def _sum_behind_head(self) -> None:
-        if len(self.leases) < 2:
-            self.behind_head_s = 0.0
-            return
         # Summed from scratch: rounding errors of differences would accumulate.
         seconds = [lease.expected_s for lease in self.leases.values()]
         self.behind_head_s = sum(seconds[1:])

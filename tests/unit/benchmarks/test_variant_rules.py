@@ -36,6 +36,7 @@ def front_of(engine: EngineName) -> ConvexFront:
             transfer_s=0.0,
             joules=0.0,
             entry=each,
+            planned_qps=each.planned_qps,
             session=Session(engine, each.configuration),
             accuracy=each.accuracy,
         )

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
 from synergai.profiles.dictionary import OBSERVED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -195,7 +204,7 @@ def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -
     [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
     assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
     assert rest.id > lost.id
-    assert core._leases.get(lost.id) is None
+    assert core._leases.by_id.get(lost.id) is None
     assert core.handle(AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
     assert core.handle(AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [Finish(JobId("a"))]
 
@@ -299,7 +308,7 @@ def test_requests_leave_nothing_behind() -> None:
         )
     assert not list(core._leases.paced_jobs(assignment.engine))
     assert not core._jobs.by_id
-    assert not core._leases._by_id
+    assert not core._leases.by_id
 
 
 def make_prediction(qps: float, error: float, configuration: Configuration = ONE) -> ProfileEntry:
@@ -918,8 +927,9 @@ def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
 
 def test_work_behind_the_head_is_the_sum_of_what_is_expected_of_it() -> None:
     worker = WorkerRecord(new_worker("w", FAST, [DIGITS]), 0, set(), set())
+    session, job = Session(EngineName(DIGITS), Configuration(1)), new_record("job", DIGITS)
     leases = [
-        Lease(new_assignment(number, DIGITS, "w"), new_record("job", DIGITS), None, seconds, 0.0)
+        Lease(new_assignment(number, DIGITS, "w"), job, None, seconds, 0.0, session)
         for number, seconds in enumerate((1.0, 2.0, 4.0))
     ]
     for lease in leases:

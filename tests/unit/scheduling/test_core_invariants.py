@@ -159,7 +159,7 @@ class World:
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs.by_id) == set(self.jobs) - set(self.outcomes)
-        assert set(core._leases._by_id) == set(self.in_flight)
+        assert set(core._leases.by_id) == set(self.in_flight)
         held = {
             lease.assignment.id
             for worker in core.state.fleet.workers.values()

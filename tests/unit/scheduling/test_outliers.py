@@ -153,7 +153,7 @@ def test_load_of_a_session_gets_more_time() -> None:
     join(core, A, B, warm=False)
     [assignment] = dispatched(request(core, "cold", 1.0))
     assert check(core, 200.0) == []
-    session = core._leases._by_id[assignment.id].session
+    session = core._leases.by_id[assignment.id].session
     core.handle(SessionLoaded(assignment.worker_id, session, 200.0), 201.0)
     assert check(core, 1000.0) == []  # its load showed how slow it is
 

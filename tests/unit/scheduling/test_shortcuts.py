@@ -80,7 +80,7 @@ def test_refreshed_estimates_equal_recomputed_ones(
     assert estimate is not None
     for engine_s, transfer_s in seen:
         assignment = new_assignment(1, ENGINE, worker.id, 1, estimate.configuration)
-        lease = Lease(assignment, make_record("job"), estimate, 1.0, 0.0, done=1)
+        lease = Lease(assignment, make_record("job"), estimate, 1.0, 0.0, estimate.session, done=1)
         estimator.observe_queries(lease, worker, Observation(engine_s, transfer_s))
         drifted = estimator.estimates(ENGINE, worker)
         worker.estimates.clear()
@@ -113,6 +113,6 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
         now += compute_s
         ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
         core.handle(ended, now)
-        assert not core._leases._by_id
+        assert not core._leases.by_id
         assert core.queued == 0
         assert core.wakeup() is None

@@ -85,10 +85,12 @@ class Malleable:
         if view.queue.size:
             waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS))
             newest = max([job.sequence for job in waiting])
-            arrived = newest > self._newest
-            # In a long queue, a job that only moved up is no reason to plan again.
-            known = newest if view.queue.size <= LONG_QUEUE else view.queue.newest
-            self._newest = max(self._newest, known)
+            if newest > self._newest:
+                arrived = True
+                self._newest = newest
+            if view.queue.size > LONG_QUEUE:
+                # In a long queue, a job that only moved up is no reason to plan again.
+                self._newest = view.queue.newest
             if available and waiting[0].pending.total == 1:
                 decisions = self._assign_singles(view, available)
                 if decisions is not None:
@@ -96,7 +98,9 @@ class Malleable:
                 if not (waiting := _longer_jobs(view)):
                     return []
         slowed = view.slowed_at == view.now
-        idle = any(not w.leases and (slowed or w.idle_since == view.now) for w in available)
+        idle = False
+        for worker in available:
+            idle |= not worker.leases and (slowed or worker.idle_since == view.now)
         if not (waiting and available) and not arrived and not idle:
             return []
         if not waiting and all(not worker.leases for worker in view.workers.values()):
