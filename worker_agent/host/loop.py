@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 PROGRESS_INTERVAL: Final = 0.05
-HOLD_S: Final = 0.0005
-"""Maximum time to hold back a result in order to send it together with following ones."""
+SHORT_S: Final = 0.0005
+"""Compute time below which the result of a query waits for that of the next one."""
+HOLD_S: Final = 0.0002
+"""Longest time for which it waits. The agent reports the first ones while others are computed."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ class HostLoop:
                 if not held_since:
                     held_since = end
                 # Waking up the agent costs it more than computing a short query costs the host.
-                next_is_short = self._inbox.next_is_query() and end - begin < HOLD_S
+                next_is_short = self._inbox.next_is_query() and end - begin < SHORT_S
                 if not next_is_short or end - held_since > HOLD_S:
                     self._send(b"".join(results))
                     results.clear()
