@@ -27,6 +27,7 @@ from synergai.domain import Outcome
 from synergai.scheduling import events
 from synergai.scheduling.rules.active_jobs import ActiveJobs
 from synergai.scheduling.rules.decisions import Decisions
+from synergai.scheduling.rules.exploration import Exploration
 from synergai.scheduling.rules.failures import Failures
 from synergai.scheduling.rules.history import History
 from synergai.scheduling.rules.interleaving import Interleaver
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         AssignmentStarted,
         Command,
         Event,
+        ProgressChecked,
         QueriesDone,
         WorkerJoined,
     )
@@ -76,6 +78,8 @@ class SchedulerCore:
         residency = self._residency = Residency(state)
         history = self._history = History(state)
         jobs = self._jobs = ActiveJobs(state, leases, probes, residency, history)
+        self._outliers = Outliers(state, jobs)
+        self._exploration = Exploration(state, leases)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, residency)
         self._failures = Failures(state, workers, jobs)
@@ -100,7 +104,7 @@ class SchedulerCore:
             events.ModeChanged: of_worker(workers.change_mode),
             events.ProfilesAdded: profiles.add,
             events.ProfilesRemoved: profiles.remove,
-            events.ProgressChecked: Outliers(state, jobs).check,
+            events.ProgressChecked: self._check_progress,
             events.TimePassed: lambda _: None,
         }
 
@@ -275,6 +279,10 @@ class SchedulerCore:
             self._decisions.interrupted(lease)
         if not completed or lease.remaining:
             self._failures.ended(lease, event)
+
+    def _check_progress(self, _event: ProgressChecked) -> None:
+        self._outliers.check()
+        self._exploration.check()
 
     def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
         """Note a sign of progress of a worker, and return the worker."""

@@ -252,6 +252,8 @@ class Leases:
                 if per_query_s > _MUCH_SLOWER * lease.believed_query_s:
                     lease.believed_query_s = per_query_s
                     self._state.slowed_at = now
+        elif new:
+            lease.compute_s = max(lease.compute_s, compute_s)
         lease.reported_at = now
         return new
 

@@ -19,7 +19,6 @@ from synergai.scheduling.state.records import LeasePhase
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName
-    from synergai.scheduling.events import ProgressChecked
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.records import Lease, WorkerRecord
@@ -41,7 +40,7 @@ class Outliers:
         self._state = state
         self._jobs = jobs
 
-    def check(self, _event: ProgressChecked) -> None:
+    def check(self) -> None:
         """Eject the workers that make no progress, and readmit those whose pause is over."""
         for worker in list(self._state.fleet.workers.values()):
             self._start_trial(worker)

@@ -241,6 +241,7 @@ class Observed:
         transfers: times that tensors add to queries.
         arrivals: seconds from an assignment of a job until its first input has arrived.
         switch_s: time of a power mode switch; None if there was none.
+        guessed: engines whose pace no query has shown; see `rules.exploration`.
     """
 
     pace: dict[EngineName, float] = field(default_factory=dict)
@@ -250,9 +251,11 @@ class Observed:
     transfers: dict[EngineName, TransferTime] = field(default_factory=dict)
     arrivals: dict[EngineName, float] = field(default_factory=dict)
     switch_s: float | None = None
+    guessed: set[EngineName] = field(default_factory=set)
 
     def void_pace(self, engine: EngineName) -> None:
         """Forget the pace of an engine, as a profile that it relates to is replaced."""
         self.pace.pop(engine, None)
         self.typical.pop(engine, None)
         del self.requests[engine]
+        self.guessed.discard(engine)

@@ -259,17 +259,20 @@ class Estimator:
         entry = lease.estimate.entry
         engine, observed = entry.engine, worker.observed
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
-            if lease.prior_pace is None:
-                lease.prior_pace = observed.pace.get(engine, 1.0)
             gain = lease.estimate.batch_gain(lease.job.job.queries)
             profiled_s = gain * lease.done / entry.qps
+            seen = engine_s / profiled_s
+            if engine in observed.guessed:
+                observed.guessed.remove(engine)
+                lease.prior_pace = seen
+            elif lease.prior_pace is None:
+                lease.prior_pace = observed.pace.get(engine, 1.0)
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
             if lease.estimate.is_rough and lease.assignment.count == 1:
                 weight = max(weight, 1.0 / (1 + observed.requests[engine]))
                 observed.requests[engine] += 1
-            seen = engine_s / profiled_s
             observed.pace[engine] = _blend(lease.prior_pace, seen, weight)
             if lease.assignment.count == 1:
                 typical = observed.typical.get(engine, 1.0)
@@ -321,6 +324,20 @@ class Estimator:
             if job.paces:
                 for worker in workers:
                     job.paces.pop(worker.id, None)
+
+    def guess(
+        self,
+        engine: EngineName,
+        worker: WorkerRecord,
+        query_s: float,
+        jobs: Iterable[JobRecord],
+    ) -> None:
+        """Expect a time per query, whatever was observed, until the next one shows it."""
+        self.reset_paces(engine, [worker], jobs)
+        entry = self.estimates(engine, worker)[0].entry
+        worker.observed.pace[engine] = query_s * entry.planned_qps
+        worker.observed.guessed.add(engine)
+        self._refresh(worker, engine)
 
     def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
         """Update the setup time of an engine; new and old observations weigh the same."""

@@ -247,6 +247,20 @@ def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
     assert math.isclose(dispatch.assignment.estimate_s, 3.125)
 
 
+@pytest.mark.parametrize(("queries", "compute_s"), [(1, 0.001), (16, 0.016)])
+def test_first_profile_is_the_time_in_the_engine_as_far_as_it_is_reported(
+    queries: int, compute_s: float
+) -> None:
+    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", queries), 0.0))
+    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
+    ended = AssignmentEnded(probe.id, queries, Outcome.COMPLETED, compute_s=compute_s)
+    [learned, *_] = core.handle(ended, 2.5)
+    assert isinstance(learned, Learned)
+    assert learned.entry.qps == pytest.approx(1000.0)
+
+
 def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() -> None:
     core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
     core.handle(make_worker(FAST, warm=False), 0.0)
