@@ -432,7 +432,7 @@ class Job(Struct, frozen=True, kw_only=True):
     client_id: str = ""
 
 
-class Outcome(enum.Enum):
+class Outcome(enum.IntEnum):
     """Outcome of an assignment, with the values of ``synergai.v1.Outcome``."""
 
     COMPLETED = 1
@@ -440,7 +440,7 @@ class Outcome(enum.Enum):
     FAILED = 3
 
 
-class Fault(enum.Enum):
+class Fault(enum.IntEnum):
     """Cause of an assignment's failure, with the values of ``synergai.v1.Fault``."""
 
     UNSPECIFIED = 0

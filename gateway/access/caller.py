@@ -176,9 +176,8 @@ UNRESTRICTED: Final[Caller] = _Unrestricted(
 _caller: Final = ContextVar("caller", default=UNRESTRICTED)
 
 
-def current_caller() -> Caller:
-    """Return the caller of the current call."""
-    return _caller.get()
+current_caller: Final = _caller.get
+"""Returns the caller of the current call."""
 
 
 def bind_caller(caller: Caller) -> None:

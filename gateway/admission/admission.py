@@ -76,9 +76,10 @@ class Admission:
             raise Overloaded(
                 f"requests of {self.bytes:,} bytes are in flight, near the limit; try later"
             )
+        if not self.requests:
+            self._idle.clear()
         self.requests += 1
         self.bytes += size_bytes
-        self._idle.clear()
 
     def release(self, size_bytes: int) -> None:
         """Free the room of a request of this size."""

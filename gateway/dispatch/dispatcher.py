@@ -336,7 +336,8 @@ class Dispatcher:
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
-        self.flush()
+        if self._deferred:
+            self.flush()
         self._handle_now(event)
 
     def _handle_now(self, event: Event) -> None:
@@ -416,7 +417,8 @@ class Dispatcher:
             RunAssignment(assignment, requests, handler.inputs_follow, holds, handler.pull)
         )
         handler.on_dispatched(worker, assignment, now)
-        self._watch_progress()
+        if self._progress_timer is None:
+            self._watch_progress()
 
     def _preload(self, load: Load) -> None:
         session = load.session
@@ -472,7 +474,7 @@ class Dispatcher:
 
     def _watch_progress(self) -> None:
         """Let the core look for workers without progress while assignments are in flight."""
-        if self._progress_timer is None and math.isfinite(self._check_s):
+        if math.isfinite(self._check_s):
             loop = asyncio.get_running_loop()
             self._progress_timer = loop.call_later(self._check_s, self._progress_timer_fired)
 

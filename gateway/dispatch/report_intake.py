@@ -98,8 +98,8 @@ class ReportIntake:
         now = self._clock.now()
         if not assignment.concurrent:  # a concurrent request leaves other work running
             worker.free_since = now
-        if outcome is Outcome.COMPLETED:
-            worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
+        if outcome is Outcome.COMPLETED and assignment.estimate_s > 0.0:
+            count_run(worker, assignment.estimate_s, now - progress.dispatched_at)
         fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)
         if fault in (Fault.DIED_AT_INPUT, Fault.CRASHED):
             if handler is not None and handler.retries_alone(assignment.first + progress.done):
@@ -169,7 +169,7 @@ class ReportIntake:
             at=now,
             variant=progress.assignment.configuration.variant,
         )
-        worker.record_completed(completed)
+        _count(worker, completed)
         self._metrics.engines[completed.engine].record(completed)
 
     def _fail_for_violation(
@@ -194,6 +194,24 @@ class ReportIntake:
 
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _FAULTS = {fault.value: fault for fault in Fault}
+
+
+def count_run(worker: ConnectedWorker, estimate_s: float, run_s: float) -> None:
+    """Compare the time that a completed assignment took with its estimate."""
+    worker.run_s += run_s
+    worker.estimated_run_s += estimate_s
+    worker.estimate_error_s += abs(run_s - estimate_s)
+
+
+def _count(worker: ConnectedWorker, completed: CompletedQueries) -> None:
+    """Count newly completed queries of a worker, and charge their engine at its next heartbeat."""
+    busy_s = completed.compute_s / completed.batch
+    computed_s, queries = worker.computed.get(completed.engine, (0.0, 0))
+    worker.computed[completed.engine] = computed_s + busy_s, queries + completed.queries
+    worker.queries_done += completed.queries
+    worker.busy_s += busy_s
+    if worker.power.meter:
+        worker.power.add_compute(completed.engine, busy_s)
 
 
 def apply_progress(

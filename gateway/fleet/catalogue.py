@@ -80,6 +80,7 @@ class Catalogue:
         self._stored = stored
         self._usable: dict[EngineName, Engine] = {}
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
+        self.has_any_stages = False
         # By engine that was asked for, until one of its stages changes.
         self._chains: dict[EngineName, tuple[Engine, ...]] = {}
         self._alternatives: dict[EngineName, list[tuple[Engine, ...]]] = {}
@@ -109,11 +110,6 @@ class Catalogue:
     def chain(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
         return () if engine in self._usable else self._chain_of(engine)
-
-    @property
-    def has_any_stages(self) -> bool:
-        """Whether a worker has had a stage of any engine."""
-        return bool(self._stages)
 
     def open_chains(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
         """Return the chains of stages that queries of an engine may take; see `alternatives`.
@@ -466,5 +462,6 @@ class Catalogue:
         self._usable[name] = engine
         if engine.stage_of:
             self._stages[engine_of_stage(name)].add(name)
+            self.has_any_stages = True
         if name not in self._unloaded:
             self._in_service[name] = engine

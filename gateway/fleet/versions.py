@@ -70,8 +70,9 @@ class Versions:
         self.check_floor = check_floor
         self._stored = stored
         self._prepared: set[EngineName] = set()
-        # Of engines whose requests all get the same version, which is in service.
+        # Of engines whose requests all get the same version, which is in service; and once one has.
         self._defaults: dict[str, EngineName] = {}
+        self._found: dict[str, Engine] = {}
         catalogue.on_service_changed = self._on_service_changed
 
     def resolve(self, name: str, version: str = "", request_id: str = "") -> EngineName:
@@ -88,9 +89,13 @@ class Versions:
 
     def find(self, name: str, version: str = "", request_id: str = "") -> Engine:
         """Return the version of an engine that a request gets; see `resolve`."""
+        if not version and (found := self._found.get(name)) is not None:
+            return found
         engine = self.catalogue.find(self.resolve(name, version, request_id))
         if "." in version:
             check_variant(engine, parse_version(version)[1])
+        if name in self._defaults and not version:
+            self._found[name] = engine
         return engine
 
     def of_job(self, spec: JobSpec, key: str = "") -> JobSpec:
@@ -116,7 +121,7 @@ class Versions:
             self.policies.pop(name, None)
         else:
             self.policies[name] = policy
-        self._defaults.pop(name, None)
+        self._forget_default(name)
         if policy.target:
             self._make_ready(versioned(name, policy.target))
 
@@ -124,7 +129,7 @@ class Versions:
         """Let requests switch to a version that a worker has loaded."""
         if self.catalogue.serves(engine):
             self._prepared.add(engine)
-            self._defaults.pop(split_version(engine)[0], None)
+            self._forget_default(split_version(engine)[0])
 
     def is_prepared(self, engine: EngineName) -> bool:
         """Return whether requests may switch to a version; queries load one in stages."""
@@ -180,6 +185,11 @@ class Versions:
     def on_stored_changed(self) -> None:
         """Take changed versions in the store into account."""
         self._defaults.clear()
+        self._found.clear()
+
+    def _forget_default(self, name: str) -> None:
+        self._defaults.pop(name, None)
+        self._found.pop(name, None)
 
     def _resolve(self, name: str, version: str, request_id: str) -> EngineName:
         known = self.catalogue.versions_of(name)
@@ -270,7 +280,7 @@ class Versions:
         if self.catalogue.has_stages(whole):
             self.on_chain_changed(whole)
         name, version = split_version(engine)
-        self._defaults.pop(name, None)
+        self._forget_default(name)
         if self.catalogue.serves(engine):
             if name not in self.policies:
                 self._hold_other_tensors(name)

@@ -291,20 +291,3 @@ class ConnectedWorker:
         return EnginesChanged(
             self.id, self.usable_engines, self.variants, self.file_variants, self.query_s
         )
-
-    def record_completed(self, completed: CompletedQueries) -> None:
-        """Count newly completed queries, and charge their engine at the next heartbeat."""
-        busy_s = completed.compute_s / completed.batch
-        computed_s, queries = self.computed.get(completed.engine, (0.0, 0))
-        self.computed[completed.engine] = computed_s + busy_s, queries + completed.queries
-        self.queries_done += completed.queries
-        self.busy_s += busy_s
-        if self.power.meter:
-            self.power.add_compute(completed.engine, busy_s)
-
-    def record_run(self, estimate_s: float, run_s: float) -> None:
-        """Compare the time that a completed assignment took with its estimate, if it had one."""
-        if estimate_s > 0.0:
-            self.run_s += run_s
-            self.estimated_run_s += estimate_s
-            self.estimate_error_s += abs(run_s - estimate_s)

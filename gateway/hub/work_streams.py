@@ -231,7 +231,8 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
     size = 0
-    for order in chain.from_iterable(map(_parted, orders)):
+    parts = (_parted(each) if isinstance(each, SendInputs) else (each,) for each in orders)
+    for order in chain.from_iterable(parts):
         added = _size(order)
         most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
         if size and size + added > most:
@@ -260,11 +261,8 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
 
 
-def _parted(order: Order) -> Iterator[Order]:
+def _parted(order: SendInputs) -> Iterator[SendInputs]:
     """Yield an order in parts of at least `LARGE_BYTES` of inputs."""
-    if not isinstance(order, SendInputs):
-        yield order
-        return
     inputs: list[bytes] = []
     size = 0
     for data in order.inputs:

@@ -356,8 +356,8 @@ class TenantCounts:
         counts[outcome] = counts.get(outcome, 0) + 1
 
     def _of(self, tenant: str) -> TenantState:
-        label = self._labels.of(tenant)
-        state = self.by_label.get(label)
+        state = self.by_label.get(tenant or DEFAULT)
         if state is None:
-            state = self.by_label[label] = TenantState({}, {})
+            label = self._labels.of(tenant)
+            state = self.by_label.setdefault(label, TenantState({}, {}))
         return state

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+
+from gateway.access.caller import UNRESTRICTED
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.fleet.stages import EngineInStages
@@ -67,7 +70,7 @@ _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
 """Causes of the refusals that are remembered; without one, the core knows it."""
 
 
-class RequestId(NamedTuple):
+class RequestId(Struct, frozen=True):
     """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
 
     job: JobId
@@ -279,14 +282,16 @@ class Inference:
             pull: its tensors, if a worker holds them.
             holds_outputs: the worker may hold its outputs, as they are the inputs of another stage.
         """
-        job_id, client_id, trace = request_id or RequestId(self.new_id())
+        request_id = request_id or RequestId(self.new_id())
+        job_id, client_id, trace = request_id.job, request_id.client, request_id.trace
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message
         wanted = message.model_version
         variant = split_variant(wanted)[1] if "." in wanted else ""
         # Before the engine is looked up: its absence is not for everyone to know.
-        tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
+        if caller is not UNRESTRICTED:
+            tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
         try:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
             if not charged:
@@ -308,9 +313,11 @@ class Inference:
                 options = parse_options(parameters)
                 if options.tenant:
                     tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
-            caller.check_priority(options.priority)
+            if options.priority:
+                caller.check_priority(options.priority)
             usage = self._admission.start_request(tenant, len(data), charged=charged)
-            if pull is None:
+            template = header.template
+            if pull is None and (template is None or template.validated_for is not engine):
                 check_header(header, engine)
             if options.min_accuracy:
                 self._versions.check_floor(engine.name, options.min_accuracy, variant)
@@ -336,7 +343,7 @@ class Inference:
             )
             if budget_s is not None:
                 self._check_feasible(job, budget_s)
-            self._admission.acquire(len(data), accepted=charged)
+            self._admission.acquire(len(data), accepted=True)
         except SynergaiError as error:
             if usage is not None:
                 usage.end_request()
@@ -357,8 +364,8 @@ class Inference:
         self, request_id: RequestId, engine: EngineName, tenant: str, error: SynergaiError
     ) -> None:
         """Count and remember a request for a known engine that was rejected before it began."""
-        job_id, client_id, _ = request_id
-        self._count_rejected(error, self._bare_job(job_id, client_id, engine, tenant))
+        job = self._bare_job(request_id.job, request_id.client, engine, tenant)
+        self._count_rejected(error, job)
 
     def _count_rejected(self, error: SynergaiError, job: Job) -> None:
         metrics, outcome = self._metrics.engines[job.engine], request_outcome(error)

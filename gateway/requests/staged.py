@@ -12,6 +12,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from gateway.access.roles import Role
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
@@ -179,7 +181,7 @@ class StagedRequests:
                     RawRequest(serialise_request(header.message, header.raw), header),
                     stage_s,
                     tenant,
-                    request_id._replace(job=self._inference.new_id()) if runs else request_id,
+                    replace(request_id, job=self._inference.new_id()) if runs else request_id,
                     charged=runs > 0,
                     pull=step.pull,
                     holds_outputs=not is_last and asked not in (LEAVE, DROP),

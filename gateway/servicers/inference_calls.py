@@ -137,7 +137,7 @@ class InferenceCalls:
         message = raw.parsed.message
         request_id = RequestId(
             self._inference.new_id(),
-            ids.chosen or valid_id(message.id),
+            ids.chosen or (message.id and valid_id(message.id)),
             None if self._tracing is None else self._trace(self._tracing, ids, message),
         )
         try:

@@ -106,7 +106,13 @@ class PageState:
             case _:
                 self._follow_worker(event, now)
         for command in commands:
-            self._follow(command, now)
+            match command:
+                case events.Dispatch(given):
+                    self._dispatch(given, now)
+                case events.Finish(job_id):
+                    self._end_job(job_id, "finished", "", now)
+                case _:
+                    self._follow(command, now)
 
     def _follow_worker(self, event: Event, now: float) -> None:
         match event:
@@ -142,10 +148,6 @@ class PageState:
 
     def _follow(self, command: Command, now: float) -> None:
         match command:
-            case events.Dispatch(assignment):
-                self._dispatch(assignment, now)
-            case events.Finish(job_id):
-                self._end_job(job_id, "finished", "", now)
             case events.Fail(job_id, reason) | events.Reject(job_id, reason):
                 self._end_job(job_id, _ENDINGS[type(command)], reason, now)
             case events.Expire(job_id):
@@ -256,7 +258,8 @@ class PageState:
         if not self._seconds or self._seconds[-1].at != at:
             self._seconds.append(Second(id=str(at), at=at))
         second = self._seconds[-1]
-        self._note(second)
+        if self.watched:
+            self._note(second)
         return second
 
     def _set_state(self, worker_id: str, state: str, now: float, why: str = "") -> None:

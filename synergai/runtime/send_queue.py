@@ -48,7 +48,9 @@ class SendQueue(Generic[T]):
         """Enqueue `item`; do nothing if the queue is closed."""
         if self.closed:
             return
-        if self._send_at_once is not None and self._is_awaited and self._send_at_once(item):
+        # The handler waits for the first item of a batch.
+        is_awaited = self._waiter is not None and self._enough is None and not self._items
+        if is_awaited and self._send_at_once is not None and self._send_at_once(item):
             return
         if len(self._items) >= self._limit:
             self.close(Overloaded(f"{self._limit} messages are queued for a peer that reads none"))
@@ -91,12 +93,23 @@ class SendQueue(Generic[T]):
     async def collect_until_idle(self, turns: int, timeout_s: float) -> list[T]:
         """Collect items until several turns of the loop bring no more, and return them in order."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
+        end, idle = loop.time() + timeout_s, loop.create_future()
         idle_turns = known = 0
-        while idle_turns < turns and loop.time() < end:
-            await asyncio.sleep(0)
-            idle_turns = idle_turns + 1 if len(self._items) == known else 0
-            known = len(self._items)
+
+        def count_turn() -> None:  # a callback, as resuming a coroutine in each turn costs more
+            nonlocal idle_turns, known
+            size = len(self._items)
+            idle_turns = idle_turns + 1 if size == known else 0
+            known = size
+            if idle.done():
+                return
+            if idle_turns < turns and loop.time() < end:
+                loop.call_soon(count_turn)
+            else:
+                idle.set_result(None)
+
+        loop.call_soon(count_turn)
+        await idle
         return self.get_batch_nowait()
 
     async def collect_until(self, enough: Callable[[int], bool], timeout_s: float) -> list[T]:
@@ -116,11 +129,6 @@ class SendQueue(Generic[T]):
         """Have `collect_until` evaluate its condition again."""
         if self._enough is not None and self._enough(len(self._items)):
             self._wake()
-
-    @property
-    def _is_awaited(self) -> bool:
-        """Whether the handler waits for the first item of a batch."""
-        return self._waiter is not None and self._enough is None and not self._items
 
     def _woken(self) -> asyncio.Future[None]:
         """Return a future that is done with the next call of `_wake`."""

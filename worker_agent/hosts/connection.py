@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 WINDOW: Final = 32
 """Runs in flight in a host, so that it never waits for the agent; more for a batch ahead."""
 
-_ids: Final = count(1)
+new_id: Final = count(1).__next__
+"""Returns the id of the next run, unique among all hosts."""
 
 
 class HostRun(Struct, frozen=True):
@@ -58,10 +59,6 @@ class Runs:
         window = max(WINDOW, self._arena.slots)
         return len(self.by_id) < window and (not self._is_large(size) or self._arena.has_room)
 
-    def new_id(self) -> int:
-        """Return the id of the next run, unique among all hosts."""
-        return next(_ids)
-
     def add_query(
         self,
         request: Buffer,
@@ -71,7 +68,7 @@ class Runs:
         variant: str,
     ) -> RunQuery:
         """Add a query, and return the message for the host; `has_room` must be true."""
-        run_id = self.new_id()
+        run_id = new_id()
         if self._is_large(len(request)):
             ref = self._arena.put(request)
             self.by_id[run_id] = HostRun(on_ended, None, ref.slot, variant)
@@ -90,7 +87,7 @@ class Runs:
         variant: str,
     ) -> RunSamples:
         """Add a range of the sample set, and return the message for the host."""
-        run_id = self.new_id()
+        run_id = new_id()
         self.by_id[run_id] = HostRun(on_ended, on_progress, None, variant)
         return RunSamples(run_id, first, count, job, batch, variant)
 
@@ -116,7 +113,8 @@ class Runs:
 
     def _is_large(self, size: int) -> bool:
         """Return whether the request, or judging by earlier ones its response, needs the arena."""
-        return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
+        is_large = size > INLINE_BYTES or self._largest_response > INLINE_BYTES
+        return is_large and size <= SLOT_BYTES
 
 
 def host_died(run_id: int, reason: str, fault: Fault = Fault.HOST_DIED) -> RunEnded:
@@ -129,7 +127,10 @@ QUICK_S: Final = 0.0005
 
 
 class HostConnection(asyncio.Protocol):
-    """The agent's end of the socket; `lost` is set once either side has disconnected."""
+    """The agent's end of the socket; `lost` is set once either side has disconnected.
+
+    `is_lost` says the same, for the path of every query.
+    """
 
     def __init__(
         self, runs: Sized, receive: Callable[[Message], None], on_invalid: Callable[[], None]
@@ -145,6 +146,7 @@ class HostConnection(asyncio.Protocol):
         self._is_urgent = False
         self.heard_at = self._loop.time()
         self.lost = asyncio.Event()
+        self.is_lost = False
         self._transport: asyncio.Transport
 
     def send(self, message: RunQuery | RunSamples | StopRun | Order) -> None:
@@ -165,7 +167,7 @@ class HostConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Disconnect at once; `lost` is set when this returns."""
-        self.lost.set()
+        self._set_lost()
         self._transport.abort()
 
     # --- asyncio.Protocol -------------------------------------------------------------------
@@ -187,9 +189,13 @@ class HostConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - part of asyncio.Protocol
         """Handle the disconnection of the host, whichever side caused it."""
-        self.lost.set()
+        self._set_lost()
 
     # --- internals --------------------------------------------------------------------------
+
+    def _set_lost(self) -> None:
+        self.is_lost = True
+        self.lost.set()
 
     def _flush(self) -> None:
         """Send the buffered messages, unless the host is about to answer quick queries.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.child import Child
-from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died
+from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
 from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
@@ -76,6 +76,7 @@ class HostProcess:
         self._on_unusable = on_unusable
         self._loop = asyncio.get_running_loop()
         self._runs = Runs(arena)
+        self.has_room = self._runs.has_room
         self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
         self._loads = HostLoads(self._send_order, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
@@ -170,7 +171,7 @@ class HostProcess:
     @property
     def is_closed(self) -> bool:
         """Whether the host has exited, is closing or is retired; it accepts no runs."""
-        return self._connection.lost.is_set() or self._retired is not None
+        return self._connection.is_lost or self._retired is not None
 
     @property
     def is_idle(self) -> bool:
@@ -180,10 +181,6 @@ class HostProcess:
     def needs(self, variant: str) -> bool:
         """Return whether a run of `variant` is in flight, or a variant is being loaded."""
         return bool(self._loads) or self._runs.needs(variant)
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a query of `size` bytes can be fed now."""
-        return self._runs.has_room(size)
 
     def run_query(
         self,
@@ -229,7 +226,7 @@ class HostProcess:
                 self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run_id)
 
     def _interrupt(self, run_id: int) -> None:
-        if run_id in self._runs.by_id and not self._connection.lost.is_set():
+        if run_id in self._runs.by_id and not self._connection.is_lost:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._interrupt_writer, INTERRUPT.pack(run_id))
 
@@ -317,7 +314,7 @@ class HostProcess:
 
     def _refuse(self, on_ended: OnEnded) -> int:
         """End a run that comes after the host was closed."""
-        run_id = self._runs.new_id()
+        run_id = new_id()
         ended = host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
         self._loop.call_soon(on_ended, ended)
         return run_id
@@ -325,7 +322,7 @@ class HostProcess:
     def _watch(self) -> None:
         """Kill the host if it has been silent for too long while it has runs."""
         self._watchdog = None
-        if not self._runs.by_id or self._connection.lost.is_set():
+        if not self._runs.by_id or self._connection.is_lost:
             return
         left = self._connection.heard_at + self._hang_timeout_s - self._loop.time()
         if self._loads.loading is not None:  # loading has a limit of its own

@@ -86,7 +86,8 @@ class Assignments:
         for assignment_id, work in list(self._items.items()):
             if assignment_id not in self._pulling:
                 self._runner.abandon(work)
-            _close_inputs(work)
+            if work.inputs is not None:
+                work.inputs.close()
         self._items.clear()
         self._tasks.cancel()
         self._held.drop_all(self)
@@ -106,7 +107,8 @@ class Assignments:
             reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
             return
         configuration = work.session.configuration
-        if configuration.base not in self._configurations:
+        base = configuration.base if configuration.variant else configuration
+        if base not in self._configurations:
             available = "; ".join(map(str, self._configurations))
             detail = (
                 f"configuration {configuration} is not available on this worker, which has: "
@@ -158,13 +160,8 @@ class Assignments:
 
     def _remove(self, assignment_id: int) -> None:
         work = self._items.pop(assignment_id, None)
-        if work is not None:
-            _close_inputs(work)
-
-
-def _close_inputs(work: WorkItem) -> None:
-    if work.inputs is not None:
-        work.inputs.close()
+        if work is not None and work.inputs is not None:
+            work.inputs.close()
 
 
 def _work_item(
@@ -178,6 +175,7 @@ def _work_item(
             f"an assignment of {assignment.count} queries came with {len(requests)} requests"
         )
     configuration = converters.configuration_from_proto(assignment.configuration)
+    batch_s = assignment.batch_s
     return WorkItem(
         session=Session(EngineName(assignment.engine), configuration),
         handler=handler,
@@ -185,7 +183,7 @@ def _work_item(
         first=assignment.first,
         count=assignment.count,
         job=assignment.job_id,
-        batch_times=converters.batch_times_from_proto(assignment.batch_s),
+        batch_times=converters.batch_times_from_proto(batch_s) if batch_s else None,
         due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
         concurrent=assignment.concurrent and assignment.count == 1 and bool(requests),
     )

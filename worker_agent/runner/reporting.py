@@ -65,7 +65,9 @@ class AssignmentReporter:
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
         progress = self._progress(tally)
-        self._send(Reports(progress=((progress, self._keep(progress, responses)),)))
+        if self._hold is not None:
+            responses = self._keep(self._hold, progress, responses)
+        self._send(Reports(progress=((progress, responses),)))
 
     def on_ended(
         self,
@@ -77,21 +79,26 @@ class AssignmentReporter:
     ) -> None:
         """Report the outcome."""
         ended = hub_pb2.Ended(
-            outcome=hub_pb2.Outcome.ValueType(outcome.value),
-            fault=hub_pb2.Fault.ValueType(fault.value),
+            outcome=hub_pb2.Outcome.ValueType(outcome),
+            fault=hub_pb2.Fault.ValueType(fault),
             detail=detail,
             progress=self._progress(tally),
         )
-        self._send(Reports(ended=((ended, self._keep(ended.progress, responses)),)))
+        if self._hold is not None:
+            responses = self._keep(self._hold, ended.progress, responses)
+        self._send(Reports(ended=((ended, responses),)))
         self._on_ended(self._id)
 
-    def _keep(self, progress: hub_pb2.Progress, responses: Sequence[bytes]) -> Sequence[bytes]:
+    @staticmethod
+    def _keep(
+        hold: Callable[[bytes], Holding | None],
+        progress: hub_pb2.Progress,
+        responses: Sequence[bytes],
+    ) -> Sequence[bytes]:
         """Return the responses to send, without the contents that are held."""
-        if self._hold is None:
-            return responses
         kept = []
         for query, response in enumerate(responses, progress.done - len(responses)):
-            holding = self._hold(response)
+            holding = hold(response)
             if holding is None:
                 kept.append(response)
             else:

@@ -274,8 +274,8 @@ class Runner:
 
     def _note_fed(self, item: WorkItem) -> None:
         """Update the state of an item after something was fed."""
-        if item.state is QUEUED:
-            item.enter(FEEDING)
+        begins = item.state is QUEUED
+        if begins:
             if not item.concurrent:
                 self._running.append(item)
             if item.concurrent or len(self._running) == 1:
@@ -283,6 +283,8 @@ class Runner:
         if item.fed == item.count:
             item.enter(DRAINING)
             self._waiting(item).remove(item)
+        elif begins:
+            item.enter(FEEDING)
 
     # --- transitions ------------------------------------------------------------------------
 

@@ -97,7 +97,8 @@ class Call:
             self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
         finally:
             self._take = None  # whose owner may have this call: a cycle
-            self._forget_incomplete()
+            if self._is_counted:
+                self._forget_incomplete()
             if self._timer is not None:
                 self._timer.cancel()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
@@ -165,7 +166,7 @@ class Call:
         begun, self._begun = self._begun, None
         if self._stream.takes(PREFIX_BYTES + len(response)):
             self._has_ended = True
-            self._stream.respond(RESPONSE, prefixed(response), SUCCEEDED)
+            self._stream.respond_at_once(RESPONSE, prefixed(response), SUCCEEDED)
             if self._timer is not None:
                 self._timer.cancel()
         elif begun is not None:
@@ -195,7 +196,8 @@ class Call:
             return
         if arrived:
             self._requests += arrived
-            self._forget_incomplete()
+            if self._is_counted:
+                self._forget_incomplete()
         if self._reader.to_come:
             self._is_counted = True
             self._handlers.incomplete.add(self._host, self._refuse, len(data))
@@ -230,12 +232,12 @@ class Call:
         """Keep nothing of what the client has sent."""
         self._requests.clear()
         self._reader.clear()
-        self._forget_incomplete()
+        if self._is_counted:
+            self._forget_incomplete()
 
     def _forget_incomplete(self) -> None:
-        if self._is_counted:
-            self._is_counted = False
-            self._handlers.incomplete.remove(self._host, self._refuse)
+        self._is_counted = False
+        self._handlers.incomplete.remove(self._host, self._refuse)
 
     def _refuse(self, error: SynergaiError) -> None:
         """End the call because of a request that is too large, or of too many incomplete ones."""
@@ -251,7 +253,8 @@ class Call:
         self._has_all_requests = True
         if self._begins is not None and not self._has_ended:
             self._begin(self._begins)
-        _complete(self._arrived)
+        elif self._arrived is not None:
+            _complete(self._arrived)
 
     def sent(self) -> None:
         """Note that all data has been sent."""

@@ -23,7 +23,7 @@ _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 def prefixed(message: Buffer) -> bytes:
     """Return a message as the data of a call."""
-    return b"".join((b"\0", len(message).to_bytes(4), message))
+    return b"\0" + len(message).to_bytes(4) + message
 
 
 class Compressed(bytes):
@@ -79,6 +79,14 @@ class MessageReader:
         messages: list[bytes] = []
         at, end = 0, len(data)
         while at < end and len(messages) < most:
+            start = at + PREFIX_BYTES
+            if start <= end and not self._prefix:  # whole messages need not be put together
+                size = int.from_bytes(data[at + 1 : start])
+                if start + size <= end and size <= self._max_bytes:
+                    message = bytes(data[start : start + size])
+                    messages.append(Compressed(message) if data[at] else message)
+                    at = start + size
+                    continue
             if len(self._prefix) < PREFIX_BYTES:
                 taken = min(PREFIX_BYTES - len(self._prefix), end - at)
                 self._prefix += data[at : at + taken]

@@ -51,10 +51,13 @@ _SETTING: Final = struct.Struct(">HI")
 _NUMBER: Final = struct.Struct(">I")
 
 
+def _header(size: int, kind: int, flags: int, stream: int) -> bytes:
+    return _FRAME.pack(size >> 8, size & 0xFF, kind, flags, stream)
+
+
 def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
     """Return a frame."""
-    size = len(payload)
-    return b"".join((_FRAME.pack(size >> 8, size & 0xFF, kind, flags, stream), payload))
+    return b"".join((_header(len(payload), kind, flags, stream), payload))
 
 
 _PREFACE_OF_SERVER: Final = frame(
@@ -170,16 +173,26 @@ class Stream:
             data: its data.
             last: the fields that end it.
         """
-        session, size = self._session, len(data)
-        begin = self._begin(first) if first else b""
-        if self.takes(size):
-            session.window -= size
-            session.forget(self._number)
-            session.gather(begin + frame(_DATA, 0, self._number, data) + self._end(last))
+        if self.takes(len(data)):
+            self.respond_at_once(first, data, last)
         else:
-            session.send(begin)
+            if first:
+                self.begin(first)
             self.send(data)
             self.end(last)
+
+    def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Do the same with data that the client `takes` now, in frames that are sent together."""
+        session, number, size = self._session, self._number, len(data)
+        session.window -= size
+        session.forget(number)
+        begin = self._begin(first) if first else b""
+        frames = (
+            *(begin, _header(size, _DATA, 0, number), data),
+            *(_header(len(last), _HEADERS, _END_HEADERS | _END_STREAM, number), last),
+            self._reset_of_rest() if self.is_open else b"",
+        )
+        session.gather(b"".join(frames))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -230,9 +243,11 @@ class Stream:
         """Return the frames that end the stream."""
         block = self._session.block(fields)
         last = frame(_HEADERS, _END_HEADERS | _END_STREAM, self._number, block)
-        if self.is_open:  # the client need not send the rest
-            last += frame(_RST_STREAM, 0, self._number, _NUMBER.pack(_NO_ERROR))
-        return last
+        return last + self._reset_of_rest() if self.is_open else last
+
+    def _reset_of_rest(self) -> bytes:
+        """Return the frame that says that the client need not send the rest."""
+        return frame(_RST_STREAM, 0, self._number, _NUMBER.pack(_NO_ERROR))
 
 
 class NativeSession:
@@ -540,19 +555,18 @@ class NativeSession:
     def _widen(self, number: int, payload: bytes) -> None:
         if len(payload) != _NUMBER.size:
             raise InvalidInput("a malformed window")
-        widened = self if not number else self._streams.get(number)
-        if widened is None:
-            return
         [more] = _NUMBER.unpack(payload)
-        widened.window += more
-        if not 0 < more <= _MAX_WINDOW or widened.window > _MAX_WINDOW:
-            if not number:
+        if not number:
+            self.window += more
+            if not 0 < more <= _MAX_WINDOW or self.window > _MAX_WINDOW:
                 raise InvalidInput("a malformed window")
-            self._break(number, _FLOW_CONTROL_ERROR if more else _PROTOCOL_ERROR)
-        elif isinstance(widened, NativeSession):
             self._is_widened = True
-        elif widened.is_blocked:
-            self._send_of(widened)
+        elif (stream := self._streams.get(number)) is not None:
+            stream.window += more
+            if not 0 < more <= _MAX_WINDOW or stream.window > _MAX_WINDOW:
+                self._break(number, _FLOW_CONTROL_ERROR if more else _PROTOCOL_ERROR)
+            elif stream.is_blocked:
+                self._send_of(stream)
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
         if flags & _ACK:

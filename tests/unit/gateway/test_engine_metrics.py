@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, Metric, generate_latest
 
+from gateway.dispatch.report_intake import count_run
 from gateway.monitoring.counts import (
     JOB_BUCKETS,
     REQUEST_BUCKETS,
@@ -132,9 +133,8 @@ async def test_worker_has_its_load_and_the_error_of_its_estimates(
 ) -> None:
     worker = harness.add_worker()
     worker.busy_s = 2.0
-    worker.record_run(estimate_s=1.0, run_s=1.5)
-    worker.record_run(estimate_s=1.0, run_s=0.75)
-    worker.record_run(estimate_s=0.0, run_s=9.0)
+    count_run(worker, estimate_s=1.0, run_s=1.5)
+    count_run(worker, estimate_s=1.0, run_s=0.75)
     harness.begin_request()
     assert len(worker.in_flight) == 1
     paces = {(WorkerId("w1"), EngineName("echo")): 1.25}
