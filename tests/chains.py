@@ -1,7 +1,5 @@
 """Engines in stages whose times and tensors are chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

@@ -53,7 +53,6 @@ def new_entry(
     configuration: Configuration = ONE,
     **fields: Any,
 ) -> ProfileEntry:
-    """Return an entry of a profile."""
     entry = ProfileEntry(
         engine=EngineName(engine),
         worker_class=WorkerClass(worker_class),
@@ -72,7 +71,6 @@ def new_worker(
     loaded: bool | Iterable[str | Session] = True,
     **fields: Any,
 ) -> Worker:
-    """Return a worker that has loaded all of its engines, or some engines or sessions."""
     offered = frozenset(map(EngineName, engines))
     if isinstance(loaded, bool):
         loaded = offered if loaded else ()

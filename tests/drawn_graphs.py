@@ -1,7 +1,5 @@
 """Drawn ONNX graphs: chains of operators with branches, skips, shared constants and dead ends."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -10,7 +10,6 @@ from synergai.protocol import arrays
 
 
 def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a request by input name."""
     return arrays.read_tensors(request.inputs, request.raw_input_contents)
 
 

@@ -5,7 +5,6 @@ from worker_agent.inventory.inventory import Inventory
 
 
 async def described(inventory: Inventory) -> dict[EngineName, Engine]:
-    """Discover and describe all engines of an inventory."""
     engines = await inventory.discover()
     await inventory.describe(engines, lambda engine: engines.__setitem__(engine.name, engine))
     return engines

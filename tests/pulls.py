@@ -1,7 +1,5 @@
 """Pulls of tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from synergai.protocol.work_messages import Reports

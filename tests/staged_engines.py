@@ -1,7 +1,5 @@
 """An engine that is cut into stages."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

@@ -45,7 +45,6 @@ def constant(name: str, kind: int, *shape: int) -> bytes:
 
 
 def variable(name: str, kind: int, *shape: int) -> bytes:
-    """Return a node of a variable."""
     return node(name, "VarHandleOp", dtype=_number(6, kind), shape=_field(7, _shape(*shape)))
 
 

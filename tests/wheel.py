@@ -8,7 +8,6 @@ CHECKOUT = Path(__file__).parents[1]
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel in `folder` and return its path."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
     done = subprocess.run([*build, str(CHECKOUT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

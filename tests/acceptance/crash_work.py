@@ -1,7 +1,5 @@
 """What clients run while processes are killed: jobs over samples, images and staged engines."""
 
-from __future__ import annotations
-
 import collections
 import os
 import threading

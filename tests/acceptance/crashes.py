@@ -48,7 +48,6 @@ _VERIFIERS: Final = 8
 
 
 def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
-    """Return the errors of a finished job of `queries` queries."""
     found = []
     if job.state != jobs_pb2.JOB_STATE_SUCCEEDED:
         state = jobs_pb2.JobState.Name(job.state)

@@ -131,7 +131,6 @@ class Recording:
         return {name: bytes(content) for name, content in durable.items()}
 
     def acknowledged(self, cut: int) -> list[Acknowledged]:
-        """Return what was acknowledged before the cut."""
         return [event for event in self.events[:cut] if isinstance(event, Acknowledged)]
 
 
@@ -155,7 +154,6 @@ def _apply(
     changes: list[Write | Truncate | Replace],
     rng: random.Random | None = None,
 ) -> None:
-    """Apply changes to a file; with `rng`, some writes only in part."""
     for change in changes:
         if not isinstance(change, Replace):
             torn = rng is not None and rng.random() < 0.2

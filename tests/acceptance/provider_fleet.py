@@ -187,7 +187,6 @@ def serve(
 
 
 def fastest(name: EngineName, dictionary: Path) -> Configuration:
-    """Return the fastest configuration of an engine by the dictionary."""
     row = load_dictionary(dictionary).row(name, WorkerClass(CLASS))
     return max(row.values(), key=lambda entry: entry.qps).configuration
 

@@ -1,7 +1,5 @@
 """All cuts of the zoo's ONNX engines: head and tail compute what the whole computes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

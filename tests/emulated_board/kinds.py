@@ -1,7 +1,5 @@
 """Data of the two boards: modes, frequency steps and power sensors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

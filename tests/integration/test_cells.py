@@ -1,7 +1,5 @@
 """A cell is split under load, as the guide says."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

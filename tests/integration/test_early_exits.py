@@ -1,7 +1,5 @@
 """An engine whose first stage has an early exit."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

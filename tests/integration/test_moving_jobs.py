@@ -1,7 +1,5 @@
 """Jobs that move to another chain of stages while they run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

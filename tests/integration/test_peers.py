@@ -1,7 +1,5 @@
 """Tensors between stages that agents pull from each other."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``synergai profile --stages``, and ``synergai plan`` with the times that it measures."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

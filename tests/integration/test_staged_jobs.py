@@ -1,7 +1,5 @@
 """Jobs over an engine that no worker has whole."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

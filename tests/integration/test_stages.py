@@ -1,7 +1,5 @@
 """An engine that no worker has whole, served by workers that have its stages."""
 
-from __future__ import annotations
-
 import json
 import signal
 import urllib.request

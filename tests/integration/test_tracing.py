@@ -1,7 +1,5 @@
 """Traces of requests at an OpenTelemetry collector."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.error

@@ -473,7 +473,6 @@ async def start_command(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Pr
 
 
 async def wait_for_exit(process: asyncio.subprocess.Process) -> CommandResult:
-    """Wait for the process to exit."""
     out, err = await process.communicate()
     assert process.returncode is not None
     assert "Traceback" not in err.decode()

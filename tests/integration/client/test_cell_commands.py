@@ -1,7 +1,5 @@
 """Commands on a map of cells, run as processes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Clients in forked processes, tested in a separate process."""
-
 import subprocess
 import sys
 

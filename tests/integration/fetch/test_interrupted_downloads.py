@@ -1,5 +1,3 @@
-"""Resumption of interrupted downloads."""
-
 from pathlib import Path
 
 import pytest

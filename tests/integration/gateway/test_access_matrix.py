@@ -299,7 +299,6 @@ _INFER = (
 
 
 def served_routes(gateway: Gateway) -> set[str]:
-    """Return method and path of all routes of the HTTP port."""
     return {
         f"{method} {route.path}"
         for route in gateway._http_app()._router.routes

@@ -3,8 +3,6 @@
 Machines and folders are replaced by servers and folders of the test, systemctl by their processes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

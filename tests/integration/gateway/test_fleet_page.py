@@ -1,25 +1,19 @@
 """The fleet page on the HTTP port: its files, its events, and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.server import Gateway
 from synergai.fleet_page.files import SCRIPTS
-from tests.integration.gateway.conftest import ECHO, config_in, infer_request
+from tests.integration.gateway.conftest import ECHO, Caller, FakeAgent, config_in, infer_request
 from tests.staged_runs import staged_run
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from tests.integration.gateway.conftest import Caller, FakeAgent
 
 
 @asynccontextmanager

@@ -1,5 +1,3 @@
-"""The audit log of a running gateway."""
-
 from __future__ import annotations
 
 import asyncio

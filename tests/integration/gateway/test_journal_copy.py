@@ -1,7 +1,5 @@
 """Copies of a journal to PostgreSQL and back: complete, resumable, never half used."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Documents of the leader's state directory, which the next leader continues with."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

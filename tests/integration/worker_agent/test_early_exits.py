@@ -1,7 +1,3 @@
-"""Early exits in an engine host."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Batches in a real engine host."""
-
 import asyncio
 import math
 import shutil

@@ -1,5 +1,3 @@
-"""Responsiveness of the agent while it loads an engine."""
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Places of a machine: workers with cores of their own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of plans over measured chains: an engine is split only where that is faster."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Output and arguments of ``synergai infer``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Coroutine

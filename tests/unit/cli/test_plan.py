@@ -1,7 +1,5 @@
 """``synergai plan``: the choice, its reasons, and what is wrong with its inputs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Cuts and stages of an engine, on the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Maps of cells."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The event loop of blocking clients."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,5 +1,3 @@
-"""Where clients take their token from, and where they send it."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Inputs as messages of an upload."""
-
 from typing import Any
 
 import numpy as np

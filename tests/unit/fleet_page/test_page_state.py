@@ -1,5 +1,3 @@
-"""The state of the fleet page: what it shows, and its bounds."""
-
 import math
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The catalogue of engines."""
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Choice among chains of stages for jobs."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -41,7 +41,6 @@ class Fleet:
         return worker
 
     async def start_load(self, budget_s: float | None = None) -> asyncio.Task[None]:
-        """Start a load."""
         task = asyncio.create_task(self.control.load(ECHO, budget_s))
         await asyncio.sleep(0)
         return task

@@ -1,7 +1,5 @@
 """Relaying of tensors between workers."""
 
-from __future__ import annotations
-
 from gateway.fleet.worker import ConnectedWorker, Order, SendTensors
 from gateway.hub.connections import AgentConnection, AgentConnections
 from gateway.hub.relays import MOST_WANTED, Relays

@@ -1,5 +1,3 @@
-"""Settings of the gateway."""
-
 import pytest
 
 from gateway.gateway_settings import GatewaySettings

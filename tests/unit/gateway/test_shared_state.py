@@ -1,7 +1,5 @@
 """State that the leader keeps in the database of its journal."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import cast

@@ -1,7 +1,3 @@
-"""Requests for engines in stages."""
-
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Submitted jobs whose engine runs in stages, with workers that the tests answer for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -84,7 +82,6 @@ class Stages:
         return await self.gateway.jobs.submit(UNRESTRICTED, JobSpec(engine=NET, queries=queries))
 
     async def next(self, worker: ConnectedWorker) -> tuple[Assignment, list[oip.ModelInferRequest]]:
-        """Return the next assignment of a worker with its requests."""
         await turns()
         await self.gateway.flush_journal()
         orders = [o for o in self.gateway.orders(worker) if not isinstance(o, StopAssignment)]

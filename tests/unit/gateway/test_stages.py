@@ -1,7 +1,5 @@
 """Engines that run in stages."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,3 @@
-"""Room for the tensors of jobs in stages."""
-
-from __future__ import annotations
-
 import asyncio
 
 from gateway.jobs.tensor_room import TensorRoom

@@ -1,7 +1,3 @@
-"""Which requests are traced."""
-
-from __future__ import annotations
-
 import sys
 
 import pytest

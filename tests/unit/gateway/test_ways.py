@@ -1,7 +1,5 @@
 """The way of a query through its engine, with early exits and without."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

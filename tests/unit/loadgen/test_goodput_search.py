@@ -1,5 +1,3 @@
-"""Search for the highest goodput."""
-
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

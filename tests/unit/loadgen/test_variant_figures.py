@@ -1,5 +1,3 @@
-"""Figures of a run on an engine with variants."""
-
 import pytest
 
 from synergai.errors import Overloaded, SynergaiError

@@ -1,7 +1,5 @@
 """Chains of engines for planners: which cuts they have."""
 
-from __future__ import annotations
-
 from profiler.stages import measured_cuts
 from synergai.models.cutting.chain import MAX_CUTS, planned_cuts
 from synergai.models.cutting.cuts import Cut

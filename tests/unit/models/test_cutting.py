@@ -1,7 +1,5 @@
 """Cuts and stages of ONNX graphs: chained stages compute what the whole computes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

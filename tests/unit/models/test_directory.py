@@ -327,7 +327,6 @@ def put_version(models: Path, name: str, version: str, definition: str = "") -> 
 
 
 def listed(models: Path) -> dict[str, str]:
-    """Return the version and the fault of each engine."""
     return {
         engine.name: f"{engine.version} {engine.fault}".strip()
         for engine in ModelDirectory(models).engines()

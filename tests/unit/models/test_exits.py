@@ -1,7 +1,5 @@
 """Heads of early exits, and the stages that they become part of."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

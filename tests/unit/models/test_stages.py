@@ -1,7 +1,3 @@
-"""Stages of an engine in the model directory."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Synthetic inputs to try a model with."""
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Times of stages from the dictionary, by worker class."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Clients begin calls in turns."""
-
 import asyncio
 
 from synergai.protocol.grpcio import call_turns

@@ -1,5 +1,3 @@
-"""Limits on the frames of a client of HTTP/2."""
-
 import pytest
 
 from synergai.errors import InvalidInput

@@ -1,7 +1,5 @@
 """Print the fields of all messages of tritonclient's stubs as JSON; run as a separate process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

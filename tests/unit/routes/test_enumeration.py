@@ -1,7 +1,3 @@
-"""Tests of the planners that compare all routes."""
-
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Fleet files: workers, links, and what is wrong with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

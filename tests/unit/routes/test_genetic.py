@@ -1,7 +1,3 @@
-"""Tests of the genetic planner of routes."""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tests of the planner of the fastest route, with an enumeration and HiGHS as referees."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """Options to run queries: whole, as replicas, and in stages."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

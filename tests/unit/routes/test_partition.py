@@ -1,7 +1,5 @@
 """Tests of plans of several routes for one range of queries."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

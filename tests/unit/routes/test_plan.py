@@ -1,7 +1,3 @@
-"""Tests of plans, and of how queries are poured over routes."""
-
-from __future__ import annotations
-
 import heapq
 import math
 

@@ -1,7 +1,5 @@
 """Tests of the values of routes: chains, links, and what a route takes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

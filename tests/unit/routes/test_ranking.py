@@ -1,7 +1,5 @@
 """Tests of the ranking of chains of given stages."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

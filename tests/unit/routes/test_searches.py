@@ -1,10 +1,7 @@
-"""Tests of online searches of routes."""
-
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +16,6 @@ from synergai.routes.moves import is_possible, joined, moved, weights
 from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, Search, run_search
 from synergai.routes.problem import Route, RouteProblem, RouteTimes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SEARCHES = [
     ("lls", {}),

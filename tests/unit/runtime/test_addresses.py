@@ -1,5 +1,3 @@
-"""Network addresses."""
-
 import pytest
 
 from synergai.errors import InvalidInput

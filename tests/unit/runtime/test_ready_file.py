@@ -1,5 +1,3 @@
-"""The file that announces a service as ready."""
-
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The send queue."""
-
 import asyncio
 
 import pytest

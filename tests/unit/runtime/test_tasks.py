@@ -1,5 +1,3 @@
-"""Tasks with an owner."""
-
 import asyncio
 from collections.abc import Coroutine
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """Workers of one machine slow each other down; what runs beside what is learned and planned for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import permutations
@@ -26,7 +24,6 @@ A, B = EngineName("a"), EngineName("b")
 
 
 def places(count: int = 2, **settings: object) -> SchedulerCore:
-    """Return a core with places of one machine that have two engines."""
     return make_core(
         [new_entry(engine, "x86", QPS) for engine in ("a", "b")],
         [new_worker(f"box.{n}", "x86", ["a", "b"], machine="box") for n in range(1, count + 1)],

@@ -1,5 +1,3 @@
-"""Decisions of the scheduling core, event by event."""
-
 import math
 from typing import Any
 

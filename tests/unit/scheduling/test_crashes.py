@@ -21,7 +21,6 @@ def session(variant: str) -> Session:
 
 
 def places(assignments: list[Assignment]) -> list[tuple[str, str]]:
-    """Return workers and variants of assignments."""
     return [(each.worker_id, each.configuration.variant) for each in assignments]
 
 

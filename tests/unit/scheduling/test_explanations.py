@@ -1,16 +1,16 @@
 """Staged situations, each with the cause that the core names for it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
-from synergai.explanations.facts import End, Explanation, Obstacle, Run, Verdict
+from synergai.explanations.facts import Cause, End, Explanation, Obstacle, Run, Verdict
 from synergai.explanations.wording import cause_of, sentences, worded
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     JobArrived,
     QueriesDone,
@@ -20,11 +20,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.rules import history
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
-
-if TYPE_CHECKING:
-    from synergai.explanations.facts import Cause, Explanation
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.events import Assignment
 
 XEON, NANO = new_worker("xeon", "x86", ["m"]), new_worker("nano", "nano", ["m"])
 FAST, SLOW = new_entry("m", "x86", 10.0), new_entry("m", "nano", 0.5)

@@ -79,7 +79,6 @@ class Box:
             self._handle(new_job("job", LONG, 10**6, self.now))
 
     def submit(self, queries: int, deadline: float) -> JobId:
-        """Submit a job of short queries."""
         arrived = new_job("urgent", SHORT, queries, self.now, deadline=deadline)
         self._arrived[arrived.job.id] = self.now
         self._handle(arrived)

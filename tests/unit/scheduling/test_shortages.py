@@ -1,7 +1,5 @@
 """Assignments that fail because a worker lacks memory."""
 
-from __future__ import annotations
-
 import math
 
 from synergai.domain import (

@@ -159,7 +159,6 @@ class Fleet:
 
 
 def variants_of(assignments: list[Assignment]) -> list[str]:
-    """Return the variants of assignments."""
     return [assignment.configuration.variant for assignment in assignments]
 
 

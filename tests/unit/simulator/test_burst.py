@@ -1,7 +1,5 @@
 """Tests of the burst of one engine among many."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.simulator.pipelines.burst import (

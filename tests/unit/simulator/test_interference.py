@@ -1,7 +1,3 @@
-"""Tests of interference on a running pipeline."""
-
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

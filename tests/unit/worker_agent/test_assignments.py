@@ -1,5 +1,3 @@
-"""Assignments of a registration."""
-
 from __future__ import annotations
 
 import asyncio

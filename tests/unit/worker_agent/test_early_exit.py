@@ -1,7 +1,5 @@
 """Queries leave an engine behind a stage that is sure enough of their class."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

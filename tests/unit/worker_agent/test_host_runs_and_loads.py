@@ -1,5 +1,3 @@
-"""Runs and loads of an engine host, without a process."""
-
 import asyncio
 from collections.abc import Iterator
 

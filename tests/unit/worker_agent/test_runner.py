@@ -497,7 +497,6 @@ async def test_hosts_take_turns_during_a_load_that_nothing_waits_for(
 def add_following(
     runner: Runner, count: int, session: Session = DIGITS
 ) -> tuple[InputQueue, WorkItem, RecordingHandler]:
-    """Add an item of `count` inputs that follow."""
     handler, feed = RecordingHandler(), InputQueue(bytes.fromhex, no_pulls, runner.resume, count)
     work = WorkItem(session=session, handler=handler, count=count, inputs=feed)
     runner.add(work)

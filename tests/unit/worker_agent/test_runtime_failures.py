@@ -1,7 +1,3 @@
-"""Which failures of runtimes are lack of memory."""
-
-from __future__ import annotations
-
 import pytest
 
 from synergai.errors import OutOfMemory

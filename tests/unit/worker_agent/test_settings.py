@@ -1,5 +1,3 @@
-"""Settings of the agent and their defaults."""
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""``synergai access``."""
-
 import hashlib
 from pathlib import Path
 

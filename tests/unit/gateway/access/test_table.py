@@ -1,5 +1,3 @@
-"""The access table's file."""
-
 from pathlib import Path
 
 import pytest

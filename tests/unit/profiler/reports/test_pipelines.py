@@ -1,7 +1,3 @@
-"""Tests of the figures of pipelines in the evaluation report."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 from profiler.reports.charts import Boxes, Dots

@@ -1,5 +1,3 @@
-"""The grammar of ``/etc/nvpmodel.conf``."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
