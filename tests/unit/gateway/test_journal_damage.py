@@ -163,6 +163,15 @@ async def test_torn_progress_of_the_marker_is_ignored(crashed: Path) -> None:
     assert await jobs_in(crashed) == JOBS
 
 
+def test_progress_of_an_earlier_epoch_is_ignored(tmp_path: Path) -> None:
+    marker = tmp_path / "journal.marker"
+    write_marker(marker, Mark(1, 9))
+    before = marker.read_bytes()
+    write_marker(marker, Mark(2, 3))
+    marker.write_bytes(marker.read_bytes()[:512] + before[512:])
+    assert read_marker(marker) == Mark(2, 3)
+
+
 def test_new_marker_survives_a_loss_of_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +265,8 @@ async def test_damaged_or_foreign_backup_is_not_restored(stopped: Path, tmp_path
         archive.restore(stopped, backup)
     with pytest.raises(NotFound):
         archive.restore(stopped, tmp_path / "missing.db")
+    with pytest.raises(InvalidInput, match="move it elsewhere first"):
+        archive.restore(stopped, stopped / "journal.db")
     with pytest.raises(NotFound, match="--state"):
         archive.check(tmp_path)
     assert await jobs_in(stopped) == JOBS

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from synergai.domain import EngineName, JobSpec
-from synergai.errors import EngineUnusable, IdempotencyConflict, Overloaded
+from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded
 from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
@@ -33,6 +33,13 @@ async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
     assert (await harness.jobs.submit(UNRESTRICTED, SPEC, "key")).id == first.id
     with pytest.raises(IdempotencyConflict):
         await harness.jobs.submit(UNRESTRICTED, replace(SPEC, queries=11), "key")
+
+
+@pytest.mark.parametrize("key", ["a\nb", "k" * 257], ids=["not printable", "too long"])
+async def test_unsuitable_key_is_refused(harness: GatewayHarness, key: str) -> None:
+    harness.add_worker()
+    with pytest.raises(InvalidInput, match="an idempotency key has at most 256 characters"):
+        await harness.jobs.submit(UNRESTRICTED, SPEC, key)
 
 
 async def test_job_without_samples_is_refused(harness: GatewayHarness) -> None:

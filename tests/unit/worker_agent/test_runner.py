@@ -20,6 +20,7 @@ from synergai.domain import (
     Variant,
 )
 from synergai.errors import EngineUnusable, Unavailable
+from synergai.protocol.work_messages import Reports
 from tests.clocks import FakeClock
 from tests.engines import new_engine
 from tests.pulls import no_pulls
@@ -571,6 +572,27 @@ async def test_suspect_runs_alone_and_fails_alone_if_the_host_dies_again(
     other.end(1)
     other.end(2)
     assert handler.lines[-1][:2] == ("COMPLETED", 4)
+
+
+async def test_suspect_waits_until_nothing_else_runs_on_its_host(
+    runner: Runner, host: FakeHost
+) -> None:
+    add(runner, queries=1)
+    feed, *_ = add_following(runner, 1)
+    feed.add(b"suspect", alone=True)
+    assert list(host.runs) == [1]
+    host.end(1)
+    assert list(host.runs) == [2]
+
+
+def test_failed_input_is_reported_with_the_progress_that_counts_it() -> None:
+    reports: list[Reports] = []
+    reporter = AssignmentReporter(1, reports.append, lambda _: None)
+    reporter.on_input_failed(1, Failure(Fault.BAD_INPUT, "no image"))
+    for done in (1, 2):
+        reporter.on_progress(Tally(done), [b""])
+    failed = [[each.query for each in sent.progress[0][0].failures] for sent in reports]
+    assert failed == [[], [1]]
 
 
 def test_stopped_item_reports_what_is_done_and_takes_no_further_inputs(
