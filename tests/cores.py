@@ -20,6 +20,7 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
+    AssignmentStarted,
     Command,
     Dispatch,
     JobArrived,
@@ -141,3 +142,17 @@ def new_assignment(
 def dispatched(commands: Iterable[Command]) -> list[Assignment]:
     """Return the assignments that are sent to workers."""
     return [command.assignment for command in commands if isinstance(command, Dispatch)]
+
+
+def started(core: SchedulerCore, job: JobArrived, now: float = 0.0) -> Assignment:
+    """Let a job arrive that one worker runs at once; return its assignment, which has started."""
+    [assignment] = dispatched(core.handle(job, now))
+    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    return assignment
+
+
+def wakeup_of(core: SchedulerCore) -> float:
+    """Return when a core is to be called again that waits for something."""
+    wakeup = core.wakeup()
+    assert wakeup is not None
+    return wakeup

@@ -50,6 +50,8 @@ from tests.cores import (
     new_record,
     new_request,
     new_worker,
+    started,
+    wakeup_of,
 )
 
 DIGITS = EngineName("digits")
@@ -74,14 +76,27 @@ def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
     return WorkerJoined(new_worker(f"{name}-1", name, [DIGITS], (ONE, TWO), loaded=warm))
 
 
+def fast_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
+    """A core with the worker `fast-1`, which by default runs 100 queries per second."""
+    core = empty_core(*entries or (make_entry(FAST, 100.0),), **settings)
+    core.handle(make_worker(FAST), 0.0)
+    return core
+
+
+def both_core(**settings: object) -> SchedulerCore:
+    """A core with the workers `fast-1` and `slow-1`, of 100 and 10 queries per second."""
+    core = empty_core(**settings)
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    return core
+
+
 def make_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
     return new_job(name, DIGITS, queries, deadline=deadline, **fields)
 
 
 def test_job_goes_to_the_fastest_acceptable_worker() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     [assignment] = dispatched(core.handle(make_job("a", 50, deadline=10.0), 0.0))
     assert assignment.worker_id == FAST_1
     assert (assignment.first, assignment.count) == (0, 50)
@@ -89,12 +104,10 @@ def test_job_goes_to_the_fastest_acceptable_worker() -> None:
 
 
 def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
-    core = empty_core(make_entry(FAST, 100.0), make_entry(FAST, 150.0, TWO))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 150.0, TWO))
     [(entry, pace)] = core.profiles(FAST_1)
     assert (entry.configuration, entry.qps, pace) == (TWO, 150.0, None)
-    [assignment] = dispatched(core.handle(make_job("a", 3000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    assignment = started(core, make_job("a", 3000), 0.0)
     core.handle(QueriesDone(assignment.id, 1500), 20.0)
     [(_, pace)] = core.profiles(FAST_1)
     assert pace is not None
@@ -102,18 +115,14 @@ def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
 
 
 def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     core.handle(make_job("a", 500, deadline=10.0), 0.0)
     [assignment] = dispatched(core.handle(make_job("b", 50, deadline=10.0), 0.0))
     assert assignment.worker_id == SLOW_1
 
 
 def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     [first] = dispatched(core.handle(make_job("a", 500, deadline=100.0), 0.0))
     assert dispatched(core.handle(make_job("b", 50, deadline=4.9), 0.0)) == []
     commands = core.handle(AssignmentEnded(first.id, 500, Outcome.COMPLETED), 4.0)
@@ -123,8 +132,7 @@ def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() ->
 
 
 def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("loose", 100, deadline=20.0), 0.0)
     core.handle(make_job("tight", 300, deadline=5.0), 0.0)
@@ -133,8 +141,7 @@ def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
 
 
 def test_doomed_job_runs_after_all_feasible_jobs() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("doomed", 300, deadline=0.5), 0.0)
     core.handle(make_job("met", 100, deadline=50.0), 0.0)
@@ -145,29 +152,24 @@ def test_doomed_job_runs_after_all_feasible_jobs() -> None:
 
 
 def test_job_that_becomes_doomed_while_waiting_takes_any_worker() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     core.handle(make_job("long", 1000, deadline=100.0), 0.0)
     core.handle(make_job("tight", 50, deadline=3.0), 0.0)
-    wakeup = core.wakeup()
-    assert wakeup is not None
+    wakeup = wakeup_of(core)
     assert math.isclose(wakeup, 2.5)
     [assignment] = dispatched(core.handle(TimePassed(), wakeup))
     assert (assignment.job_id, assignment.worker_id) == (JobId("tight"), SLOW_1)
 
 
 def test_infeasible_job_is_rejected_if_so_configured() -> None:
-    core = empty_core(infeasible="reject")
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(infeasible="reject")
     [command] = core.handle(make_job("late", 100, deadline=0.5), 0.0)
     reason = "no worker can meet the deadline: the fastest needs 1 s, 0.5 s remain"
     assert command == Reject(JobId("late"), reason)
 
 
 def test_configuration_with_the_highest_profiled_qps_is_used() -> None:
-    core = empty_core(make_entry(FAST, 100.0, ONE), make_entry(FAST, 170.0, TWO))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 100.0, ONE), make_entry(FAST, 170.0, TWO))
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
     assert assignment.configuration == TWO
 
@@ -184,19 +186,15 @@ def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
 
 
 def test_observed_pace_corrects_the_profile() -> None:
-    core = empty_core(make_entry(FAST, 100.0), pace_trust=1.0)
-    core.handle(make_worker(FAST), 0.0)
-    [slow] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
+    core = fast_core(pace_trust=1.0)
+    slow = started(core, make_job("a", 1000), 0.0)
     core.handle(AssignmentEnded(slow.id, 1000, Outcome.COMPLETED), 20.0)
     [assignment] = dispatched(core.handle(make_job("b", 100), 20.0))
     assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.02)
 
 
 def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     [lost] = dispatched(core.handle(make_job("a", 100), 0.0))
     core.handle(QueriesDone(lost.id, 40), 0.4)
     [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
@@ -208,8 +206,7 @@ def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -
 
 
 def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [running] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(make_job("b", 10), 0.0)
     [stop, *_] = core.handle(JobCancelled(JobId("a")), 1.0)
@@ -219,8 +216,7 @@ def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end()
 
 
 def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> None:
-    core = empty_core(make_entry(FAST, 100.0), strict=True)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(strict=True)
     core.handle(make_job("running", 10_000), 0.0)
     core.handle(make_job("request", 1, deadline=2.0, perishable=True), 0.0)
     assert core.handle(TimePassed(), 2.0) == [Expire(JobId("request"))]
@@ -265,8 +261,7 @@ def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() ->
     [probe] = dispatched(core.handle(make_job("a", 16), 0.0))
     core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
     core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
-    [longer] = dispatched(core.handle(make_job("b", 1000), 3.0))
-    core.handle(AssignmentStarted(longer.id, 0.0), 3.0)
+    longer = started(core, make_job("b", 1000), 3.0)
     [learned, *_] = core.handle(AssignmentEnded(longer.id, 1000, Outcome.COMPLETED), 4.0)
     assert isinstance(learned, Learned)
     assert (learned.entry.qps, learned.entry.queries) == (1000.0, 1000)
@@ -290,10 +285,8 @@ def test_jobs_over_own_inputs_replace_such_a_profile_by_their_time_in_the_engine
 
 
 def test_running_job_over_own_inputs_is_expected_to_go_on_at_its_own_pace() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000, with_tensors=True), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("a", 1000, with_tensors=True), 0.0)
     for done in (100, 200, 300, 400, 500):  # at a third of the speed, and 10 ms for the inputs
         core.handle(QueriesDone(assignment.id, done, compute_s=0.03 * done), 0.04 * done)
     expected = core.expected_completion(JobId("a"), 20.0)
@@ -301,17 +294,14 @@ def test_running_job_over_own_inputs_is_expected_to_go_on_at_its_own_pace() -> N
 
 
 def test_profiler_measurements_are_not_replaced_by_service() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("a", 1000), 0.0)
     commands = core.handle(AssignmentEnded(assignment.id, 1000, Outcome.COMPLETED), 1.0)
     assert commands == [Finish(JobId("a"))]
 
 
 def test_requests_leave_nothing_behind() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     for number in range(3):
         arrived = make_job(f"r{number}", 1, deadline=number + 9.0, perishable=True)
         [assignment] = dispatched(core.handle(arrived, float(number)))
@@ -329,30 +319,25 @@ def make_prediction(qps: float, error: float, configuration: Configuration = ONE
 
 
 def test_prediction_is_planned_with_its_error_and_not_probed() -> None:
-    core = empty_core(make_prediction(100.0, 0.1))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_prediction(100.0, 0.1))
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert not assignment.probe
     assert math.isclose(assignment.estimate_s, math.exp(0.1))
 
 
 def test_measured_configuration_is_preferred_to_a_prediction_within_its_error() -> None:
-    core = empty_core(make_entry(FAST, 100.0, ONE), make_prediction(104.0, 0.1, TWO))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 100.0, ONE), make_prediction(104.0, 0.1, TWO))
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert assignment.configuration == ONE
 
 
 def test_prediction_is_replaced_by_what_service_shows() -> None:
-    core = empty_core(make_prediction(100.0, 0.1), probe_queries=16)
-    core.handle(make_worker(FAST), 0.0)
-    [short] = dispatched(core.handle(make_job("a", 15), 0.0))
-    core.handle(AssignmentStarted(short.id, 0.0), 0.0)
+    core = fast_core(make_prediction(100.0, 0.1), probe_queries=16)
+    short = started(core, make_job("a", 15), 0.0)
     commands = core.handle(AssignmentEnded(short.id, 15, Outcome.COMPLETED), 1.0)
     assert commands == [Finish(JobId("a"))]
 
-    [longer] = dispatched(core.handle(make_job("b", 16), 1.0))
-    core.handle(AssignmentStarted(longer.id, 0.0), 1.0)
+    longer = started(core, make_job("b", 16), 1.0)
     [learned, *_] = core.handle(AssignmentEnded(longer.id, 16, Outcome.COMPLETED), 1.2)
     assert isinstance(learned, Learned)
     assert (learned.entry.label, learned.entry.queries, learned.entry.error) == (OBSERVED, 16, 0.0)
@@ -360,16 +345,14 @@ def test_prediction_is_replaced_by_what_service_shows() -> None:
 
 
 def test_bad_input_fails_the_job_without_retry() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [assignment] = dispatched(core.handle(make_job("a", 1), 0.0))
     ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
     assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
 
 
 def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     commands, now = core.handle(make_job("a", 10), 0.0), 0.0
     for _ in range(3):
         [assignment] = dispatched(commands) or dispatched(core.handle(TimePassed(), now := now + 1))
@@ -379,9 +362,7 @@ def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> No
 
 
 def test_engine_broken_on_one_worker_runs_on_another() -> None:
-    core = empty_core()
-    core.handle(make_worker(SLOW), 0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = both_core()
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
     ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
     [again] = dispatched(core.handle(ended, 0.1))
@@ -389,15 +370,13 @@ def test_engine_broken_on_one_worker_runs_on_another() -> None:
 
 
 def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
-    core = empty_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
     sent = [dispatched(core.handle(make_job(str(i), 1), 0.0)) for i in range(10)]
     assert [len(s) for s in sent] == [1] * 6 + [0] * 4
 
 
 def test_higher_priority_goes_first() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("tight", 100, deadline=3.0), 0.0)
     core.handle(make_job("vip", 100, deadline=50.0, priority=5), 0.0)
@@ -406,16 +385,14 @@ def test_higher_priority_goes_first() -> None:
 
 
 def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     job = make_job("a", 100).job
     [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
     assert (assignment.first, assignment.count) == (30, 30)
 
 
 def test_second_arrival_of_a_job_changes_nothing() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert core.handle(make_job("a", 100), 0.1) == []
     ended = AssignmentEnded(assignment.id, 100, Outcome.COMPLETED)
@@ -423,8 +400,7 @@ def test_second_arrival_of_a_job_changes_nothing() -> None:
 
 
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
-    core = empty_core(make_entry(FAST, 100.0), strict=True)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(strict=True)
     [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
     core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)
     core.handle(make_job("running", 10_000), 0.2)
@@ -434,8 +410,7 @@ def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id(
 
 
 def test_overdue_worker_causes_no_repeated_wakeups() -> None:
-    core = empty_core(make_entry(FAST, 100.0), prefetch_s=0.02)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(prefetch_s=0.02)
     for name in ("head", "behind"):
         core.handle(make_job(name, 2), 0.0)
     core.handle(make_job("waiting", 100), 0.0)
@@ -447,8 +422,7 @@ def test_overdue_worker_causes_no_repeated_wakeups() -> None:
 
 
 def test_premature_completion_report_counts_as_a_fault() -> None:
-    core = empty_core(make_entry(FAST, 100.0), max_faults=2)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(max_faults=2)
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
     [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
     assert (second.first, second.count) == (4, 6)
@@ -464,8 +438,7 @@ def fail_host(core: SchedulerCore, assignment: Assignment, done: int, now: float
 
 
 def test_faults_with_progress_in_between_never_fail_a_job() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     for number in range(20):
         [assignment] = dispatched(fail_host(core, assignment, 10, 1.0 + number))
@@ -473,8 +446,7 @@ def test_faults_with_progress_in_between_never_fail_a_job() -> None:
 
 
 def test_progress_of_another_assignment_counts_as_well() -> None:
-    core = empty_core(make_entry(FAST, 100.0), max_faults=2, policy="malleable")
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(max_faults=2, policy="malleable")
     core.handle(WorkerJoined(replace(make_worker(FAST).worker, id=WorkerId("fast-2"))), 0.0)
     one, two = dispatched(core.handle(make_job("a", 10_000), 0.0))
     [one] = dispatched(fail_host(core, one, 0, 1.0))
@@ -485,8 +457,7 @@ def test_progress_of_another_assignment_counts_as_well() -> None:
 
 
 def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
-    core = empty_core(make_entry(FAST, 10_000.0), max_faults=2)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 10_000.0), max_faults=2)
     arrived = replace(make_job("a", 50), done=((10, 20), (30, 40)))
     lost = dispatched(core.handle(arrived, 0.0))
     assert len(lost) == 3
@@ -498,16 +469,14 @@ def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
 
 
 def test_retries_without_progress_pause_longer_each_time() -> None:
-    core = empty_core(make_entry(FAST, 100.0), max_faults=5)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(max_faults=5)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     now, pauses = 0.0, []
     [assignment] = dispatched(fail_host(core, assignment, 0, now))
     for _ in range(3):
         assert fail_host(core, assignment, 0, now) == []
         assert core.queued == 0
-        wakeup = core.wakeup()
-        assert wakeup is not None
+        wakeup = wakeup_of(core)
         pauses.append(wakeup - now)
         now = wakeup
         [assignment] = dispatched(core.handle(TimePassed(), now))
@@ -517,8 +486,7 @@ def test_retries_without_progress_pause_longer_each_time() -> None:
 
 
 def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
-    core = empty_core(make_entry(FAST, 100.0), max_faults=5)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(max_faults=5)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     [assignment] = dispatched(fail_host(core, assignment, 0, 0.0))
     fail_host(core, assignment, 0, 0.0)
@@ -530,8 +498,7 @@ def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
 
 
 def test_requests_are_retried_without_a_pause() -> None:
-    core = empty_core(make_entry(FAST, 100.0), max_faults=4)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(max_faults=4)
     job = replace(make_job("a", 1, deadline=60.0).job, perishable=True, with_tensors=True)
     [assignment] = dispatched(core.handle(JobArrived(job, 1), 0.0))
     for _ in range(3):
@@ -547,12 +514,10 @@ def test_remaining_ranges_go_to_one_worker_as_several_assignments() -> None:
 
 
 def test_late_job_is_rejected_by_timer_regardless_of_queue_order() -> None:
-    core = empty_core(make_entry(FAST, 100.0), policy="fifo", infeasible="reject")
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(policy="fifo", infeasible="reject")
     core.handle(make_job("running", 10_000), 0.0)
     core.handle(make_job("late", 100, deadline=5.0), 0.0)
-    wakeup = core.wakeup()
-    assert wakeup is not None
+    wakeup = wakeup_of(core)
     assert math.isclose(wakeup, 4.0)
     [rejected] = core.handle(TimePassed(), wakeup)
     assert isinstance(rejected, Reject)
@@ -581,8 +546,7 @@ def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
 
 
 def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
-    core = empty_core(make_entry(FAST, 100.0), fair_burst_s=5.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(fair_burst_s=5.0)
     [greedy] = dispatched(core.handle(make_job("g1", 2000, tenant="greedy"), 0.0))
     core.handle(make_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
     core.handle(make_job("m1", 100, deadline=90.0, tenant="modest"), 0.0)
@@ -592,8 +556,7 @@ def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
 
 
 def test_single_tenant_gets_all_capacity() -> None:
-    core = empty_core(make_entry(FAST, 100.0), fair_burst_s=0.0)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(fair_burst_s=0.0)
     [running] = dispatched(core.handle(make_job("a", 2000, tenant="greedy"), 0.0))
     core.handle(make_job("b", 100, tenant="greedy"), 0.0)
     ended = AssignmentEnded(running.id, 2000, Outcome.COMPLETED)
@@ -603,8 +566,7 @@ def test_single_tenant_gets_all_capacity() -> None:
 def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None:
     minimizes_energy = replace(make_entry(FAST, 50.0, ONE), watts=5.0)
     hungry = replace(make_entry(FAST, 100.0, TWO), watts=30.0)
-    core = empty_core(minimizes_energy, hungry, objective="energy")
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(minimizes_energy, hungry, objective="energy")
     [loose] = dispatched(core.handle(make_job("loose", 100, deadline=2.5), 0.0))
     core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
     [tight] = dispatched(core.handle(make_job("tight", 100, deadline=3.2), 2.0))
@@ -628,8 +590,7 @@ def test_profiles_that_arrive_together_are_scheduled_with_once() -> None:
 
 def test_engine_without_its_profile_is_measured_again() -> None:
     absurd = make_entry(FAST, 0.001)
-    core = empty_core(absurd)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(absurd)
     core.handle(ProfilesRemoved((absurd,)), 0.1)
     assert core.unprofiled(FAST_1) == [DIGITS]
     assert core.profiles(FAST_1) == []
@@ -638,10 +599,8 @@ def test_engine_without_its_profile_is_measured_again() -> None:
 
 
 def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("a", 1000), 0.0)
     core.handle(QueriesDone(assignment.id, 500), 10.0)
     assert core.paces[FAST_1, DIGITS] > 1.0
     core.handle(ProfilesAdded((make_entry(FAST, 100.0),)), 10.0)
@@ -651,10 +610,8 @@ def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
 
 
 def test_profile_measured_on_one_class_leaves_the_paces_of_others() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("a", 1000), 0.0)
     core.handle(QueriesDone(assignment.id, 500), 10.0)
     core.handle(make_worker(SLOW), 10.0)
     [probe] = dispatched(core.handle(make_job("b", 16), 10.0))
@@ -667,10 +624,8 @@ def test_profile_measured_on_one_class_leaves_the_paces_of_others() -> None:
 
 
 def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None:
-    core = empty_core(make_entry(FAST, 10.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core(make_entry(FAST, 10.0))
+    assignment = started(core, make_job("a", 1000), 0.0)
     core.handle(QueriesDone(assignment.id, 100), 20.0)
     core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 20.0)
     core.handle(QueriesDone(assignment.id, 200), 40.0)
@@ -678,10 +633,8 @@ def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None
 
 
 def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
-    core = empty_core(make_entry(FAST, 10.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core(make_entry(FAST, 10.0))
+    assignment = started(core, make_job("a", 1000), 0.0)
     core.handle(QueriesDone(assignment.id, 400), 80.0)
     core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 80.0)
     core.handle(QueriesDone(assignment.id, 500), 100.0)
@@ -692,16 +645,13 @@ def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
 
 
 def test_pace_starts_again_from_the_profile_after_another_configuration_was_measured() -> None:
-    core = empty_core(make_entry(FAST, 10.0, ONE), make_entry(FAST, 8.0, TWO), pace_trust=0.01)
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 10.0, ONE), make_entry(FAST, 8.0, TWO), pace_trust=0.01)
     now = 0.0
     for name in "abcdefgh":  # twice as slow as profiled
-        [assignment] = dispatched(core.handle(make_job(name, 500), now))
-        core.handle(AssignmentStarted(assignment.id, 0.0), now)
+        assignment = started(core, make_job(name, 500), now)
         now += 100.0
         core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
-    [assignment] = dispatched(core.handle(make_job("last", 500), now))
-    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    assignment = started(core, make_job("last", 500), now)
     core.handle(QueriesDone(assignment.id, 5), now + 1.0)
     assert core.paces[FAST_1, DIGITS] > 1.05
     core.handle(ProfilesAdded((make_entry(FAST, 9.0, TWO),)), now + 1.0)
@@ -754,8 +704,7 @@ def test_worker_that_returns_has_its_pace_unless_the_profile_was_replaced() -> N
 
 
 def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
-    core = empty_core(make_entry(FAST, 1000.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 1000.0))
     now = 0.0
     for number in range(4_000):
         # As on a worker whose CPU quota is used up once in a while.
@@ -775,8 +724,7 @@ def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
         ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
         core.handle(ended, now)
     job = make_job("job", 40, with_tensors=True)
-    [assignment] = dispatched(core.handle(job, now))
-    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    assignment = started(core, job, now)
     expected = core.expected_completion(JobId("job"), now)
     assert expected is not None
     return expected - now
@@ -784,8 +732,7 @@ def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
 
 @pytest.mark.parametrize(("count", "stalled"), [(1, 0), (2, 0), (2, 1), (3, 1), (30, 0), (30, 29)])
 def test_one_stalled_transfer_is_not_expected_again(count: int, stalled: int) -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     transfers_s = [0.005] * count
     transfers_s[stalled] = 2.0
     assert 0.3 < run_transfers(core, *transfers_s) < 0.7
@@ -793,16 +740,13 @@ def test_one_stalled_transfer_is_not_expected_again(count: int, stalled: int) ->
 
 @pytest.mark.parametrize("count", [2, 3, 30])
 def test_transfers_that_always_take_long_are_expected(count: int) -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     assert run_transfers(core, *[2.0] * count) == pytest.approx(40 * 2.01, rel=0.01)
 
 
 def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("job", 40, with_tensors=True), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("job", 40, with_tensors=True), 0.0)
     now = 0.0
     for done in range(1, 11):
         now += 0.51
@@ -819,10 +763,8 @@ def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
 def test_inputs_that_arrive_together_are_expected_to_take_their_mean(
     transfers_s: list[float], expected_s: float
 ) -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(make_job("job", 40, with_tensors=True), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core = fast_core()
+    assignment = started(core, make_job("job", 40, with_tensors=True), 0.0)
     now, done = 0.01, 1
     core.handle(QueriesDone(assignment.id, done, compute_s=now), now)
     for transfer_s in transfers_s:
@@ -840,14 +782,12 @@ def rest_is_sent_before(first_input_s: float, *, setup_s: float = 0.0) -> float:
 
     The first input of the job reaches it after some time, in which it perhaps sets up.
     """
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     job = new_job("job", DIGITS, 200, ready=100, with_tensors=True)
     [assignment] = dispatched(core.handle(job, 0.0))
     core.handle(AssignmentStarted(assignment.id, setup_s), first_input_s)
     core.handle(QueriesReady(JobId("job"), 200), first_input_s)
-    wakeup = core.wakeup()
-    assert wakeup is not None
+    wakeup = wakeup_of(core)
     [following] = dispatched(core.handle(TimePassed(), wakeup))
     assert following.first == 100
     return first_input_s + 1.0 - wakeup
@@ -864,8 +804,7 @@ def test_inputs_that_arrive_during_a_setup_do_not_show_what_they_take() -> None:
 
 
 def test_inputs_of_single_queries_show_what_they_take() -> None:
-    core = empty_core(make_entry(FAST, 1.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 1.0))
     job = new_job("job", DIGITS, 9, ready=1, with_tensors=True)
     [first] = dispatched(core.handle(job, 0.0))
     core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED, compute_s=1.0), 1.2)
@@ -877,8 +816,7 @@ def test_inputs_of_single_queries_show_what_they_take() -> None:
 
 
 def test_worker_is_available_earlier_as_soon_as_inputs_show_what_they_take() -> None:
-    core = empty_core(make_entry(FAST, 10.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core(make_entry(FAST, 10.0))
     core.handle(make_job("first", 1, with_tensors=True), 0.0)
     [second] = dispatched(core.handle(make_job("second", 1, with_tensors=True), 0.09))
     core.handle(make_job("third", 1, with_tensors=True), 0.09)
@@ -888,8 +826,7 @@ def test_worker_is_available_earlier_as_soon_as_inputs_show_what_they_take() -> 
 
 
 def test_inputs_for_which_a_busy_worker_waits_are_sent_earlier_from_then_on() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     job = new_job("job", DIGITS, 300, ready=100, with_tensors=True)
     [assignment] = dispatched(core.handle(job, 0.0))
     core.handle(AssignmentStarted(assignment.id, 1.0), 1.0)
@@ -906,16 +843,13 @@ def test_inputs_for_which_a_busy_worker_waits_are_sent_earlier_from_then_on() ->
 
 
 def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:
-    core = empty_core(make_entry(FAST, 100.0))
-    core.handle(make_worker(FAST), 0.0)
+    core = fast_core()
     now = 0.0
     for name in "abcdefgh":  # twice as slow as profiled
-        [assignment] = dispatched(core.handle(make_job(name, 500), now))
-        core.handle(AssignmentStarted(assignment.id, 0.0), now)
+        assignment = started(core, make_job(name, 500), now)
         now += 10.0
         core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
-    [assignment] = dispatched(core.handle(make_job("last", 500), now))
-    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    assignment = started(core, make_job("last", 500), now)
     core.handle(QueriesDone(assignment.id, 5), now + 0.1)
     expected = core.expected_completion(JobId("last"), now + 0.1)
     assert expected is not None

@@ -8,7 +8,6 @@ import pytest
 from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
-    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Command,
@@ -20,7 +19,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
+from tests.cores import dispatched, make_core, new_entry, new_job, new_worker, started
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
 KNOWN, NEW = WorkerClass("known"), WorkerClass("new")
@@ -52,16 +51,9 @@ def stopped(commands: Sequence[Command]) -> list[int]:
     return [command.assignment_id for command in commands if isinstance(command, Stop)]
 
 
-def run(core: SchedulerCore, job: JobArrived, now: float = 0.0) -> Assignment:
-    """Submit a job to an idle worker, which starts it."""
-    [assignment] = dispatched(core.handle(job, now))
-    core.handle(AssignmentStarted(assignment.id, 0.0), now)
-    return assignment
-
-
 def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 10_000))
+    running = started(core, arrived("job", 10_000))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
     ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 10.01))
@@ -72,7 +64,7 @@ def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
 
 def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 10_000))
+    running = started(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 10.0)
     ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 10.01))
@@ -89,7 +81,7 @@ def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
 
 def test_engine_that_a_worker_adds_later_is_probed_as_well() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 10_000))
+    running = started(core, arrived("job", 10_000))
     assert core.handle(joined(NEW_1, NEW, [OTHER]), 1.0) == []
     commands = core.handle(EnginesChanged(NEW_1, frozenset({BATCH, OTHER})), 2.0)
     assert stopped(commands) == [running.id]
@@ -107,7 +99,7 @@ def test_new_job_probes_an_idle_worker_before_the_profiled_one_takes_it_whole() 
 
 def test_one_worker_of_a_class_is_probed_and_then_all_share_the_job() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 10_000))
+    running = started(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     assert core.handle(joined(NEW_2, NEW), 1.0) == []
     ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
@@ -123,7 +115,7 @@ def test_job_in_setup_is_stopped_once_it_runs() -> None:
 
 def test_job_is_stopped_once_for_each_worker() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 100_000))
+    running = started(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 1.01))
@@ -135,7 +127,7 @@ def test_job_is_stopped_once_for_each_worker() -> None:
 
 def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
     core = core_with_old_worker()
-    run(core, arrived("job", 100_000))
+    started(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     assert core._probes._stopped_for
     core.handle(JobCancelled(JobId("job")), 2.0)
@@ -147,7 +139,7 @@ def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
 )
 def test_job_that_ends_soon_is_left_alone(queries: int, t_pre: float) -> None:
     core = core_with_old_worker(t_pre=t_pre)
-    run(core, arrived("job", queries))
+    started(core, arrived("job", queries))
     assert core.handle(joined(NEW_1, NEW), 0.1) == []
 
 
@@ -155,7 +147,7 @@ def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
     core = core_with_old_worker()
     core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
-    first = run(core, arrived("first", 100, OTHER))
+    first = started(core, arrived("first", 100, OTHER))
     core.handle(arrived("next", 100, OTHER), 0.0)
     core.handle(arrived("job", 10_000), 0.0)
     commands = core.handle(AssignmentEnded(first.id, 100, Outcome.COMPLETED), 1.0)
@@ -165,7 +157,7 @@ def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
 
 def test_policy_that_moves_no_running_work_probes_only_with_waiting_jobs() -> None:
     core = core_with_old_worker("synergai")
-    run(core, arrived("job", 10_000))
+    started(core, arrived("job", 10_000))
     assert core.handle(joined(NEW_1, NEW), 10.0) == []
 
 
@@ -173,8 +165,8 @@ def test_worker_is_probed_when_it_becomes_idle() -> None:
     core = core_with_old_worker()
     core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
-    other = run(core, arrived("other", 100, OTHER))
-    job = run(core, arrived("job", 10_000))
+    other = started(core, arrived("other", 100, OTHER))
+    job = started(core, arrived("job", 10_000))
     assert (other.worker_id, job.worker_id) == (NEW_1, OLD_1)
     commands = core.handle(AssignmentEnded(other.id, 100, Outcome.COMPLETED), 1.0)
     assert stopped(commands) == [job.id]
@@ -182,5 +174,5 @@ def test_worker_is_probed_when_it_becomes_idle() -> None:
 
 def test_job_without_a_deadline_moves_to_a_profiled_worker_that_joins() -> None:
     core = core_with_old_worker()
-    running = run(core, arrived("job", 10_000, OTHER))
+    running = started(core, arrived("job", 10_000, OTHER))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
