@@ -1,14 +1,32 @@
-"""Verification of the units by systemd-analyze, version 252 or newer."""
+"""The units: valid as shipped, and of services that are started, killed and restarted.
 
+systemd-analyze has to be of version 252 or newer. Services run under a Debian that is booted in a
+systemd-nspawn container with a private network; where that is not possible, their tests skip.
+"""
+
+from __future__ import annotations
+
+import json
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from gateway.installer import SERVICE, GatewayInstallation
 from synergai.runtime.installation import WriteFile
+from synergai.zoo import build as zoo
+from tests.acceptance.debian_root import (
+    CACHE,
+    PROGRAMS,
+    DebianRoot,
+    MissingPrerequisite,
+    require_programs,
+)
 from tests.fake_systemd import put_programs
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -60,3 +78,164 @@ def test_exposure_of_a_service_is_limited(units: Path, name: str) -> None:
     assert found, done.stderr
     print(f"\n{name}: exposure {found[1]}")
     assert float(found[1]) <= EXPOSURE.get(name, 5.0)
+
+
+PACKAGES: Final = ("systemd", "systemd-sysv", "dbus", "python3", "python3-venv")
+SERVICES: Final = ("synergai-gateway", "synergai-agent")
+MODELS: Final = "var/lib/synergai-agent/models"
+BOOT_S: Final = 60.0
+LOG: Final = "console.log"
+
+
+class Container:
+    """A booted container. As a context manager, boots it and powers it off.
+
+    Raises:
+        Missing: on entering, if it does not boot.
+    """
+
+    def __init__(self, root: DebianRoot, log: Path) -> None:
+        self._root = root
+        self._log = log
+        self._leader = 0
+
+    def __enter__(self) -> Container:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    # Independent of this machine's own service manager, if any.
+                    *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit"),
+                    *("--private-network", "--console=read-only", "--machine=synergai-acceptance"),
+                    *("--directory", str(self._root.path), "--boot"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._wait_booted()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._leader and self._process.poll() is None:
+            self.run("systemctl", "poweroff", check=False)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command in the container; return its output."""
+        enter = ["nsenter", f"--target={self._leader}", "--all", "/usr/bin/env", "-i"]
+        path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+        done = subprocess.run([*enter, path, *command], capture_output=True, text=True, check=False)
+        if check and done.returncode != 0:
+            journal = self.run("journalctl", "--no-pager", "-n", "40", check=False)
+            raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}\n{journal}")
+        return done.stdout.strip()
+
+    def _wait_booted(self) -> None:
+        deadline = time.monotonic() + BOOT_S
+        state = ""
+        while state not in ("running", "degraded"):  # getty may fail without a terminal
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = self._log.read_text("utf-8", "replace").strip().splitlines()
+                raise MissingPrerequisite(
+                    f"systemd-nspawn did not boot ({state or 'no answer'}): {text[-3:]}"
+                )
+            time.sleep(0.2)
+            self._leader = self._find_leader()
+            if self._leader:
+                state = self.run("systemctl", "is-system-running", check=False)
+
+    def _find_leader(self) -> int:
+        """Return the process id, on the host, of the container's init process."""
+        children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
+        done = subprocess.run(["cat", children], capture_output=True, text=True, check=False)
+        found = done.stdout.split()
+        return int(found[0]) if found else 0
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    root = DebianRoot(CACHE / "acceptance" / "systemd", "amd64")
+    needed = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
+    try:
+        require_programs({**needed, "nsenter": "util-linux", "dpkg-deb": "dpkg"})
+        root.create(PACKAGES)
+        root.install("gateway,agent,onnxruntime,client", "x86_64")
+        _prepare(root)
+        with Container(root, tmp_path_factory.mktemp("boot") / LOG) as booted:
+            yield booted
+    except MissingPrerequisite as error:
+        pytest.skip(str(error))
+
+
+def _prepare(root: DebianRoot) -> None:
+    """Remove files of an earlier run; add an engine."""
+    for left in ("etc/synergai", "var/lib/synergai-agent", "var/lib/private/synergai-gateway"):
+        shutil.rmtree(root.path / left, ignore_errors=True)
+    for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
+        unit.unlink(missing_ok=True)
+    zoo.build("onnx_identity", root.path / MODELS)
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return condition()
+
+
+def unit_property(container: Container, service: str, name: str) -> str:
+    return container.run("systemctl", "show", "--value", f"--property={name}", service)
+
+
+def job_succeeds(container: Container) -> bool:
+    """Return whether a job submitted to the gateway succeeds."""
+    submit = [f"{PROGRAMS}/synergai", "submit", "onnx_identity", "--queries", "100"]
+    answer = container.run(*submit, "--watch", "--json", check=False)
+    return bool(answer) and json.loads(answer)["state"] == "succeeded"
+
+
+def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
+    container.run(f"{PROGRAMS}/synergai", "gateway", "install", "--programs", PROGRAMS)
+    install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
+    container.run(
+        *install, "--worker-class", "container", "--power", "none", "--programs", PROGRAMS
+    )
+    assert [unit_property(container, service, "ActiveState") for service in SERVICES] == [
+        "active"
+    ] * 2
+    assert eventually(lambda: job_succeeds(container))
+
+    for service in SERVICES:
+        before = unit_property(container, service, "MainPID")
+        container.run("systemctl", "kill", "--signal=KILL", service)
+        began = time.monotonic()
+
+        def is_back(service: str = service, before: str = before) -> bool:
+            pid = unit_property(container, service, "MainPID")
+            return unit_property(container, service, "ActiveState") == "active" and pid not in (
+                "0",
+                before,
+            )
+
+        assert eventually(is_back)
+        assert unit_property(container, service, "NRestarts") == "1"
+        print(f"\n{service}: back after {time.monotonic() - began:.1f} s")
+        assert eventually(lambda: job_succeeds(container))
+
+
+@pytest.mark.parametrize("role", ["agent", "gateway"])
+def test_service_is_uninstalled(container: Container, role: str) -> None:
+    container.run(f"{PROGRAMS}/synergai", role, "uninstall", "--purge")
+    assert unit_property(container, f"synergai-{role}", "LoadState") == "not-found"
+    count = container.run("sh", "-c", f"ls /etc/systemd/system | grep -c {role}", check=False)
+    assert count == "0"
+    left = container.run("sh", "-c", f"ls /var/lib /var/lib/private | grep -c {role}", check=False)
+    assert left == "0"
