@@ -109,6 +109,25 @@ def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> N
     assert len(set(interrupted[:3])) == len(set(interrupted[3:])) == 3
 
 
+def test_requests_take_no_turns_on_a_worker_that_answers_much_later() -> None:
+    entries = [
+        new_entry(engine, name, qps)
+        for name, qps in (("slow", 1.0), ("fast", 10.0))
+        for engine in (BATCH, LIVE)
+    ]
+    workers = [new_worker(name, name, [BATCH, LIVE]) for name in ("slow", "fast")]
+    core = make_core(entries, workers, policy="rr", preload=False)
+    for number in range(2):
+        [job] = dispatched(core.handle(make_job(f"job-{number}"), 0.0))
+    for number in range(3):
+        now = 1.05 + number
+        [request] = dispatched(core.handle(make_request(f"r-{number}", now), now))
+        assert request.worker_id == job.worker_id == "fast"
+        core.handle(AssignmentEnded(job.id, round(10 * now) - job.first, Outcome.STOPPED), now)
+        ended = AssignmentEnded(request.id, 1, Outcome.COMPLETED)
+        [job] = dispatched(core.handle(ended, now + 0.1))
+
+
 @pytest.mark.parametrize("policy", ["rr", "srr"])
 def test_request_does_not_advance_the_rotation_of_jobs(policy: str) -> None:
     core = core_with(policy=policy, workers=3)

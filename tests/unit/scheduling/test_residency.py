@@ -37,7 +37,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.registry import POLICIES
-from synergai.scheduling.rules.residency import PLANNED_EVERY_S, RECENT_S
+from synergai.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.state.records import WorkerRecord
@@ -389,6 +389,17 @@ def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_roo
             fleet.handle(SessionLoaded(each.worker_id, each.session))
         fleet.loading.clear()
     assert fleet.now - lost_at == pytest.approx(pause_s, abs=1.5)
+
+
+def test_a_worker_that_lacks_memory_it_should_have_gets_no_preload_for_a_while() -> None:
+    fleet = Fleet(1, preload=True, memory_bytes=64 * GIB)
+    load = fleet.loading.pop(0)
+    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=True, bytes=1))
+    while not fleet.loading and fleet.now < 2 * FULL_S:
+        fleet.now += 1.0
+        fleet.submit(FAMILY)
+        fleet.end_first()
+    assert fleet.now == pytest.approx(FULL_S, abs=2.0)
 
 
 def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
