@@ -1,4 +1,4 @@
-"""Tenants of a running gateway: each has its own quotas and jobs."""
+"""Clients and tenants of a running gateway: each tenant has its own quotas and jobs."""
 
 import asyncio
 import hashlib
@@ -224,3 +224,24 @@ async def test_queries_of_a_streamed_job_are_read_at_the_tenants_rate(
     answers = [answer async for answer in call]
     assert answers[-1].job.state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert answers[-1].job.queries_done == 25
+
+
+async def test_stream_of_a_removed_client_gets_no_further_responses(
+    caller: Caller, gateway: Gateway, table: Path
+) -> None:
+    stream = caller.oip.ModelStreamInfer(metadata=bearer("free"))
+    answers = []
+    for number in range(2):
+        await stream.write(infer_request(id=str(number)))
+        answer = await stream.read()
+        assert isinstance(answer, oip.ModelStreamInferResponse)
+        answers.append(answer)
+        await change(gateway, table, {name: QUOTAS[name] for name in QUOTAS if name != "free"})
+    await stream.done_writing()
+    assert not answers[0].error_message
+    assert "have been revoked" in answers[1].error_message
+    assert answers[1].infer_response.parameters["status"].string_param == "UNAUTHENTICATED"
+    ready = oip.ModelReadyRequest(name="echo")
+    error = await caller.failure(caller.oip.ModelReady(ready, metadata=bearer("free")))
+    assert error.code() is CODE.UNAUTHENTICATED
+    await caller.oip.ModelReady(ready, metadata=bearer("rate"))
