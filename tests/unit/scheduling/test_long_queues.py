@@ -150,6 +150,18 @@ def test_block_is_split_once_it_has_more_than_twice_its_size() -> None:
     assert [len(block.entries) for block in entries._blocks] == [BLOCK, BLOCK + 1]
 
 
+def test_first_request_is_one_that_can_be_in_time_if_there_is_any() -> None:
+    queue = JobQueue()
+    records = [
+        make_record(number, rank=rank, is_request=True) for number, rank in enumerate((1, 9))
+    ]
+    for record in records:
+        record.latest_start = record.rank
+        queue.add(record)
+    assert list(queue.first_requests(5.0)) == records[1:]
+    assert list(queue.first_requests(9.0)) == records[:1]
+
+
 def test_all_requests_of_a_higher_priority_are_ahead_of_a_request() -> None:
     queue = JobQueue()
     for number, (rank, priority) in enumerate([(1.0, 0), (9.0, 0), (9.0, 1)]):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -241,56 +242,60 @@ def with_first_span(run: SimulationRun, *spans: BusySpan) -> SimulationRun:
     return replace(run, spans=(*spans, *run.spans[1:]))
 
 
-def test_audit_finds_a_query_that_is_never_run(profile: Profile) -> None:
-    run = make_run(profile, "synergai")
-    with pytest.raises(AuditFailed, match="finished after"):
-        audit(with_first_span(run, replace(run.spans[0], done=run.spans[0].done - 1)))
+def with_overlap(run: SimulationRun) -> SimulationRun:
+    overlapping = replace(run.spans[1], started=run.spans[0].ended - 1.0)
+    return replace(run, spans=(run.spans[0], overlapping, *run.spans[2:]))
 
 
-def test_audit_finds_a_query_that_is_run_twice(profile: Profile) -> None:
-    run = make_run(profile, "synergai")
-    with pytest.raises(AuditFailed, match="run twice"):
-        audit(with_first_span(run, run.spans[0], shifted(run.spans[0], 10_000.0)))
-
-
-def test_audit_finds_overlapping_spans_on_a_worker(profile: Profile) -> None:
-    run = make_run(profile, "synergai")
-    second = run.spans[1]
-    overlapping = replace(second, started=run.spans[0].ended - 1.0)
-    with pytest.raises(AuditFailed, match="at once"):
-        audit(replace(run, spans=(run.spans[0], overlapping, *run.spans[2:])))
-
-
-def test_audit_finds_a_job_that_ran_before_its_arrival(profile: Profile) -> None:
-    run = make_run(profile, "synergai")
+def with_premature_start(run: SimulationRun) -> SimulationRun:
     job = next(job for job in run.workload.jobs if job.id == run.spans[0].job_id)
-    premature = replace(run.spans[0], started=job.arrival - 1.0)
-    with pytest.raises(AuditFailed, match="before it arrived"):
-        audit(with_first_span(run, premature))
+    return with_first_span(run, replace(run.spans[0], started=job.arrival - 1.0))
 
 
-def test_audit_finds_an_unpaid_setup(profile: Profile) -> None:
-    run = make_run(profile, "synergai")
-    with pytest.raises(AuditFailed, match="did not pay"):
-        audit(with_first_span(run, replace(run.spans[0], ready=run.spans[0].started)))
-
-
-def test_audit_finds_queries_faster_than_possible(profile: Profile) -> None:
-    run = make_run(profile, "synergai", sessions="prewarmed")
+def with_fast_queries(run: SimulationRun) -> SimulationRun:
     first = run.spans[0]
-    too_fast = replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
-    with pytest.raises(AuditFailed, match="faster than possible"):
-        audit(with_first_span(run, too_fast))
+    return with_first_span(
+        run, replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
+    )
 
 
-def test_audit_finds_a_finish_time_other_than_the_last_query(
-    profile: Profile,
-) -> None:
-    run = make_run(profile, "synergai")
+def with_early_finish(run: SimulationRun) -> SimulationRun:
     job_id = run.workload.jobs[0].id
-    finished = {**run.finished, job_id: run.finished[job_id] - 1.0}
-    with pytest.raises(AuditFailed, match="its last query at"):
-        audit(replace(run, finished=finished))
+    return replace(run, finished={**run.finished, job_id: run.finished[job_id] - 1.0})
+
+
+@pytest.mark.parametrize(
+    ("fault", "falsified", "sessions"),
+    [
+        (
+            "finished after",
+            lambda run: with_first_span(run, replace(run.spans[0], done=run.spans[0].done - 1)),
+            "cold",
+        ),
+        (
+            "run twice",
+            lambda run: with_first_span(run, run.spans[0], shifted(run.spans[0], 10_000.0)),
+            "cold",
+        ),
+        ("at once", with_overlap, "cold"),
+        ("before it arrived", with_premature_start, "cold"),
+        (
+            "did not pay",
+            lambda run: with_first_span(run, replace(run.spans[0], ready=run.spans[0].started)),
+            "cold",
+        ),
+        ("faster than possible", with_fast_queries, "prewarmed"),
+        ("its last query at", with_early_finish, "cold"),
+    ],
+)
+def test_audit_finds_an_impossible_run(
+    profile: Profile,
+    fault: str,
+    falsified: Callable[[SimulationRun], SimulationRun],
+    sessions: Sessions,
+) -> None:
+    with pytest.raises(AuditFailed, match=fault):
+        audit(falsified(make_run(profile, "synergai", sessions=sessions)))
 
 
 # --- many runs --------------------------------------------------------------------------
