@@ -159,7 +159,7 @@ def test_first_request_is_one_that_can_be_in_time_if_there_is_any() -> None:
         record.latest_start = record.rank
         queue.add(record)
     assert list(queue.first_requests(5.0)) == records[1:]
-    assert list(queue.first_requests(9.0)) == records[:1]
+    assert list(queue.first_requests(10.0)) == records[:1]
 
 
 def test_all_requests_of_a_higher_priority_are_ahead_of_a_request() -> None:
