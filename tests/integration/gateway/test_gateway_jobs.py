@@ -15,13 +15,10 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.errors import Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
-from tests.integration.conftest import journal_in_a_file
-from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
@@ -250,26 +247,6 @@ async def test_restarted_gateway_finishes_accepted_jobs(
         earlier = await caller.jobs.Get(jobs_pb2.GetRequest(job_id=done.id))
         assert earlier.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert min(assignment.id for assignment in agent.assignments) > before
-
-
-@journal_in_a_file
-async def test_two_gateways_cannot_share_a_state_directory(config: GatewaySettings) -> None:
-    async with Gateway(config):
-        with pytest.raises(Unavailable, match="another gateway uses the state directory"):
-            async with Gateway(config):
-                pass
-
-
-async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) -> None:
-    for name, address in (
-        ("listen", gateway.address),
-        ("hub", gateway.hub_address),
-        ("http", gateway.http_address),
-    ):
-        second = config_in(tmp_path / name, **{name: address})
-        with pytest.raises(Unavailable, match="port is in use"):
-            async with Gateway(second):
-                pass
 
 
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(

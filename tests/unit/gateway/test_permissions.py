@@ -6,8 +6,8 @@ from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
 from gateway.requests.inference import RequestId
-from synergai.domain import EngineName, JobId, JobSpec, JobState
-from synergai.errors import JobNotFound, NotFound, PermissionDenied, Unauthenticated, Unavailable
+from synergai.domain import EngineName, JobId, JobSpec
+from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.request_codec import RequestDecoder, RequestHeader
 from synergai.protocol.rpc import RawRequest
@@ -56,40 +56,6 @@ async def test_refusal_does_not_tell_whether_an_engine_exists(
     harness.add_worker()
     with pytest.raises(PermissionDenied, match=f"'infer' for engine '{engine}'"):
         harness.inference.begin(client("camera", Role.INFER), infer_request(engine), None)
-
-
-@pytest.mark.parametrize(
-    "stranger",
-    [
-        client("stranger", Role.SUBMIT, Role.OBSERVE, Role.OPERATE),
-        client("wrong-engine", Role.SUBMIT, engines=("bert",), tenants="*"),
-        client("wrong-role", Role.INFER, tenants="*"),
-    ],
-    ids=lambda caller: caller.name,
-)
-async def test_job_outside_a_callers_scope_does_not_exist_for_it(
-    harness: GatewayHarness, stranger: Caller
-) -> None:
-    harness.add_worker()
-    job = await harness.jobs.submit(client("owner", Role.SUBMIT), SPEC)
-    jobs = harness.jobs
-    with pytest.raises(JobNotFound):
-        await jobs.get(stranger, job.id)
-    with pytest.raises(JobNotFound):
-        await jobs.cancel(stranger, job.id)
-    with pytest.raises(JobNotFound):
-        await anext(jobs.watch(stranger, job.id))
-    assert await jobs.list(stranger, [], 10) == []
-    assert (await jobs.get(UNRESTRICTED, job.id)).state is not JobState.CANCELLED
-
-
-async def test_observer_sees_but_does_not_cancel(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    job = await harness.jobs.submit(client("owner", Role.SUBMIT), SPEC)
-    observer = client("observer", Role.OBSERVE, tenants="owner")
-    assert [found.id for found in await harness.jobs.list(observer, [], 10)] == [job.id]
-    with pytest.raises(PermissionDenied, match="'submit' or 'operate'"):
-        await harness.jobs.cancel(observer, job.id)
 
 
 async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) -> None:

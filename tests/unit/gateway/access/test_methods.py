@@ -7,7 +7,7 @@ import pytest
 
 from gateway.access.caller import Caller
 from gateway.access.engines import READERS
-from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, Permission, check_call
+from gateway.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
 from gateway.access.roles import ANONYMOUS, Grant, Role
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
@@ -33,13 +33,6 @@ def test_page_is_for_every_known_caller_and_for_anonymous_ones_with_a_grant() ->
     with pytest.raises(Unauthenticated):
         check_call(KNOWN, anonymous())
     check_call(PUBLIC, anonymous())
-
-
-def test_metrics_show_all_engines_and_need_the_role_for_all() -> None:
-    some = Caller("a", "a", (Grant(to=("a",), roles=frozenset({Role.OBSERVE}), engines=("b*",)),))
-    check_call(METHODS["/synergai.v1.Fleet/ListWorkers"], some)
-    with pytest.raises(PermissionDenied, match="'observe' for all engines"):
-        check_call(ROUTES["/metrics"], some)
 
 
 def test_document_lists_what_each_role_may_call() -> None:
