@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from synergai.explanations.facts import Ahead, Obstacle
     from synergai.scheduling.policy import View
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.job import JobRecord
+    from synergai.scheduling.state.worker import WorkerRecord
 
 
 class _Cost(NamedTuple):
@@ -65,7 +66,8 @@ def _when_idle(view: View, record: JobRecord, worker: WorkerRecord) -> Verdict:
     usable = [each for each in profiled if record.limit is None or record.limit.allows(each)]
     if not usable:
         return replace(found, obstacle="variant" if profiled else "unprofiled")
-    cost = min(_cost(view, record, worker, each) for each in usable)
+    costs = [_cost(view, record, worker, each) for each in usable]
+    cost = min(costs, key=lambda each: (each.needed_s, each.setup_s))
     budget_s = job.deadline - job.arrival
     found = replace(found, needed_s=cost.needed_s, setup_s=cost.setup_s)
     if cost.needed_s <= budget_s:
