@@ -82,12 +82,15 @@ def rank_chains(
             raise InvalidInput(f"stage {leg.first}-{leg.last} on {leg.worker} has no pace or size")
         legs[leg.first, leg.last].append(leg)
 
+    way = cache(links.way)
+
     @cache
     def hop(sender: str, receiver: str, position: int) -> tuple[float, Mapping[object, float]]:
         """Return the time of a tensor on its way, and what it takes of each link."""
-        way, size = links.way(sender, receiver), sizes[position]
-        seconds = links.hop(sender, receiver, size).seconds
-        return seconds, {pair: link.hop(size).interval_s for pair, link in way.items()}
+        size = sizes[position]
+        hops = {pair: link.hop(size) for pair, link in way(sender, receiver).items()}
+        intervals = {pair: each.interval_s for pair, each in hops.items()}
+        return sum(each.seconds for each in hops.values()), intervals
 
     def used_s(route: Sequence[Leg]) -> tuple[float, Mapping[object, float]]:
         """Return the latency of a route, and what a query takes of its workers and links."""
@@ -110,10 +113,12 @@ def rank_chains(
         kept = math.floor(MAX_ROUTES ** (1 / len(stages)))
         routes = list(product(*(legs[stage][:kept] for stage in stages)))
         latencies, uses = zip(*map(used_s, routes), strict=True)
-        resources = list(dict.fromkeys(resource for each in uses for resource in each))
-        rates = pack(
-            np.array([[each.get(resource, 0.0) for each in uses] for resource in resources])
-        )
+        resources = dict.fromkeys(resource for each in uses for resource in each)
+        rows = {resource: row for row, resource in enumerate(resources)}
+        costs = np.zeros((len(rows), len(routes)))
+        for column, used in enumerate(uses):
+            costs[[rows[resource] for resource in used], column] = list(used.values())
+        rates = pack(costs)
         fastest = min(range(len(routes)), key=latencies.__getitem__)
         ranked.append(
             RankedChain(
