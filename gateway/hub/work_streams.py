@@ -123,6 +123,7 @@ class WorkStreams:
             while batch := await orders.get_batch():
                 self._send(await collector.collect(orders, batch), transport)
                 await transport.drain()
+                del batch  # which may hold many tensors until the next one
         except SynergaiError as error:
             self._connections.refuse(connection, error)
         finally:

@@ -1,7 +1,8 @@
 """The inputs of a job over an upload while it runs.
 
 The inputs of an assignment are sent in portions, as its results become durable, so that a worker
-and the gateway hold few of them. Results are stored durably before they are counted.
+holds few of them. What is read and not yet written to a worker has a limit for all of them. Results
+are stored durably before they are counted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.jobs.tensor_room import TensorRoom
     from gateway.journal.job_record import RecordedExecution
     from gateway.records.log import RecordLog
     from gateway.records.results import ResultLog
     from gateway.records.store import OpenLog
-    from synergai.domain import AssignmentId, JobId
+    from synergai.domain import AssignmentId, Job
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
 
@@ -45,6 +48,8 @@ LEAST_QUERIES: Final = 2
 """Inputs of each assignment that its worker may always have: one arrives during a query."""
 MOST_QUERIES: Final = 2048
 """Inputs of each assignment that its worker may have at most."""
+UNSENT_BYTES: Final = 512 * 1024 * 1024
+"""Inputs of all jobs in memory on their way to workers, unless a single one is larger."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,13 +123,15 @@ class InputFeed:
 
     def __init__(
         self,
-        job_id: JobId,
+        job: Job,
         data: JobData,
+        room: TensorRoom,
         fail: Callable[[str], None],
         on_results: Callable[[JobData, int, int], None],
     ) -> None:
         self.data = data
-        self._job_id = job_id
+        self._job = job
+        self._room = room
         self._fail = fail
         self._on_results = on_results
         self._assigned: dict[AssignmentId, _AssignedInputs] = {}
@@ -200,22 +207,43 @@ class InputFeed:
                 free = inputs.free_bytes()
                 if self._response_bytes:
                     left = max(1, min(left, free // self._response_bytes))
-                first = assignment.first + inputs.sent
-                found = await asyncio.to_thread(read_inputs, log, first, left, free)
-                if inputs.progress.stopping or not inputs.is_wanted:
+                size = max(log.size(assignment.first + inputs.sent), min(free, PORTION_BYTES))
+                await self._room.take(self._job, size)
+                if not await self._send_portion(inputs, left, free, partial(self._room.give, size)):
                     return
-                suspects = [
-                    index - assignment.first
-                    for index in range(first, first + len(found))
-                    if index in self._suspects
-                ]
-                for index, data in enumerate(found, first):
-                    self._names[index] = _name(data)
-                    inputs.add(max(len(data), self._response_bytes))
-                inputs.worker.orders.put(SendInputs(assignment.id, found, suspects))
         except (DamagedLog, OSError) as error:
-            _log.error("job %s: its inputs cannot be read: %s", self._job_id, error)
+            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
             self._fail("its inputs can no longer be read")
+
+    async def _send_portion(
+        self,
+        inputs: _AssignedInputs,
+        count: int,
+        limit_bytes: int,
+        on_written: Callable[[], None],
+    ) -> bool:
+        """Read and send the next inputs of an assignment; return whether its worker wants them."""
+        assignment, wanted = inputs.assignment, False
+        first = assignment.first + inputs.sent
+        try:
+            found = await asyncio.to_thread(
+                read_inputs, self.data.inputs.log, first, count, limit_bytes
+            )
+            wanted = inputs.is_wanted and not inputs.progress.stopping
+        finally:
+            if not wanted:
+                on_written()
+        if wanted:
+            suspects = [
+                index - assignment.first
+                for index in range(first, first + len(found))
+                if index in self._suspects
+            ]
+            for index, data in enumerate(found, first):
+                self._names[index] = _name(data)
+                inputs.add(max(len(data), self._response_bytes))
+            inputs.worker.orders.put(SendInputs(assignment.id, found, suspects), on_written)
+        return wanted
 
     def _drop(self, which: Callable[[_AssignedInputs], bool]) -> None:
         for assignment_id, inputs in list(self._assigned.items()):

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.stages import EngineInStages
 from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
-from gateway.jobs.input_feed import InputFeed
+from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.staged_runs import StagedRuns
-from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
+from gateway.jobs.submitted_job import (
+    Phase,
+    SubmittedJob,
+    new_job_record,
+    record_job_end,
+    scheduler_job,
+)
+from gateway.jobs.tensor_room import TensorRoom
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
@@ -84,6 +91,7 @@ class SubmittedJobs:
         )
         chains.queries_left = self._queries_left
         chains.on_changed = versions.on_chain_changed = self._chain_changed
+        self._unsent = TensorRoom(UNSENT_BYTES)
         self._tasks = TaskBag()
         self._rerouting = TaskBag()
         self._accepting = 0
@@ -348,5 +356,6 @@ class SubmittedJobs:
         feed = None
         if data is not None:
             fail = partial(self._dispatcher.fail, job.tracker.id)
-            feed = InputFeed(job.tracker.id, data, fail, self._own_inputs.count)
+            view = scheduler_job(job.tracker.record, self._clock)
+            feed = InputFeed(view, data, self._unsent, fail, self._own_inputs.count)
         job.start(feed)

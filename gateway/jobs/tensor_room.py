@@ -1,4 +1,4 @@
-"""Memory for the tensors of jobs in stages, which the most urgent job gets first."""
+"""Memory for tensors of jobs, which the most urgent job gets first."""
 
 from __future__ import annotations
 

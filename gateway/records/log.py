@@ -115,6 +115,10 @@ class RecordLog:
         """Return the tags of all records, by number, those included that are not durable yet."""
         return self._tags
 
+    def size(self, number: int) -> int:
+        """Return the size of a record's payload; 0 if there is none of that number."""
+        return self._lengths[number] if number < self._durable else 0
+
     # --- writing --------------------------------------------------------------------------
 
     def append(self, records: Iterable[Record]) -> None:

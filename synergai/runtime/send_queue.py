@@ -32,6 +32,9 @@ class SendQueue(Generic[T]):
     ) -> None:
         self._limit = limit
         self._items: list[T] = []
+        # To be called once what is in the queue is written, and once what the handler has is.
+        self._on_written: list[Callable[[], object]] = []
+        self._on_batch_written: list[Callable[[], object]] = []
         self._waiter: asyncio.Future[None] | None = None
         self._enough: Callable[[int], bool] | None = None
         self._error: BaseException | None = None
@@ -44,9 +47,15 @@ class SendQueue(Generic[T]):
         """Whether its room is to be left to more important items."""
         return 2 * len(self._items) >= self._limit
 
-    def put(self, item: T) -> None:
-        """Enqueue `item`; do nothing if the queue is closed."""
+    def put(self, item: T, on_written: Callable[[], object] | None = None) -> None:
+        """Enqueue `item`; drop it if the queue is closed.
+
+        `on_written` is called once the handler has written it, or it is dropped.
+        """
+        if on_written is not None:
+            self._on_written.append(on_written)
         if self.closed:
+            self._drop_all()
             return
         # The handler waits for the first item of a batch.
         is_awaited = self._waiter is not None and self._enough is None and not self._items
@@ -65,6 +74,7 @@ class SendQueue(Generic[T]):
             return
         self.closed = True
         self._error = error
+        self._drop_all()
         if error is not None:
             self._items.clear()
             if self._on_error is not None:
@@ -76,7 +86,12 @@ class SendQueue(Generic[T]):
         self.close(None if reader.cancelled() else reader.exception())
 
     async def get_batch(self) -> list[T]:
-        """Wait for items and return all of them, in order; an empty list once closed."""
+        """Wait for items and return all of them, in order; an empty list once closed.
+
+        The handler has written those that it got before.
+        """
+        if self._on_batch_written:
+            self._batch_written()
         while not self._items:
             if self._error is not None:
                 raise self._error
@@ -88,6 +103,9 @@ class SendQueue(Generic[T]):
     def get_batch_nowait(self) -> list[T]:
         """Return all queued items, in order."""
         items, self._items = self._items, []
+        if self._on_written:
+            self._on_batch_written += self._on_written
+            self._on_written.clear()
         return items
 
     async def collect_until_idle(self, turns: int, timeout_s: float) -> list[T]:
@@ -129,6 +147,16 @@ class SendQueue(Generic[T]):
         """Have `collect_until` evaluate its condition again."""
         if self._enough is not None and self._enough(len(self._items)):
             self._wake()
+
+    def _batch_written(self) -> None:
+        written, self._on_batch_written = self._on_batch_written, []
+        for call in written:
+            call()
+
+    def _drop_all(self) -> None:
+        self._on_batch_written += self._on_written
+        self._on_written.clear()
+        self._batch_written()
 
     def _woken(self) -> asyncio.Future[None]:
         """Return a future that is done with the next call of `_wake`."""

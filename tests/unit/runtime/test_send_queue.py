@@ -147,3 +147,18 @@ async def test_no_item_overtakes_those_that_the_handler_has_not_got_yet() -> Non
         queue.put(item)
     assert await collecting == [2, 3]
     assert not sent
+
+
+async def test_item_is_written_when_the_handler_asks_for_the_next_ones() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    written: list[int] = []
+    queue.put(1, lambda: written.append(1))
+    assert await queue.get_batch() == [1]
+    queue.put(2, lambda: written.append(2))
+    assert not written
+    assert await queue.get_batch() == [2]
+    assert written == [1]
+    queue.put(3, lambda: written.append(3))
+    queue.close()
+    queue.put(4, lambda: written.append(4))
+    assert written == [1, 2, 3, 4]

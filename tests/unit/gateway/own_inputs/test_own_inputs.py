@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.access.caller import UNRESTRICTED
-from gateway.fleet.worker import SendInputs
-from gateway.jobs import input_feed
+from gateway.fleet.worker import ConnectedWorker, Order, SendInputs
+from gateway.jobs import input_feed, submitted
 from gateway.jobs.tracker import ProgressRate
 from synergai.domain import Job, JobSpec, JobState
 from synergai.errors import InvalidInput
@@ -19,7 +20,7 @@ from synergai.protocol.validation import SAMPLE
 from synergai.scheduling.events import Stop
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness, own_data
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 
 async def test_inputs_are_sent_and_results_stored_before_they_count(
@@ -102,6 +103,46 @@ async def test_worker_has_few_inputs_at_a_time(
     harness.report(worker, assignment, 40, responses=40 - done, outcome=hub_pb2.OUTCOME_COMPLETED)
     await harness.flush_journal()
     assert worker.input_bytes == 0
+
+
+async def test_inputs_on_the_way_to_all_workers_have_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_feed, "PORTION_BYTES", 1)  # as if each input were large
+    monkeypatch.setattr(submitted, "UNSENT_BYTES", 5000)
+    may_write = asyncio.Event()
+    sent: list[bytes] = []
+    writing: dict[str, list[bytes]] = {}
+    workers: list[ConnectedWorker] = []
+
+    def inputs_of(orders: list[Order]) -> list[bytes]:
+        return [data for order in orders if isinstance(order, SendInputs) for data in order.inputs]
+
+    def on_the_way() -> int:
+        queued = [inputs_of(worker.orders._items) for worker in workers]
+        return sum(len(data) for each in (*queued, *writing.values()) for data in each)
+
+    async def write(worker: ConnectedWorker) -> None:
+        while orders := await worker.orders.get_batch():
+            writing[worker.id] = inputs_of(orders)
+            assert on_the_way() <= 5000
+            if writing[worker.id]:
+                await may_write.wait()
+            sent.extend(writing.pop(worker.id))
+
+    async with own_data(tmp_path) as harness, asyncio.TaskGroup() as group:
+        for number in range(8):
+            workers.append(harness.add_worker(f"w{number}"))
+            group.create_task(write(workers[-1]))
+            await harness.upload(2, size=1000, upload_id=f"up{number}")
+            await harness.jobs.submit(UNRESTRICTED, structs.replace(SPEC, upload_id=f"up{number}"))
+        await until(lambda: on_the_way() > 4000)
+        await turns(50)
+        assert on_the_way() <= 5000
+        may_write.set()
+        await until(lambda: len(sent) == 16)
+        for worker in workers:
+            worker.orders.close()
 
 
 @pytest.mark.parametrize("upload_id", ["", "up"])
