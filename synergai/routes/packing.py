@@ -60,4 +60,5 @@ def _binding(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the costs without resources of which every activity takes no more than of another."""
     most = costs[:, (costs > 0).argmax(axis=1)].argmax(axis=0)
     kept = (most == np.arange(len(costs))) | (costs > costs[most]).any(axis=1)
-    return costs[kept]
+    binding: NDArray[np.float64] = costs[kept]
+    return binding

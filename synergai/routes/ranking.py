@@ -89,8 +89,8 @@ def rank_chains(
         """Return the time of a tensor on its way, and what it takes of each link."""
         size = sizes[position]
         hops = {pair: link.hop(size) for pair, link in way(sender, receiver).items()}
-        intervals = {pair: each.interval_s for pair, each in hops.items()}
-        return sum(each.seconds for each in hops.values()), intervals
+        intervals: dict[object, float] = {pair: each.interval_s for pair, each in hops.items()}
+        return math.fsum(each.seconds for each in hops.values()), intervals
 
     def used_s(route: Sequence[Leg]) -> tuple[float, Mapping[object, float]]:
         """Return the latency of a route, and what a query takes of its workers and links."""
