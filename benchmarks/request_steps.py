@@ -1,6 +1,6 @@
 """Where the time of a request goes: medians from time stamps, with one request in flight.
 
-    python -m benchmarks.request_steps [grpcio|native] [unary|stream]
+    python -m benchmarks.request_steps [unary|stream]
 
 `serve` runs in this process, client and engine host in processes of their own. All of them read the
 same monotonic clock.
@@ -31,7 +31,7 @@ from gateway.requests.inference import Request
 from gateway.serve.serve_settings import ServeSettings
 from gateway.serve.server import LocalServer
 from gateway.servicers.inference_calls import InferenceCalls
-from synergai.protocol.grpcio import front
+from synergai.protocol.native.connection import ClientConnection
 from synergai.protocol.request_codec import RequestDecoder
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
@@ -45,8 +45,6 @@ from worker_agent.hosts.process import HostProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.gateway_settings import GrpcServer
-
 REQUESTS: Final = 2000
 _WARM_UP: Final = 500
 _SETTLE_S: Final = 3.0
@@ -56,14 +54,14 @@ _SERVICE: Final = "/inference.GRPCInferenceService"
 _BEGIN, _END = "client: sends", "client: has the response"
 
 _SERVE_STAMPS: Final = (
-    (front.ClientConnection, "data_received", "front: has the request"),
+    (ClientConnection, "data_received", "server: has the request"),
     (RequestDecoder, "parse", "gRPC: has received the message"),
     (InferenceCalls, "begin", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
     (HostProcess, "run_query", "agent: has the order"),
     (HostConnection, "data_received", "agent: reads the result"),
     (Request, "on_progress", "gateway: has the result"),
-    (front.ClientConnection, "respond", "front: has the response"),
+    (ClientConnection, "_respond", "server: has the response"),
 )
 _HOST_STAMPS: Final = (
     (Inbox, "is_stopped", "host: has the run"),
@@ -131,14 +129,12 @@ def with_stamps(prepare: Callable[..., Launch], stamps_file: Path) -> Callable[.
     return prepare_with_stamps
 
 
-async def serve_requests(folder: Path, server: GrpcServer, call: str) -> None:
+async def serve_requests(folder: Path, call: str) -> None:
     """Serve the requests of a client process, with stamps."""
     workload = identity()
     workload.build(folder / "models")
     address = f"127.0.0.1:{free_port()}"
-    gateway = GatewaySettings(
-        listen=address, hub=_LOOPBACK, http=_LOOPBACK, state=folder / "state", grpc_server=server
-    )
+    gateway = GatewaySettings(listen=address, hub=_LOOPBACK, http=_LOOPBACK, state=folder / "state")
     settings = ServeSettings(
         models=folder / "models", worker=WorkerSettings(models=folder / "models"), gateway=gateway
     )
@@ -180,14 +176,14 @@ def steps(stamps: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
     ]
 
 
-def main(server: GrpcServer, call: str) -> None:
-    """Print the steps of a request through a gRPC server, by a unary call or on a stream."""
+def main(call: str) -> None:
+    """Print the steps of a request, by a unary call or on a stream."""
     with tempfile.TemporaryDirectory() as folder:
         host_stamps = Path(folder) / "host"
         for each in _SERVE_STAMPS:
             stamp(*each)
         stamp_hosts(host_stamps)
-        uvloop.run(serve_requests(Path(folder), server, call))
+        uvloop.run(serve_requests(Path(folder), call))
         stamps = [*_stamps, *((at, label) for at, label in json.loads(host_stamps.read_text()))]
     for begin, end, microseconds in steps(stamps):
         print(f"{microseconds:7.0f} µs  {begin} → {end}")
@@ -200,7 +196,4 @@ if __name__ == "__main__":
         case ["host", stamps_file, module, *arguments]:
             sys.exit(run_host(stamps_file, module, arguments))
         case arguments:
-            main(
-                "grpcio" if "grpcio" in arguments else "native",
-                "stream" if "stream" in arguments else "unary",
-            )
+            main("stream" if "stream" in arguments else "unary")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,8 +16,6 @@ from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, Lo
 from synergai.runtime.settings import Settings
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-
-GrpcServer: TypeAlias = Literal["native", "grpcio"]
 
 _MIB: Final = 1024 * 1024
 _HUB_OVERHEAD_BYTES: Final = 64 * 1024
@@ -87,10 +85,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Heartbeat interval of agents; a worker is lost after three missed heartbeats.",
         Meta(ge=0.05, le=3600.0),
     ] = 1.0
-    grpc_server: Annotated[
-        GrpcServer,
-        "gRPC server of the clients' port: native, which takes less CPU time; or grpcio.",
-    ] = "native"
     max_message_bytes: Annotated[
         int,
         "Largest gRPC message to an agent; the limit for clients is slightly lower.",

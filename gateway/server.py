@@ -8,10 +8,7 @@ import os
 import signal
 import threading
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self
-
-import grpc
 
 from gateway.access.caller import current_caller
 from gateway.admission.connections import current_connection_limits
@@ -32,8 +29,7 @@ from gateway.servicers.inference import InferenceServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from synergai.protocol import rpc
-from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.protocol.native.server import NativeServer
 from synergai.protocol.tls import server_context
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
@@ -42,10 +38,10 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import grpc
+
     from gateway.gateway_settings import GatewaySettings
     from gateway.passage.passage import Passage
-    from synergai.errors import SynergaiError
-    from synergai.protocol.native.server import NativeServer
 
 _log = logging.getLogger(__name__)
 
@@ -67,14 +63,13 @@ class Gateway:
 
     # Set on entering.
     app: App
-    _client_server: ResilientServer | NativeServer
+    _client_server: NativeServer
 
     def __init__(self, config: GatewaySettings) -> None:
         self._config = config
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
-        self._failure: SynergaiError | None = None
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
@@ -107,8 +102,6 @@ class Gateway:
         await self._shut_down()
         if self.app.storage.journal.broken.done():
             raise self.app.storage.journal.broken.result()
-        if self._failure is not None:
-            raise self._failure
 
     # --- start --------------------------------------------------------------------------------
 
@@ -117,22 +110,15 @@ class Gateway:
         self.app = app = await build_app(config, stack)
         app.storage.journal.broken.add_done_callback(lambda _: self.stop())
         hub, unread = app.agents.hub, app.base.unread
-        native = config.grpc_server == "native"
-        connections = current_connection_limits(native=native)
-        hub_server = self._make_server(
+        connections = current_connection_limits()
+        hub_server = _make_server(
             app.entry.agent_passage, config.max_message_bytes, connections.agents
         )
-        self._client_server = client_server = self._make_server(
+        self._client_server = client_server = _make_server(
             app.entry.passage,
             config.max_client_bytes,
             connections.clients,
             certificates=config.tls_clients_ca is not None,
-            native=native,
-        )
-        app.base.metrics.add_counter(
-            "grpc_server_restarts",
-            "Replacements of a gRPC server that a call had ended.",
-            lambda: hub_server.restarts + client_server.restarts,
         )
         client_tls = server_context(
             config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True
@@ -158,7 +144,7 @@ class Gateway:
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
-            await server.start(handlers)
+            server.start(handlers)
             stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(inference.stop_streams)
         stack.push_async_callback(hub.close)
@@ -180,34 +166,6 @@ class Gateway:
                 http_address=self.http_address,
             )
         )
-
-    def _make_server(
-        self,
-        passage: Passage,
-        max_bytes: int,
-        connections: int,
-        *,
-        certificates: bool = False,
-        native: bool = False,
-    ) -> ResilientServer | NativeServer:
-        """Return a gRPC server; the gateway stops if it cannot be kept running."""
-        interceptors = (
-            [PassageInterceptor(passage, certificates=certificates)] if passage.is_needed else []
-        )
-        if native:
-            # Imported on demand: it costs memory.
-            from synergai.protocol.native.server import NativeServer
-
-            return NativeServer(interceptors, connections, max_bytes)
-        options = rpc.server_options(max_bytes, max_connections=connections)
-        make = partial(grpc.aio.server, interceptors=interceptors, options=options)
-        return ResilientServer(make, self._fail, connections)
-
-    def _fail(self, error: SynergaiError) -> None:
-        """Stop because of an error, so that the service manager restarts the gateway."""
-        self._failure = error
-        _log.critical("%s; stopping", error)
-        self.stop()
 
     def _http_app(self) -> HttpApp:
         app, config = self.app, self._config
@@ -307,6 +265,15 @@ class GatewayProcess(Gateway):
             timer.daemon = True
             timer.start()
         super().stop()
+
+
+def _make_server(
+    passage: Passage, max_bytes: int, connections: int, *, certificates: bool = False
+) -> NativeServer:
+    interceptors = (
+        [PassageInterceptor(passage, certificates=certificates)] if passage.is_needed else []
+    )
+    return NativeServer(interceptors, connections, max_bytes)
 
 
 def _ignore() -> None:

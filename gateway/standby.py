@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -19,7 +18,7 @@ from gateway.http.app import HttpApp
 from gateway.http.server import HttpServer, http_context
 from synergai.errors import Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.protocol.native.server import NativeServer
 from synergai.protocol.tls import server_context
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.systemd import notify_ready
@@ -50,13 +49,8 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         return Unavailable(f"this gateway is a standby; the leader is {leader() or 'unknown'}")
 
     async with AsyncExitStack() as stack:
-        connections = current_connection_limits(native=False).clients
-        options = rpc.server_options(config.max_client_bytes, max_connections=connections)
-        server = ResilientServer(
-            partial(grpc.aio.server, options=options),
-            lambda error: _log.error("%s; waiting as a standby without a port", error),
-            connections,
-        )
+        connections = current_connection_limits().clients
+        server = NativeServer((), connections, config.max_client_bytes)
         stack.callback(server.release)
         tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
         address = server.bind(config.listen, tls)
@@ -67,7 +61,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         )
         http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
-        await server.start((_health(), _RefusingHandler(refusal)))
+        server.start((_health(), _RefusingHandler(refusal)))
         stack.push_async_callback(server.stop, _GRACE_S)
         _log.info(
             "standby of %s, listening for clients on %s, HTTP on %s",

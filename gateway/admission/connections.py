@@ -9,33 +9,27 @@ from synergai.runtime.processes import MAX_DESCRIPTORS
 
 RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
-PER_CONNECTION: Final = 3
-"""Descriptors of a connection through a front: the client's, and both ends of the server's."""
 _FEWEST: Final = 32
 
 
 class ConnectionLimits(NamedTuple):
-    """Most gRPC connections on each port; gRPC closes further ones."""
+    """Most gRPC connections on each port; further ones are closed."""
 
     clients: int
     agents: int
 
 
-def connection_limits(descriptors: int, *, native: bool = False) -> ConnectionLimits:
+def connection_limits(descriptors: int) -> ConnectionLimits:
     """Return the limits for a process that may open this number of file descriptors.
 
-    Clients get half of what is not reserved. Each connection takes `PER_CONNECTION`, that of an
-    agent one more for work, and that of a client of the native server a single one.
+    Clients get half of what is not reserved. The connection of an agent takes another one for work.
     """
     half = (descriptors - RESERVED) // 2
-    return ConnectionLimits(
-        max(_FEWEST, half // (1 if native else PER_CONNECTION)),
-        max(_FEWEST, half // (PER_CONNECTION + 1)),
-    )
+    return ConnectionLimits(max(_FEWEST, half), max(_FEWEST, half // 2))
 
 
-def current_connection_limits(*, native: bool) -> ConnectionLimits:
+def current_connection_limits() -> ConnectionLimits:
     """Return the limits for this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    return connection_limits(descriptors, native=native)
+    return connection_limits(descriptors)

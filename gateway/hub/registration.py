@@ -25,8 +25,8 @@ from synergai.protocol.converters import (
     session_from_proto,
     unusable_session_from_proto,
 )
-from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.hub import HUB_VERSION
+from synergai.protocol.rpc import peer_of
 from synergai.protocol.tcp_info import SentOver
 from synergai.runtime.send_queue import SendQueue
 

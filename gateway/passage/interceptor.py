@@ -15,7 +15,6 @@ from gateway.access.peer_certificate import peer_certificate
 from gateway.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.front import peer_address, peer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -75,7 +74,7 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
         request: object,
         context: rpc.Context,
     ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
-        peer = peer_address(context)
+        peer = rpc.peer_of(context).address
         call = self._passage.audit(method, peer)
         record = None if call is None else GrpcRecord(call, request if refusal is None else None)
         try:
@@ -84,7 +83,7 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
                     raise refusal
                 if self._certificates:
                     metadata: Any = context.invocation_metadata() or ()
-                    certificate = peer_certificate(peer_of(context).tls)
+                    certificate = peer_certificate(rpc.peer_of(context).tls)
                     await self._admit(method, metadata, certificate)
                 with self._passage.count(METHODS.get(method), peer, stream=stream):
                     yield None if record is None else record.on_response

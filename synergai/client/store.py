@@ -12,7 +12,7 @@ import grpc
 from synergai.client.reconnecting import Patience
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.converters import from_message
-from synergai.protocol.grpcio.writes import keep_status, write_all
+from synergai.protocol.writes import keep_status, write_all
 from synergai.v1 import store_pb2
 
 if TYPE_CHECKING:

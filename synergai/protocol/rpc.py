@@ -1,4 +1,4 @@
-"""Conventions of all gRPC servers: safe parsing, mapping of errors to status codes, binding.
+"""Conventions of gRPC servers and channels: safe parsing, mapping of errors to status codes.
 
 A request that cannot be parsed does not raise inside gRPC, which would send the Python exception's
 text to the client. It becomes `Malformed`, and the call ends with INVALID_ARGUMENT. A
@@ -15,7 +15,7 @@ import logging
 import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -24,9 +24,7 @@ from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, QuotaExceeded, SynergaiError, Unavailable
 from synergai.protocol.call_metadata import REQUEST_ID, ids_from_metadata
-from synergai.protocol.grpcio.connections import shut_down_connection
-from synergai.protocol.grpcio.front import peer_address
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,
@@ -34,12 +32,12 @@ from synergai.protocol.status import (
     retry_after_ms,
     status_code,
 )
-from synergai.runtime.ports import cannot_listen
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
+    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.unread import UnreadResponses
 
@@ -53,11 +51,6 @@ _log = logging.getLogger(__name__)
 
 _READ_STATUS_WITHIN_S: Final = 10.0
 """Time that a client gets to read the status of a call that was ended because it reads slowly."""
-_MAX_CONNECTIONS: Final = 16_384
-_MAX_IDLE_MS: Final = 60_000
-"""Time after which a connection without calls is closed."""
-_MAX_PENDING_CALLS: Final = 8192
-"""Calls that have arrived and not reached their handlers, about 12 kB each."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 ReadT = TypeVar("ReadT")
@@ -129,6 +122,13 @@ class Service(grpc.GenericRpcHandler):
         return self._paths.get(handler_call_details.method)
 
 
+def peer_of(context: Context) -> Peer:
+    """Return the client of a call."""
+    call: Any = context
+    client: Peer = call.client
+    return client
+
+
 def budget_s(context: Context) -> float | None:
     """Return the seconds until the deadline of a call; None if it has none."""
     remaining: float | None = context.time_remaining()
@@ -150,20 +150,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
         trailers.append((RETRY_METADATA, str(after_ms)))
     if isinstance(error, QuotaExceeded):
         trailers.append((QUOTA_METADATA, error.quota))
-    try:
-        await context.abort(status_code(error), error_details(error), tuple(trailers))
-    except grpc.aio.AbortError as aborted:
-        _current_task().add_done_callback(partial(_release_frames, aborted))
-        raise
-
-
-def _release_frames(aborted: grpc.aio.AbortError, _handler: asyncio.Task[Any]) -> None:
-    """Break the reference cycle of an aborted call, which has ended.
-
-    The context keeps the exception, and the exception's frames the context and the request. A few
-    requests of 64 MiB would fill the memory until the garbage collector found them.
-    """
-    aborted.__traceback__ = aborted.__context__ = None
+    await context.abort(status_code(error), error_details(error), tuple(trailers))
 
 
 class SlowCalls:
@@ -175,11 +162,10 @@ class SlowCalls:
     async def ending(self, context: Context) -> Callable[[SynergaiError], None]:
         """Return a function that ends the current call with an error, while its handler waits.
 
-        gRPC sends the status behind the response that it is sending. If the client does not read
-        that either, its connection is closed after a while, which frees the response's memory.
+        The status is sent behind the responses. If the client does not read that either, its
+        connection is closed after a while, which frees their memory.
         """
         handler = _current_task()
-        # gRPC cannot abort a call while the initial metadata is on its way with a response.
         await context.send_initial_metadata(())
 
         def end(error: SynergaiError) -> None:
@@ -193,10 +179,9 @@ async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiErro
         async with asyncio.timeout(_READ_STATUS_WITHIN_S):
             await abort(context, error)
     except TimeoutError:
-        shut_down_connection(peer_address(context))
-    except Exception as failure:  # noqa: BLE001 - gRPC does not export most of its exceptions
-        # Usually that it was aborted.
-        _log.debug("ended a call: %r", failure)
+        peer_of(context).transport.abort()
+    except grpc.aio.AbortError:
+        pass
     finally:
         handler.cancel()
 
@@ -207,7 +192,7 @@ def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
     If the client reads too slowly, its connection is closed: the call's status is part of the
     response.
     """
-    of_client = unread.open(lambda _: shut_down_connection(peer_address(context)))
+    of_client = unread.open(lambda _: peer_of(context).transport.abort())
     _current_task().add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 
@@ -432,43 +417,6 @@ def _respond(handler: Callable[[Any, Context], Responses]) -> Any:
     return handle
 
 
-def server_options(
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-    max_calls: int = MAX_CALLS_PER_CONNECTION,
-    max_connections: int = _MAX_CONNECTIONS,
-) -> list[tuple[str, int]]:
-    """Return server options: limits of messages, calls and connections, an exclusive port, pings.
-
-    The limit of calls is that of one connection; connections beyond theirs are closed.
-    """
-    return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
-        # On by default, which lets a second server share the port silently.
-        ("grpc.so_reuseport", 0),
-        ("grpc.server_handshake_timeout_ms", 10_000),
-        # Clients ping every 30 s, or every 5 s if they know several gateways, which gRPC rejects on
-        # an idle connection by default.
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        # Clients delay further calls by themselves. Without a limit, a client that opens and resets
-        # calls occupies the event loop for seconds.
-        ("grpc.max_concurrent_streams", max_calls),
-        # It would count calls until the server has disposed of them, and so refuse calls of
-        # clients that keep to the limit.
-        ("grpc.http.overload_protection", 0),
-        ("grpc.max_allowed_incoming_connections", max_connections),
-        # Clients reconnect with their next call. A connection with an open stream is not idle.
-        ("grpc.max_connection_idle_ms", _MAX_IDLE_MS),
-        # Of all connections. Beyond it, gRPC cancels calls before a handler sees them, so it is
-        # above what admission control rejects with a reason.
-        ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * _MAX_PENDING_CALLS),
-    ]
-
-
 def channel_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES, *, failover: bool = False
 ) -> list[tuple[str, int | str]]:
@@ -491,15 +439,3 @@ def channel_options(
         # A server limits the calls of a connection: further ones open another, up to this number.
         ("grpc.service_config", '{"connectionScaling": {"maxConnectionsPerSubchannel": 8}}'),
     ]
-
-
-def bind(server: grpc.aio.Server, address: str) -> str:
-    """Bind `server`, which is not started yet, to an address and return the bound address."""
-    host, _, _ = address.rpartition(":")
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise cannot_listen(address)
-    return f"{host}:{port}"

@@ -1,6 +1,6 @@
 """One limit on the bytes of responses that clients have not read yet.
 
-gRPC and HTTP keep a response until its client has read it, so clients that send requests and read
+A server keeps a response until its client has read it, so clients that send requests and read
 nothing fill the memory. Every stream, call or connection that sends responses counts them here.
 Near the limit, streams that hold more than an equal share of it start no further requests; beyond
 it, the client that has read nothing for longest is disconnected.

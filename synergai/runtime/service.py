@@ -44,25 +44,9 @@ def run_service(
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
     )
-    ignore_client_faults()
     retain_freed_memory()
     raise_descriptor_limit()
     uvloop.run(_serve(make))
-
-
-def ignore_client_faults() -> None:
-    """Stop gRPC from logging tracebacks for what a client does.
-
-    It disconnects during a response, or sends metadata that is not UTF-8.
-    """
-
-    def keep(record: logging.LogRecord) -> bool:
-        kind = record.exc_info[0] if record.exc_info else None
-        # gRPC exports the class under a private name only.
-        disconnected = kind is not None and kind.__name__ == "ExecuteBatchError"
-        return not disconnected and record.msg != "Invalid encoding on %s"
-
-    logging.getLogger("grpc._cython.cygrpc").addFilter(keep)
 
 
 async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> None:

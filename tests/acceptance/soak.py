@@ -189,7 +189,6 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit")
     parser.add_argument("--calls", choices=("unary", "stream"), default="stream")
-    parser.add_argument("--grpc-server", choices=("native", "grpcio"), default="native")
     arguments = parser.parse_args()
     send = send_calls if arguments.calls == "unary" else send_requests
     data = request(arguments.elements)
@@ -198,7 +197,7 @@ def main() -> int:
         models = Path(temporary, "models")
         build(ENGINE, models)
         with LocalFleet(Path(temporary, "run")) as fleet:
-            fleet.start_gateway(["--grpc-server", arguments.grpc_server])
+            fleet.start_gateway()
             fleet.start_agent(AGENT, models=models, options=["--threads", "1"])
             fleet.wait_for_workers(1)
             idle = resident(processes(fleet))

@@ -45,10 +45,10 @@ IDLE_BYTES = 40_000
 
 
 @contextlib.contextmanager
-def running_fleet(folder: Path, server: str = "native") -> Iterator[LocalFleet]:
+def running_fleet(folder: Path) -> Iterator[LocalFleet]:
     build(ENGINE, folder / "models")
     with LocalFleet(folder / "run") as fleet:
-        fleet.start_gateway(["--grpc-server", server])
+        fleet.start_gateway()
         fleet.start_agent("one", models=folder / "models", options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet
@@ -117,11 +117,8 @@ def peak_bytes(process: psutil.Process) -> int:
     return int(peak) * 1024
 
 
-@pytest.mark.parametrize("server", ["grpcio", "native"])
-async def test_fifty_thousand_reset_calls_delay_no_other_client(
-    tmp_path: Path, server: str
-) -> None:
-    with running_fleet(tmp_path, server) as fleet:
+async def test_fifty_thousand_reset_calls_delay_no_other_client(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
         gateway = gateway_process(fleet)
         async with bystander(fleet) as other:
             rss = gateway.memory_info().rss
@@ -142,13 +139,9 @@ async def test_fifty_thousand_reset_calls_delay_no_other_client(
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize(
-    ("port", "server"), [("clients", "grpcio"), ("clients", "native"), ("agents", "grpcio")]
-)
-async def test_flood_of_frames_delays_no_other_client(
-    tmp_path: Path, port: str, server: str, kind: str
-) -> None:
-    with running_fleet(tmp_path, server) as fleet:
+@pytest.mark.parametrize("port", ["clients", "agents"])
+async def test_flood_of_frames_delays_no_other_client(tmp_path: Path, port: str, kind: str) -> None:
+    with running_fleet(tmp_path) as fleet:
         gateway = gateway_process(fleet)
         address = fleet.address if port == "clients" else fleet.hub_address
         async with bystander(fleet) as other:
@@ -157,7 +150,7 @@ async def test_flood_of_frames_delays_no_other_client(
         peak, said = peak_bytes(gateway), fleet.log("gateway").read_text()
         p99 = during[int(0.99 * len(during))]
         print(
-            f"{kind} on the port of {port}, {server}: {len(during)} requests, "
+            f"{kind} on the port of {port}: {len(during)} requests, "
             f"p99 {p99 * 1e3:.0f} ms, at most {during[-1] * 1e3:.0f} ms, "
             f"{peak / 1e6:.0f} MB at the peak"
         )
@@ -167,13 +160,10 @@ async def test_flood_of_frames_delays_no_other_client(
     assert "has left" not in said
 
 
-@pytest.mark.parametrize("server", ["grpcio", "native"])
-async def test_ten_thousand_idle_connections_delay_no_other_client(
-    tmp_path: Path, server: str
-) -> None:
+async def test_ten_thousand_idle_connections_delay_no_other_client(tmp_path: Path) -> None:
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the gateway's limit
-    room = connection_limits(min(descriptors, MAX_DESCRIPTORS), native=server == "native").clients
-    with running_fleet(tmp_path, server) as fleet:
+    room = connection_limits(min(descriptors, MAX_DESCRIPTORS)).clients
+    with running_fleet(tmp_path) as fleet:
         gateway = gateway_process(fleet)
         async with bystander(fleet) as other:
             rss = gateway.memory_info().rss
@@ -184,7 +174,7 @@ async def test_ten_thousand_idle_connections_delay_no_other_client(
     each = (peak - rss) / expected
     p99 = opening[int(0.99 * len(opening))]
     print(
-        f"{server}: {found['open']:,} connections open, opened in {found['open_s']} s, "
+        f"{found['open']:,} connections open, opened in {found['open_s']} s, "
         f"{each / 1e3:.1f} kB each, {len(opening)} other requests, p99 {p99 * 1e3:.0f} ms, "
         f"at most {opening[-1] * 1e3:.0f} ms"
     )

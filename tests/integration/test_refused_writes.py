@@ -9,7 +9,9 @@ import grpc
 
 from synergai.errors import PermissionDenied
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.writes import keep_status
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
+from synergai.protocol.writes import keep_status
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
@@ -34,18 +36,15 @@ async def status_of(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_status_of_a_refused_call_is_kept_when_a_write_fails() -> None:
-    server = grpc.aio.server(options=rpc.server_options())
+    server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
     handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("test", {"Refuse": handler})]
-    )
-    address = rpc.bind(server, "127.0.0.1:0")
-    await server.start()
+    address = server.bind("127.0.0.1:0")
+    server.start([rpc.Service("test", {"Refuse": handler})])
     seen: set[tuple[grpc.StatusCode, str]] = set()
     async with grpc.aio.insecure_channel(address) as channel:
         method: Any = channel.stream_stream("/test/Refuse")
         for _ in range(CALLS // AT_ONCE):
             calls = [status_of(keep_status(method())) for _ in range(AT_ONCE)]
             seen.update(await asyncio.wait_for(asyncio.gather(*calls), 60))
-    await server.stop(None)
+    await server.stop(0.0)
     assert seen == {(grpc.StatusCode.PERMISSION_DENIED, "not for you")}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from weakref import WeakSet
 
@@ -14,9 +13,9 @@ import pytest
 
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.protocol import rpc
-from synergai.runtime.service import ignore_client_faults
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
 from synergai.v1 import common_pb2, hub_pb2
-from tests import http2
 from tests.calls import raw_responses, raw_stream, raw_unary
 from tests.waiting import until
 
@@ -130,10 +129,11 @@ async def flood(_request: hub_pb2.LoadEngine, _context: object) -> AsyncGenerato
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     cls = hub_pb2.LoadEngine
-    server = grpc.aio.server(options=rpc.server_options())
-    server.add_generic_rpc_handlers(
+    server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+    address = server.bind("127.0.0.1:0")
+    server.start(
         (
-            grpc.method_handlers_generic_handler(
+            rpc.Service(
                 "test",
                 {
                     "Echo": rpc.BegunUnary(echo, finish, cls.FromString, cls),
@@ -153,25 +153,14 @@ async def address() -> AsyncIterator[str]:
             ),
         )
     )
-    address = rpc.bind(server, "127.0.0.1:0")
-    await server.start()
     yield address
-    await server.stop(None)
+    await server.stop(0.0)
 
 
 @pytest.fixture
 async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(address, options=rpc.channel_options()) as channel:
         yield channel
-
-
-@pytest.fixture
-def filtered_log() -> Iterator[None]:
-    cython_log = logging.getLogger("grpc._cython.cygrpc")
-    before = list(cython_log.filters)
-    ignore_client_faults()
-    yield
-    cython_log.filters[:] = before
 
 
 def message(engine: str = "digits") -> bytes:
@@ -296,7 +285,6 @@ async def test_error_of_a_writing_handler_ends_its_stream_after_its_responses(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-@pytest.mark.usefixtures("filtered_log")
 async def test_cancelling_a_written_stream_is_not_logged(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -318,16 +306,11 @@ async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Chan
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_port_in_use_is_a_clear_error() -> None:
-    first, second = (grpc.aio.server(options=rpc.server_options()) for _ in range(2))
-    address = rpc.bind(first, "127.0.0.1:0")
+async def test_port_in_use_is_a_clear_error(address: str) -> None:
     with pytest.raises(Unavailable, match="port is in use"):
-        rpc.bind(second, address)
-    await first.stop(None)
-    await second.stop(None)
+        NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES).bind(address)
 
 
-@pytest.mark.usefixtures("filtered_log")
 async def test_client_disconnect_during_a_response_is_not_logged(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,22 +320,4 @@ async def test_client_disconnect_during_a_response_is_not_logged(
     # The server's end of the call is over before it answers another one.
     for _ in range(20):
         await call(channel, "Echo", message())
-    assert caplog.records == []
-
-
-@pytest.mark.usefixtures("filtered_log")
-async def test_metadata_that_is_not_utf8_is_not_logged(
-    address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def send() -> None:
-        with http2.Http2Connection(address) as connection:
-            connection.send(
-                [
-                    http2.headers(1, "/test/Unknown", ("x-name", "\udcff")),
-                    http2.message(1, message()),
-                ]
-            )
-            assert b"grpc-status" in connection.read()
-
-    await asyncio.to_thread(send)
     assert caplog.records == []

@@ -15,7 +15,6 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from tests.calls import raw_unary
 from tests.emulated_engines import write_emulated_engines
-from tests.integration.gateway.conftest import both_servers
 from tests.waiting import until
 
 ENGINE = EngineName("slow")
@@ -68,24 +67,23 @@ class Load:
 
 
 @contextlib.contextmanager
-def running_fleet(folder: Path, server: str, command: str) -> Iterator[LocalFleet]:
+def running_fleet(folder: Path, command: str) -> Iterator[LocalFleet]:
     models, _ = write_emulated_engines(folder, {ENGINE: QUERY_S})
     with LocalFleet(folder / "fleet") as fleet:
         if command == "serve":
-            fleet.start_gateway(["--grpc-server", server, "--threads", "1"], models=models)
+            fleet.start_gateway(["--threads", "1"], models=models)
         else:
-            fleet.start_gateway(["--grpc-server", server])
+            fleet.start_gateway()
             fleet.start_agent("local", models=models, options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet
 
 
 @pytest.mark.parametrize("command", ["gateway", "serve"])
-@both_servers
 async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
-    tmp_path: Path, grpc_server: str, command: str
+    tmp_path: Path, command: str
 ) -> None:
-    with running_fleet(tmp_path, grpc_server, command) as fleet:
+    with running_fleet(tmp_path, command) as fleet:
         load = Load(fleet.address)
         running = asyncio.create_task(load.run())
         await until(lambda: load.answered >= IN_FLIGHT, 0.01)
@@ -103,9 +101,8 @@ async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
     assert not unexpected, load.failures
 
 
-@both_servers
-async def test_calls_to_a_killed_gateway_can_be_retried(tmp_path: Path, grpc_server: str) -> None:
-    with running_fleet(tmp_path, grpc_server, "gateway") as fleet:
+async def test_calls_to_a_killed_gateway_can_be_retried(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "gateway") as fleet:
         load = Load(fleet.address)
         running = asyncio.create_task(load.run())
         await until(lambda: load.answered >= IN_FLIGHT, 0.01)

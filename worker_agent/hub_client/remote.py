@@ -13,10 +13,10 @@ import grpc
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.grpcio.writes import keep_status
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_messages import decode_orders
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS

@@ -1,1 +1,1 @@
-"""A gRPC server on the event loop: HTTP/2 as far as gRPC needs it, behind the limits of a front."""
+"""A gRPC server on the event loop: HTTP/2 as far as gRPC needs it."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders, Metadata
     from synergai.protocol.native.session import Stream
+    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.rpc import Begun
 
@@ -43,14 +44,18 @@ class Call:
     gets none before its result is there, and none at all if that can be sent at once.
 
     Args:
-        peer: name of the client.
         handlers: the server's.
+
+    Attributes:
+        client: the client.
     """
 
-    def __init__(self, stream: Stream, headers: CallHeaders, peer: str, handlers: Handlers) -> None:
+    def __init__(
+        self, stream: Stream, headers: CallHeaders, client: Peer, handlers: Handlers
+    ) -> None:
         self._stream = stream
         self._headers = headers
-        self._peer = peer
+        self.client = client
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[bytes] = deque()
@@ -181,7 +186,11 @@ class Call:
             self._start(partial(self._respond_with, handler, result))
 
     async def _respond_with(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
-        self._respond(await handler.respond(result, self))
+        try:
+            self._respond(await handler.respond(result, self))
+        finally:
+            if not result.cancelled() and (error := result.exception()) is not None:
+                error.__traceback__ = None  # whose frames have the request and the result: a cycle
 
     # --- the stream ---------------------------------------------------------------------------
 
@@ -200,7 +209,7 @@ class Call:
                 self._forget_incomplete()
         if self._reader.to_come:
             self._is_counted = True
-            self._handlers.incomplete.add(self._host, self._refuse, len(data))
+            self._handlers.incomplete.add(self.client.host, self._refuse, len(data))
         if self._begins is not None and self._requests:
             self._begin(self._begins)
             return
@@ -224,10 +233,6 @@ class Call:
                 self._refuse(error)
         return request
 
-    @property
-    def _host(self) -> str:
-        return self._peer.partition("/")[2].rpartition(":")[0]
-
     def _drop_data(self) -> None:
         """Keep nothing of what the client has sent."""
         self._requests.clear()
@@ -237,7 +242,7 @@ class Call:
 
     def _forget_incomplete(self) -> None:
         self._is_counted = False
-        self._handlers.incomplete.remove(self._host, self._refuse)
+        self._handlers.incomplete.remove(self.client.host, self._refuse)
 
     def _refuse(self, error: SynergaiError) -> None:
         """End the call because of a request that is too large, or of too many incomplete ones."""
@@ -404,8 +409,8 @@ class Call:
         return self._status[1]
 
     def peer(self) -> str:
-        """Return the name of the client."""
-        return self._peer
+        """Return the address of the client."""
+        return self.client.address
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""

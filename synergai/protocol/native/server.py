@@ -1,13 +1,19 @@
-"""The server of a port: a front whose clients' calls are handled in this process."""
+"""The server of a port, which keeps its clients within limits."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.protocol.grpcio.front import Front
-from synergai.protocol.native.client import NativeClient
+from synergai.protocol.native.call_turns import CallTurns
+from synergai.protocol.native.connection import SILENT_S, UNREAD_S, ClientConnection
 from synergai.protocol.native.handlers import Handlers
 from synergai.runtime.ports import bind
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     import ssl
@@ -15,11 +21,26 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from synergai.errors import InvalidInput
+
 _BACKLOG: Final = 1024
+_ACCEPT_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted, such as for want of file descriptors."""
+_PROBE_AFTER_S: Final = 30
+"""Time without bytes of a client after which the system asks whether its machine is there."""
+_PROBE_INTERVAL_S: Final = 10
+_DRAIN_S: Final = 2.0
+"""Time that clients which are behind get to read the last responses of a server that stops."""
+_IDLE_S: Final = 60.0
+"""Time after which a connection without calls is closed. Clients reconnect with their next call."""
+_CHECK_IDLE_S: Final = 5.0
+_LOG_INTERVAL_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class NativeServer:
-    """A gRPC server with the methods of a `ResilientServer`, which no call ends.
+    """A gRPC server on the event loop.
 
     Args:
         interceptors: as for `grpc.aio.server`.
@@ -27,10 +48,9 @@ class NativeServer:
         max_bytes: largest message of a client.
 
     Attributes:
-        restarts: how often the server was replaced: never.
+        handlers: the handlers, and the calls that they handle.
+        turns: the turns of the clients.
     """
-
-    restarts: Final = 0
 
     def __init__(
         self,
@@ -38,44 +58,131 @@ class NativeServer:
         max_connections: int,
         max_bytes: int,
     ) -> None:
-        self._handlers = Handlers(interceptors, max_bytes)
+        self.handlers = Handlers(interceptors, max_bytes)
+        self.turns = CallTurns()
         self._max_connections = max_connections
-        self._front: Front | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._listeners: Sequence[socket.socket] = ()
+        self._accepting = TaskBag()
+        self._clients: set[ClientConnection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._log_after = float("-inf")
 
     def bind(self, address: str, tls: ssl.SSLContext | None = None) -> str:
-        """Bind to an address and return the bound one; see `ResilientServer.bind`."""
-        listeners = bind(address, _BACKLOG, both_families=True)
+        """Bind to an address and return the bound one."""
+        self._tls = tls
+        self._listeners = bind(address, _BACKLOG, both_families=True)
         host, _, _ = address.rpartition(":")
-        self._front = Front(listeners, self._max_connections, tls, self._make_client)
-        return f"{host}:{listeners[0].getsockname()[1]}"
+        return f"{host}:{self._listeners[0].getsockname()[1]}"
 
-    async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+    def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls for these handlers."""
-        if self._front is None:
-            raise RuntimeError("the server is not bound")
-        self._handlers.add(handlers)
-        self._front.start()
+        self.handlers.add(handlers)
+        for listener in self._listeners:
+            self._accepting.start(self._accept(listener))
+        self._accepting.start(self._close_idle())
 
     def retire(self) -> None:
-        """Ask clients to begin no further calls, and close connections without any. Idempotent."""
-        if self._front is not None:
-            self._front.retire()
+        """Accept no more connections, and close each one once the calls on it have ended.
+
+        Clients learn that they shall begin no further calls. Idempotent.
+        """
+        self._stop_listening()
+        for client in tuple(self._clients):
+            client.retire()
 
     async def stop(self, grace: float) -> None:
         """Stop once all calls have been answered; end those that take longer than `grace` seconds.
 
-        Clients see calls that were ended as UNAVAILABLE.
+        Clients see calls that were ended as UNAVAILABLE. Those that are behind get some more time
+        to read.
         """
-        if self._front is not None:
-            self._front.retire()
-            await self._front.drain(grace)
+        self.retire()
+        await self._wait_empty(grace)
+        for client in tuple(self._clients):
+            if not client.is_behind:
+                client.end()
+        await self._wait_empty(_DRAIN_S)
         self.release()
-        await self._handlers.tasks.close()
+        await self._accepting.close()
+        await self.handlers.tasks.close()
 
     def release(self) -> None:
-        """Release the port, which `stop` does as well. Idempotent."""
-        if self._front is not None:
-            self._front.close()
+        """Release the port and close all connections, which `stop` does as well. Idempotent."""
+        self._stop_listening()
+        for client in tuple(self._clients):
+            client.abort()
 
-    def _make_client(self, front: Front, address: str) -> NativeClient:
-        return NativeClient(front, address, self._handlers)
+    def leave(self, client: ClientConnection) -> None:
+        """Forget a connection."""
+        self._clients.discard(client)
+        self.turns.leave(client.begin_calls)
+        if not self._clients:
+            self._empty.set()
+
+    def log_refusal(self, address: str, fault: InvalidInput) -> None:
+        """Log that a client was refused, once in a while."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._log_after:
+            self._log_after = now + _LOG_INTERVAL_S
+            _log.warning("closing connections such as that of %s, which sent %s", address, fault)
+
+    def _stop_listening(self) -> None:
+        self._accepting.cancel()
+        for listener in self._listeners:
+            listener.close()
+
+    async def _wait_empty(self, within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._empty.wait()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                _log.warning("cannot accept a connection: %s", error.strerror)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(self._clients) >= self._max_connections:
+                connection.close()
+                continue
+            _watch(connection)
+            client = ClientConnection(self)
+            self._clients.add(client)
+            self._empty.clear()
+            client.opening = asyncio.create_task(self._open(client, connection))
+
+    async def _close_idle(self) -> None:
+        """Close connections without calls."""
+        while True:
+            await asyncio.sleep(_CHECK_IDLE_S)
+            idle_since = time.monotonic() - _IDLE_S
+            for client in tuple(self._clients):
+                client.close_idle(idle_since)
+
+    async def _open(self, client: ClientConnection, connection: socket.socket) -> None:
+        """Connect a client, which shakes hands first if the connection is encrypted."""
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": SILENT_S}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: client, connection, ssl=self._tls, **timeout
+            )
+        except OSError:  # routine: a port scan, or a certificate that has expired
+            self.leave(client)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            self.leave(client)
+            raise
+
+
+def _watch(connection: socket.socket) -> None:
+    """Let the system close the connection of a client whose machine has gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_INTERVAL_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * UNREAD_S))

@@ -9,10 +9,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import InvalidInput
-from synergai.protocol.grpcio.http2_limits import PREFACE
-from synergai.protocol.grpcio.open_calls import END_SOON
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, HeaderDecoder
+from synergai.protocol.native.http2_limits import PREFACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +38,7 @@ _MOST_GATHERED: Final = 64 << 10
 _HEADER: Final = 9
 """Bytes of the header of a frame."""
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
-_PUSH_PROMISE, _PING, _WINDOW_UPDATE, _CONTINUATION = 5, 6, 8, 9
+_PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 5, 6, 7, 8, 9
 _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
 _NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0, 1, 3, 5
@@ -69,6 +68,10 @@ _PREFACE_OF_SERVER: Final = frame(
     + _SETTING.pack(_MAX_FRAME_SIZE, MAX_DATA_FRAME)
     + _SETTING.pack(_MAX_HEADER_LIST_SIZE, MAX_FRAME),
 ) + frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_CONNECTION_WINDOW - _DEFAULT_WINDOW))
+GOAWAY: Final = frame(_GOAWAY, 0, 0, _NUMBER.pack(_MAX_WINDOW) + bytes(4))
+"""The frame that asks a client to begin no further calls on its connection."""
+_END_SOON: Final = GOAWAY + frame(_PING, 0, 0, b"synergai")
+"""The same, and a ping, which the client acknowledges behind the calls that it had begun before."""
 
 
 class StreamOwner(Protocol):
@@ -304,7 +307,7 @@ class NativeSession:
     def end_soon(self) -> bytes:
         """Return frames that ask the client to begin no further calls."""
         self._pings += 1
-        return END_SOON
+        return _END_SOON
 
     def close(self) -> None:
         """End all calls: the client has left. Idempotent."""

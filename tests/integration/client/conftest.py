@@ -32,6 +32,8 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.protocol import rpc
 from synergai.protocol.job_inputs import chain_digest
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
 from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
@@ -84,8 +86,8 @@ class FakeGateway:
         self.refused_from: int | None = None
         self.stalled = 0
         self.max_in_flight = 0
-        self.server = grpc.aio.server(options=rpc.server_options())
-        self.server.add_generic_rpc_handlers(
+        self.server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+        self.server.handlers.add(
             [
                 grpc.method_handlers_generic_handler(
                     "inference.GRPCInferenceService",
@@ -122,7 +124,7 @@ class FakeGateway:
                 ),
             ]
         )
-        self.address = rpc.bind(self.server, "127.0.0.1:0")
+        self.address = self.server.bind("127.0.0.1:0")
 
     def _maybe_unavailable(self) -> None:
         if self.unavailable:
@@ -423,9 +425,9 @@ def _forget(in_flight: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[
 @pytest.fixture
 async def gateway() -> AsyncGenerator[FakeGateway, None]:
     fake = FakeGateway()
-    await fake.server.start()
+    fake.server.start(())
     yield fake
-    await fake.server.stop(None)
+    await fake.server.stop(0.0)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tests.integration.client.conftest import FakeGateway, RunCommand
 @pytest.fixture
 async def other() -> AsyncIterator[FakeGateway]:
     other = FakeGateway()
-    await other.server.start()
+    other.server.start(())
     yield other
     await other.server.stop(0)
 

@@ -11,9 +11,7 @@ from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.errors import PermissionDenied, Unauthenticated, Unavailable
 from tests.authorities import Authority
-from tests.integration.gateway.conftest import ECHO, FakeAgent, both_servers, config_in
-
-pytestmark = both_servers
+from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
 
 TABLE = f"""
 [[clients]]
@@ -42,8 +40,8 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, table: Path, grpc_server: str) -> AsyncIterator[Gateway]:
-    settings = config_in(tmp_path, access=table, grpc_server=grpc_server)
+async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
+    settings = config_in(tmp_path, access=table)
     async with Gateway(settings) as running, FakeAgent(running.hub_address):
         yield running
 
@@ -71,16 +69,13 @@ async def test_client_with_a_wrong_token_gets_the_reason(gateway: Gateway) -> No
                 await client.submit(ECHO, queries=1)
 
 
-async def test_client_with_a_certificate_is_known_by_its_name(
-    tmp_path: Path, table: Path, grpc_server: str
-) -> None:
+async def test_client_with_a_certificate_is_known_by_its_name(tmp_path: Path, table: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.issue("server", server=True)
     options = {
         "tls_cert": server[0],
         "tls_key": server[1],
         "tls_clients_ca": authority.file,
-        "grpc_server": grpc_server,
     }
     certificate, key = authority.issue("board.example.org")
     async with Gateway(config_in(tmp_path, access=table, **options)) as gateway:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 import synergai
 from synergai.protocol import rpc
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
 from tests.integration.client.conftest import FakeGateway
 
 ALWAYS = 10**6
@@ -37,7 +39,7 @@ async def standby() -> AsyncIterator[FakeGateway]:
     """A gateway that leads later."""
     standby = FakeGateway()
     standby.unavailable = ALWAYS
-    await standby.server.start()
+    standby.server.start(())
     yield standby
     await standby.server.stop(0)
 
@@ -49,10 +51,9 @@ async def client(gateway: FakeGateway, standby: FakeGateway) -> AsyncIterator[sy
 
 
 async def test_calls_go_to_the_leader_once_it_is_found(gateway: FakeGateway) -> None:
-    handler, server = Refusing(), grpc.aio.server()
-    server.add_generic_rpc_handlers((handler,))
-    address = rpc.bind(server, "127.0.0.1:0")
-    await server.start()
+    handler, server = Refusing(), NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+    address = server.bind("127.0.0.1:0")
+    server.start((handler,))
     async with synergai.Client(f"{address},{gateway.address}") as client:
         for _ in range(3):
             assert (await client.infer("identity", INPUTS))["y"].size == 3

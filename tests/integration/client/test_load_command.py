@@ -102,7 +102,7 @@ async def test_search_stops_when_the_gateway_is_unreachable(
     search = ("--find-goodput", "--deadline-ms", "5000")
     async with start("load", "identity", *options, *search) as process:
         await until(lambda: len(gateway.requests) >= 20, 0.01)
-        await gateway.server.stop(None)
+        await gateway.server.stop(0.0)
         result = await wait(process)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("error: the search was aborted at 100 requests/s: ")

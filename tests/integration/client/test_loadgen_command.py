@@ -153,7 +153,7 @@ async def test_lost_gateway_ends_the_run_with_a_message(
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
         await until(lambda: len(gateway.requests) >= 50, 0.01)
-        await gateway.server.stop(None)
+        await gateway.server.stop(0.0)
         result = await wait(process)
     assert result.code == 1
     assert f"the connection to {gateway.address} was lost (after " in result.err

@@ -16,11 +16,11 @@ from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.writes import keep_status
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.writes import keep_status
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,
@@ -376,18 +376,9 @@ def config_in(directory: Path, **options: object) -> GatewaySettings:
     return GatewaySettings.load({**addresses, "state": directory / "state", **defaults, **options})
 
 
-both_servers = pytest.mark.parametrize("grpc_server", ["native", "grpcio"])
-"""Runs tests with either server of the clients' port."""
-
-
 @pytest.fixture
-def grpc_server() -> str:
-    return "native"
-
-
-@pytest.fixture
-def config(tmp_path: Path, grpc_server: str) -> GatewaySettings:
-    return config_in(tmp_path, grpc_server=grpc_server)
+def config(tmp_path: Path) -> GatewaySettings:
+    return config_in(tmp_path)
 
 
 @pytest.fixture

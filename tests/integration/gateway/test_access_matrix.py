@@ -31,16 +31,8 @@ from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
 from tests.authorities import Authority, Issuer
-from tests.integration.gateway.conftest import (
-    ECHO,
-    FakeAgent,
-    both_servers,
-    config_in,
-    infer_request,
-)
+from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request
 from tests.waiting import until
-
-pytestmark = both_servers
 
 ROLES = ("infer", "submit", "observe", "operate", "admin")
 PUBLIC, KNOWN = "public", "known"
@@ -537,11 +529,10 @@ async def test_every_call_with_every_token(
     tmp_path: Path,
     table: Path,
     issuer: Issuer,
-    grpc_server: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with AsyncExitStack() as stack:
-        gateway = await start(stack, tmp_path, ClientTls(), access=table, grpc_server=grpc_server)
+        gateway = await start(stack, tmp_path, ClientTls(), access=table)
         assert served_methods() == set(GRPC_CALLS)
         assert served_routes(gateway) == set(ROUTES)
         await asyncio.to_thread(table.write_text, table_text(tmp_path / "keys.json", "revoked"))
@@ -557,7 +548,7 @@ async def test_every_call_with_every_token(
 
 @pytest.mark.usefixtures("issuer")
 async def test_every_call_with_every_certificate(
-    tmp_path: Path, table: Path, grpc_server: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority = Authority(tmp_path)
     presented = list(by_certificate(authority, Authority(tmp_path, "stranger")))
@@ -568,7 +559,6 @@ async def test_every_call_with_every_certificate(
             tmp_path,
             ClientTls.read(authority.file, *authority.issue("agent")),
             access=table,
-            grpc_server=grpc_server,
             tls_cert=certificate,
             tls_key=key,
             tls_client_ca=authority.file,

@@ -19,13 +19,7 @@ from synergai.oip import model_config_pb2, repository_pb2
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import (
-    Caller,
-    FakeAgent,
-    both_servers,
-    config_in,
-    infer_request,
-)
+from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -76,13 +70,11 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, log: Path, grpc_server: str) -> AsyncIterator[Gateway]:
+async def gateway(tmp_path: Path, log: Path) -> AsyncIterator[Gateway]:
     table = tmp_path / "access.toml"
     hashes = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in TOKENS.items()}
     table.write_text(TABLE.format(**hashes))
-    async with Gateway(
-        config_in(tmp_path, access=table, audit_log=log, grpc_server=grpc_server)
-    ) as running:
+    async with Gateway(config_in(tmp_path, access=table, audit_log=log)) as running:
         yield running
 
 
@@ -179,7 +171,6 @@ async def test_changes_are_recorded_with_caller_and_object(
     assert summary(joined) == ("w1", "", "none", "w1", "OK")
 
 
-@both_servers
 async def test_refused_calls_are_recorded_without_secrets(
     gateway: Gateway, caller: Caller, log: Path
 ) -> None:

@@ -21,18 +21,14 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.fixture
-def config(tmp_path: Path, grpc_server: str) -> GatewaySettings:
+def config(tmp_path: Path) -> GatewaySettings:
     # So that a busy machine does not lose the worker while the script starts.
-    return config_in(tmp_path, heartbeat_s=20.0, grpc_server=grpc_server)
+    return config_in(tmp_path, heartbeat_s=20.0)
 
 
 @pytest.mark.parametrize(
-    ("script", "port", "grpc_server"),
-    [
-        ("triton_script.py", "address", "grpcio"),
-        ("triton_script.py", "address", "native"),
-        ("triton_http_script.py", "http_address", "grpcio"),
-    ],
+    ("script", "port"),
+    [("triton_script.py", "address"), ("triton_http_script.py", "http_address")],
 )
 async def test_unmodified_tritonclient_works_with_the_gateway(
     gateway: Gateway, caller: Caller, new_agent: NewAgent, script: str, port: str

@@ -15,7 +15,7 @@ from synergai.protocol.oip_stream import cancel_request
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
-from tests.integration.gateway.conftest import both_servers, config_in
+from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
 from tests.waiting import until
 
@@ -90,11 +90,10 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
         await until(lambda: not unread.bytes, 0.01)
 
 
-@both_servers
 async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_others_go_on(
-    tmp_path: Path, connect: Connect, a_request: RequestFactory, grpc_server: str
+    tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:
-    config = config_in(tmp_path, max_response_bytes=4 << 20, grpc_server=grpc_server)
+    config = config_in(tmp_path, max_response_bytes=4 << 20)
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         large = agent.echoed(a_request(values=1 << 18).SerializeToString())

@@ -12,16 +12,8 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import jobs_pb2
-from tests.integration.gateway.conftest import (
-    Caller,
-    FakeAgent,
-    both_servers,
-    config_in,
-    infer_request,
-)
+from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
-
-pytestmark = both_servers
 
 CODE = grpc.StatusCode
 QUOTAS = {
@@ -58,8 +50,8 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, table: Path, grpc_server: str) -> AsyncIterator[Gateway]:
-    async with Gateway(config_in(tmp_path, access=table, grpc_server=grpc_server)) as running:
+async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
+    async with Gateway(config_in(tmp_path, access=table)) as running:
         yield running
 
 

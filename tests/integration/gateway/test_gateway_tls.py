@@ -8,7 +8,6 @@ import os
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,6 @@ from synergai.protocol.tls import (
 from synergai.protocol.work_socket import WorkSocket
 from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.testing import LocalFleet
-from tests import http2
 from tests.calls import raw_stream
 from tests.integration.gateway.conftest import FakeAgent
 from tests.message_fields import RequestFactory
@@ -273,29 +271,6 @@ async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
         async with synergai.Client(gateway.address, tls_ca=other, attempts=1) as client:
             await client.workers()
         await early.workers()
-
-
-@pytest.mark.parametrize("grpc_server", ["grpcio"])
-async def test_path_that_is_not_utf8_stops_no_encrypted_port(encrypted: Gateway) -> None:
-    hub = ssl.create_default_context(cafile=CA)
-    hub.load_cert_chain(FILES / "agent.pem", FILES / "agent.key")
-    contexts = {
-        encrypted.address: ssl.create_default_context(cafile=CA),
-        encrypted.hub_address: hub,
-    }
-    async with asyncio.timeout(30):
-        for number, (address, context) in enumerate(contexts.items(), 1):
-            restarted = f"synergai_grpc_server_restarts_total {number}.0".encode()
-            connect = partial(http2.Http2Connection, tls=context)
-            with await asyncio.to_thread(connect, address) as connection:
-                connection.send([http2.headers(1, "/\udcff")])
-                while restarted not in (await encrypted.app.base.metrics.render())[0]:  # noqa: ASYNC110 - polls
-                    await asyncio.sleep(0.05)
-        async with (
-            synergai.Client(encrypted.address, tls_ca=CA) as client,
-            FakeAgent(encrypted.hub_address, "w2", tls=AGENT),
-        ):
-            assert await joined(client) == ["w2"]
 
 
 async def test_command_line_connects_with_the_authority_in_its_environment(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from synergai.testing import LocalFleet, reserved_port
 from tests import http2
-from tests.integration.gateway.conftest import both_servers
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until
 
@@ -48,15 +47,12 @@ def metrics_of(fleet: LocalFleet) -> bytes:
         return content
 
 
-@both_servers
-def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(
-    tmp_path: Path, grpc_server: str
-) -> None:
+def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(tmp_path: Path) -> None:
     (tmp_path / "models" / "plus").mkdir(parents=True)
     save_sum(tmp_path / "models" / "plus" / "model.tflite")
     few_descriptors = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
     with LocalFleet(tmp_path / "fleet") as fleet, ExitStack() as stack:
-        fleet.start_gateway(["--grpc-server", grpc_server], few_descriptors)
+        fleet.start_gateway([], few_descriptors)
         for _ in range(CONNECTIONS):
             with suppress(OSError):  # the gateway closes those beyond the limit
                 stack.enter_context(http2.Http2Connection(fleet.address))

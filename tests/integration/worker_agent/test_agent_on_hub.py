@@ -21,6 +21,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol import rpc
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
 from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import common_pb2, hub_pb2
 from tests.tiny_tflite import save_sum
@@ -64,24 +65,23 @@ class FakeHub:
         self.empty_reports = asyncio.Semaphore(0)
         self._orders: asyncio.Queue[hub_pb2.WorkOrders] = asyncio.Queue()
         self._control_orders: asyncio.Queue[hub_pb2.GatewayControl] = asyncio.Queue()
-        self._server: grpc.aio.Server | None = None
+        self._server: NativeServer | None = None
         self._work_server: asyncio.Server | None = None
         self._senders: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._orders, self._control_orders = asyncio.Queue(), asyncio.Queue()
-        self._server = grpc.aio.server(options=rpc.server_options())
+        self._server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
         methods = {"Control": rpc.stream(self._serve_control, hub_pb2.AgentControl)}
         handler = grpc.method_handlers_generic_handler("synergai.v1.Hub", methods)
-        self._server.add_generic_rpc_handlers((handler,))
-        self.address = rpc.bind(self._server, self.address)
+        self.address = self._server.bind(self.address)
         loop = asyncio.get_running_loop()
         self._work_server = await loop.create_server(self._accept_work, "127.0.0.1", 0)
-        await self._server.start()
+        self._server.start((handler,))
 
     async def stop(self) -> None:
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop(0.0)
         if self._work_server is not None:
             self._work_server.close()
         for sender in list(self._senders):

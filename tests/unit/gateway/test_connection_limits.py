@@ -2,12 +2,11 @@
 
 import pytest
 
-from gateway.admission.connections import PER_CONNECTION, RESERVED, connection_limits
+from gateway.admission.connections import RESERVED, connection_limits
 
 
 @pytest.mark.parametrize("descriptors", [1024, 20_000, 65_536])
 def test_all_connections_fit(descriptors: int) -> None:
     clients, agents = connection_limits(descriptors)
-    taken = PER_CONNECTION * clients + (PER_CONNECTION + 1) * agents
-    assert RESERVED + taken <= descriptors
+    assert RESERVED + clients + 2 * agents <= descriptors
     assert clients >= 48

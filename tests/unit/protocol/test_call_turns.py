@@ -1,7 +1,7 @@
 import asyncio
 
-from synergai.protocol.grpcio import call_turns
-from synergai.protocol.grpcio.call_turns import CallTurns
+from synergai.protocol.native import call_turns
+from synergai.protocol.native.call_turns import CallTurns
 from tests.waiting import until
 
 
@@ -45,7 +45,7 @@ async def test_client_that_has_left_begins_nothing() -> None:
 
 async def test_turns_without_a_pause_follow_as_the_event_loop_comes_round() -> None:
     begun: list[str] = []
-    turns = CallTurns(0.0)
+    turns = CallTurns()
     turns.serve(FakeClient("many", 20, begun).begin)
     await asyncio.sleep(0)
     assert len(begun) < 20

@@ -1,7 +1,7 @@
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.grpcio.http2_limits import (
+from synergai.protocol.native.http2_limits import (
     CREDIT,
     CREDIT_PER_S,
     MAX_FIELDS,

@@ -16,12 +16,13 @@ from hpack import Decoder
 
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.native.call import Call
 from synergai.protocol.native.handlers import Handlers, IncompleteRequests
 from synergai.protocol.native.headers import CallHeaders
+from synergai.protocol.native.http2_limits import PREFACE
 from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.session import NativeSession, Stream
+from synergai.protocol.peer import Peer
 from synergai.v1 import hub_pb2
 from tests import http2
 from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
@@ -43,6 +44,10 @@ class Work:
         self.result.cancel()
 
 
+def peer(host: str, port: int) -> Peer:
+    return Peer(asyncio.Transport({"peername": (host, port)}))
+
+
 class Server:
     """A server of ``/a/*`` with one client, whose flow-control window is 65,535 bytes.
 
@@ -51,7 +56,7 @@ class Server:
         ended: names of methods whose handlers have ended.
         taken: requests that were taken as they arrived, and for which caller.
         begun: what calls of ``Begin`` wait for.
-        peer: the name of the client of further calls.
+        peer: the client of further calls.
     """
 
     def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
@@ -59,7 +64,7 @@ class Server:
         self.ended: list[str] = []
         self.taken: list[tuple[bytes, str]] = []
         self.begun: list[Work] = []
-        self.peer = "peer"
+        self.peer = peer("192.0.2.0", 80)
         self._sent = b""
         self._handlers = Handlers(interceptors, MAX_BYTES, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
@@ -138,7 +143,7 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left" and context.peer() == "peer"
+            return request != b"left" and context.peer() == "ipv4:192.0.2.0:80"
 
         context.take_at_once(take)
         async for request in requests:
@@ -471,11 +476,11 @@ async def test_incomplete_requests_are_limited_whatever_their_size(server: Serve
 
 
 async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
-    server.peer = "1/ipv4:192.0.2.1:80"
+    server.peer = peer("192.0.2.1", 80)
     honest = server.call("Echo")
     server.session.receive(frame(DATA, 0, honest, b"\0" + (500_000).to_bytes(4) + bytes(16_000)))
     for port in range(3):
-        server.peer = f"2/ipv4:192.0.2.2:{port}"
+        server.peer = peer("192.0.2.2", port)
         number = server.call("Echo")
         server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
         for _ in range(31):

@@ -10,9 +10,9 @@ import pytest
 from hpack import Decoder
 
 from synergai.errors import InvalidInput
-from synergai.protocol.grpcio.http2_limits import PREFACE
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
+from synergai.protocol.native.http2_limits import PREFACE
 from synergai.protocol.native.session import (
     CANCEL,
     MAX_DATA_FRAME,

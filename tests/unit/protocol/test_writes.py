@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from synergai.protocol.grpcio.writes import keep_status
+from synergai.protocol.writes import keep_status
 
 
 class CythonCall:

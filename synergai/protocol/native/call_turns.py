@@ -1,11 +1,8 @@
 """Turns in which the clients of a server begin calls.
 
-Works around: gRPC for Python accepts all calls that arrive, and the event loop handles them
-together, so a client with thousands of cheap calls delays all others. Here only a few
-calls begin in a turn, which takes a pause or, if the event loop is busy with earlier ones, as
-long as it needs to come round.
-
-Remove it once a server shares its time between connections itself.
+A client with thousands of cheap calls would delay all others if all calls that have arrived began
+together. A few begin in a turn, which lasts until the event loop has come round, and so until they
+have been handled.
 """
 
 from __future__ import annotations
@@ -21,26 +18,20 @@ if TYPE_CHECKING:
     """Begins calls of a client, this many at most; returns how many, and whether it has more."""
 
 _CALLS: Final = 8
-"""Calls that begin in a turn; gRPC handles fewer in a millisecond."""
+"""Calls that begin in a turn."""
 _CALLS_OF_CLIENT: Final = 2
 """Calls of a client that waits for its turn, before it is the next one's."""
 _TURN_S: Final = 1e-3
 
 
 class CallTurns:
-    """Lets clients begin calls one after the other.
+    """Lets clients begin calls one after the other."""
 
-    Args:
-        pause_s: time before the next turn of clients that wait. None is needed if the calls of a
-            turn have been handled once the event loop comes round.
-    """
-
-    def __init__(self, pause_s: float = _TURN_S) -> None:
-        self._pause_s = pause_s
+    def __init__(self) -> None:
         self._left = _CALLS
         self._began_at = -math.inf
         self._waiting: dict[Begin, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._next_turn: asyncio.Handle | None = None
 
     def serve(self, begin: Begin) -> None:
         """Let a client that has sent something begin calls, or wait for its turn."""
@@ -63,11 +54,11 @@ class CallTurns:
         self._left -= begun
         if has_more:
             self._waiting[begin] = None
-        if self._waiting and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._begin_turn)
+        if self._waiting and self._next_turn is None:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        self._timer = None
+        self._next_turn = None
         self._left, self._began_at = _CALLS, asyncio.get_running_loop().time()
         while self._waiting and self._left:
             begin = next(iter(self._waiting))

@@ -1,10 +1,7 @@
 """Limits on the frames that a client of HTTP/2 may send on one connection.
 
-gRPC for Python limits what a call may carry, not what it costs to refuse one: a header block of
-16 KB that repeats a single field keeps it busy for seconds, and frames that belong to no call, such
-as pings, occupy its few threads.
-
-Remove it together with `front`.
+What a call may carry is limited elsewhere; this is about what it costs to refuse one, such as a
+header block of 16 KB that repeats a single field, and about frames that belong to no call.
 """
 
 from __future__ import annotations

@@ -1,0 +1,195 @@
+"""The connection of a client, whose calls reach their handlers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput
+from synergai.protocol.native.call import Call
+from synergai.protocol.native.http2_limits import Http2Limits
+from synergai.protocol.native.session import GOAWAY, NativeSession
+from synergai.protocol.peer import Peer
+
+if TYPE_CHECKING:
+    from synergai.protocol.native.headers import CallHeaders
+    from synergai.protocol.native.server import NativeServer
+    from synergai.protocol.native.session import Stream
+
+SILENT_S: Final = 10.0
+"""Time within which a client shakes hands, and within which it sends its first bytes after that."""
+UNREAD_S: Final = 60.0
+"""Time within which a client reads something of what was sent, or is gone."""
+_REFUSED_S: Final = 1.0
+"""Time for which the connection of a client beyond a limit stays open without being read, so that
+it does not come back at once."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """The connection of a client.
+
+    Attributes:
+        opening: task that makes the connection.
+    """
+
+    opening: asyncio.Task[None]
+    _transport: asyncio.Transport
+    _peer: Peer
+
+    def __init__(self, server: NativeServer) -> None:
+        self._server = server
+        self._limits = Http2Limits()
+        self._session = NativeSession(self._respond, self._accept)
+        self._idle = self._retiring = self._retired = False
+        self._unread = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_begun = False
+        self._reading = True
+        self._full = False
+        self._ended = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read all that was sent."""
+        return self.opening.done() and self._transport.get_write_buffer_size() > 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
+        """Wait for the first bytes."""
+        self._transport = transport
+        self._peer = Peer(transport)
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes of the client, calls taking turns."""
+        if not self._ended:
+            self._unread += data
+            self._server.turns.serve(self.begin_calls)
+
+    def begin_calls(self, calls: int) -> tuple[int, bool]:
+        """Handle what the client sent, with this many calls at most.
+
+        Returns:
+            How many calls, and whether the client has sent another.
+        """
+        if self._ended or self._full:
+            return 0, False
+        if not self._has_begun:
+            self._has_begun = True
+            self._stop_timer()
+        try:
+            size = self._limits.receive(self._unread, calls)
+            data, self._unread = self._unread[:size], self._unread[size:]
+            self._session.receive(data)
+        except InvalidInput as fault:
+            self._refuse(fault)
+            return 0, False
+        self._read_if_wanted()
+        self._retire_further()
+        return self._limits.begun, self._limits.held and not self._full
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End the calls."""
+        self._ended = True
+        self._stop_timer()
+        self._server.leave(self)
+        self._session.close()
+
+    def pause_writing(self) -> None:
+        """Handle no more of what the client sends until it has read."""
+        self._session.writable = False
+        self._full = True
+        self._read_if_wanted()
+
+    def resume_writing(self) -> None:
+        """Send what waited, and handle what the client sends."""
+        self._full = False
+        self._read_if_wanted()
+        self._server.turns.serve(self.begin_calls)
+        self._session.resume()
+
+    def close_idle(self, idle_since: float) -> None:
+        """Ask the client to leave if it has had no calls since then; the next time, close."""
+        since = self._session.idle_since
+        if since is None or since > idle_since:
+            self._idle = False
+        elif self._idle:
+            self.end()
+        else:
+            self._idle = True
+            self._transport.write(GOAWAY)
+
+    def retire(self) -> None:
+        """Ask the client to begin no further calls, and close the connection after its last one."""
+        self._retiring = True
+        if self._has_begun:
+            self._retire_further()
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """End the calls, and close the connection once the client has read what was sent."""
+        if self._ended:
+            return
+        if not self.opening.done():
+            self.opening.cancel()
+            return
+        self._ended = True
+        self._stop_timer()
+        self._session.close()
+        if self._transport.can_write_eof():
+            # Closed while the client sends something, it would lose what it has not read yet.
+            self._transport.resume_reading()
+            with suppress(OSError):  # the client may have left
+                self._transport.write_eof()
+            self._timer = asyncio.get_running_loop().call_later(UNREAD_S, self.abort)
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self.opening.done():
+            self._transport.abort()
+        else:
+            self.opening.cancel()
+
+    def _accept(self, stream: Stream, headers: CallHeaders) -> None:
+        call = Call(stream, headers, self._peer, self._server.handlers)
+        stream.owner = call
+        call.start()
+
+    def _respond(self, data: bytes) -> None:
+        if not self._ended:
+            self._limits.respond(len(data))
+            self._transport.write(data)
+            self._retire_further()
+
+    def _retire_further(self) -> None:
+        if not self._retiring or self._ended or not self._session.between_frames:
+            return
+        if not self._retired:
+            self._retired = True
+            self._transport.write(self._session.end_soon())
+        elif self._session.ended:
+            self.end()
+
+    def _read_if_wanted(self) -> None:
+        wanted = not (self._limits.held or self._full)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _refuse(self, fault: InvalidInput) -> None:
+        self._ended = True
+        self._server.log_refusal(self._peer.address, fault)
+        self._transport.pause_reading()
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(_REFUSED_S, self.abort)
+        self._session.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
