@@ -208,7 +208,7 @@ class UnusedVariant(Struct, frozen=True):
             validate_variant(self.variant)
 
 
-class Exit(Struct, frozen=True, kw_only=True):
+class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An early exit: an output of a stage that answers for the whole engine if it is sure enough.
 
     Attributes:

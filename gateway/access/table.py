@@ -7,19 +7,17 @@ apply.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from datetime import datetime  # noqa: TC003  # msgspec needs the types of fields
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from gateway.access.roles import ANONYMOUS, ANY, Grant, matches
 from gateway.access.watched_files import WatchedFiles
 from synergai.domain import MAX_PRIORITY
-from synergai.errors import InvalidInput
 from synergai.names import validate_name
+from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,14 +162,7 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def read_access_table(path: Path) -> AccessTable:
     """Read an access table."""
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-        return msgspec.convert(content, AccessTable)
-    except OSError as error:
-        raise InvalidInput(f"access table {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        # TOMLDecodeError, UnicodeDecodeError and ValidationError are ValueErrors.
-        raise InvalidInput(f"access table {path}: {error}") from None
+    return read_toml(path, AccessTable, f"access table {path}")
 
 
 def _check_unique(fault: str, values: list[str] | list[str | None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from synergai.errors import InvalidInput
+from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +38,7 @@ def read_cells(path: Path) -> dict[str, Cell]:
     Raises:
         InvalidInput: the file cannot be used.
     """
-    try:
-        cells = msgspec.convert(tomllib.loads(path.read_text("utf-8")), dict[str, Cell])
-    except OSError as error:
-        raise InvalidInput(f"cells {path} cannot be read: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"cells {path}: {error}; a cell has gateways and engines") from None
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
-        raise InvalidInput(f"cells {path} is not TOML: {error}") from None
+    cells = read_toml(path, dict[str, Cell], f"cells {path}")
     if not cells:
         raise InvalidInput(f"cells {path} has no cell: write a table [NAME] for each")
     return cells

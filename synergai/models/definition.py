@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from synergai.domain import MAX_BATCH, Exit
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit
 from synergai.errors import InvalidInput
-from synergai.models.definition_values import choice_of, fraction, quote, sha256_digest, string
 from synergai.models.formats.model_files import DEFINITION_FILE, find_models, is_version
-from synergai.models.variants import parse_variants
-from synergai.models.warmup import parse_warmup
+from synergai.models.variants import Sha256, Share, VariantKeys, check_printable
+from synergai.models.warmup import WarmUpInput  # noqa: TC001 - msgspec reads the annotations
+from synergai.runtime.toml_file import load_toml, read_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.models.variants import VariantKeys
-    from synergai.models.warmup import WarmUpInput
-
 MAX_DEFINITION_BYTES: Final = 64 << 10
-_STRING_KEYS: Final = (
-    *("name", "version", "backend", "file", "sha256", "title", "source", "stage_of"),
-)
-_CHOICE_KEYS: Final = {
-    "preprocess": ("resnet50", "mobilenet", "ssd"),
-    "postprocess": ("classes", "boxes"),
-}
-_LIST_KEYS: Final = ("inputs", "outputs")
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
-_KEYS: Final = (
-    *("accuracy", "max_batch", "stage_end", "exit", "warmup", "variants"),
-    *(*_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS),
-)
-_MAX_PLACES: Final = 1_000_000
 _MODEL_KEYS: Final = (
     *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
     *("stage_of", "stage_end", "exit"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
+Name = Annotated[str, Meta(min_length=1)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefinitionFile:
+
+class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys of an engine.toml; empty if absent. See ``docs/guide/engines.md``.
 
     With variants, `file`, `sha256` and `accuracy` belong to the first one.
@@ -52,56 +40,47 @@ class DefinitionFile:
     version: str = ""
     backend: str = ""
     file: str = ""
-    sha256: str = ""
+    sha256: Sha256 = ""
     title: str = ""
     source: str = ""
-    stage_of: str = ""
-    preprocess: str = ""
-    postprocess: str = ""
-    accuracy: float | None = None
+    stage_of: Sha256 = ""
+    preprocess: Literal["", "resnet50", "mobilenet", "ssd"] = ""
+    postprocess: Literal["", "classes", "boxes"] = ""
+    accuracy: Share | None = None
     max_batch: int = 1
-    stage_end: int = 0
+    stage_end: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     exit: Exit | None = None
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    warmup: tuple[WarmUpInput, ...] = ()
-    variants: tuple[VariantKeys, ...] = ()
+    inputs: tuple[Name, ...] = ()
+    outputs: tuple[Name, ...] = ()
+    warmup: dict[Name, WarmUpInput] = {}
+    variants: Annotated[tuple[VariantKeys, ...], Meta(max_length=MAX_VARIANTS)] = ()
+
+    def __post_init__(self) -> None:
+        check_printable(self)
+        if self.max_batch not in _BATCH_SIZES:
+            # Batches are profiled at powers of two and never exceed the largest profiled size.
+            raise ValueError(f"max_batch must be one of {', '.join(map(str, _BATCH_SIZES))}")
+        for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
+            _check_distinct(f"{key} has the name", names)
+        _check_distinct("two variants have the name", [each.name for each in self.variants])
+        _check_distinct("two variants have the file", [each.file for each in self.variants])
+
+
+def _check_distinct(fault: str, values: Sequence[str]) -> None:
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ValueError(f"{fault} {value!r} twice")
 
 
 def read_definition(path: Path) -> DefinitionFile:
     """Read the engine.toml at `path`; a missing file is an empty one."""
     if not path.exists():
         return DefinitionFile()
-    table = _read_table(path)
-    for key in table:
-        if key not in _KEYS:
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {quote(key)}; known keys: {', '.join(_KEYS)}"
-            )
-    strings: dict[str, str] = {key: string(key, table[key]) for key in _STRING_KEYS if key in table}
-    strings |= {
-        key: choice_of(key, table[key], choices)
-        for key, choices in _CHOICE_KEYS.items()
-        if key in table
-    }
-    for key in ("sha256", "stage_of"):
-        if key in strings:
-            strings[key] = sha256_digest(strings[key])
-    keys = DefinitionFile(
-        **strings,
-        accuracy=fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
-        max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
-        stage_end=_stage_end(table.get("stage_end", 0)),
-        exit=_exit(table["exit"]) if "exit" in table else None,
-        inputs=_name_list("inputs", table.get("inputs", [])),
-        outputs=_name_list("outputs", table.get("outputs", [])),
-        warmup=parse_warmup(table.get("warmup", {})),
-        variants=parse_variants(table.get("variants", [])),
-    )
+    keys = read_toml(path, DefinitionFile, DEFINITION_FILE, MAX_DEFINITION_BYTES)
     if not keys.variants:
         return keys
     for key in ("file", "sha256", "accuracy"):
-        if key in table:
+        if getattr(keys, key) not in ("", None):
             raise InvalidInput(f"{DEFINITION_FILE}: with variants, each of them has its own {key}")
     first = keys.variants[0]
     return replace(keys, file=first.file, sha256=first.sha256, accuracy=first.accuracy)
@@ -138,54 +117,4 @@ def read_other_keys(folder: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # reading a named pipe would block
-        raise InvalidInput(f"{DEFINITION_FILE} is not a regular file")
-    if path.stat().st_size > MAX_DEFINITION_BYTES:
-        raise InvalidInput(f"{DEFINITION_FILE} is larger than {MAX_DEFINITION_BYTES:,} bytes")
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
-        raise InvalidInput(f"{DEFINITION_FILE} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
-
-
-def _max_batch(key: str, value: object) -> int:
-    # Batches are profiled at powers of two and never exceed the largest profiled size.
-    if isinstance(value, bool) or value not in _BATCH_SIZES:
-        raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} must be one of {', '.join(map(str, _BATCH_SIZES))}, "
-            f"not {quote(value)}"
-        )
-    return int(value)
-
-
-def _stage_end(value: object) -> int:
-    if not isinstance(value, int) or not 0 <= value <= _MAX_PLACES:
-        raise InvalidInput(
-            f"{DEFINITION_FILE}: stage_end must be a number up to {_MAX_PLACES:,}, not "
-            f"{quote(value)}"
-        )
-    return value
-
-
-def _exit(value: object) -> Exit:
-    keys = Exit.__struct_fields__
-    if not isinstance(value, dict) or not {"output", "threshold"} <= value.keys() <= set(keys):
-        raise InvalidInput(
-            f"{DEFINITION_FILE}: exit must be a table with output and threshold, and maybe "
-            f"{', '.join(keys[2:])}, not {quote(value)}"
-        )
-    numbers = {key: fraction(f"exit.{key}", value[key]) for key in keys[1:] if key in value}
-    return Exit(output=string("exit.output", value["output"]), **numbers)
-
-
-def _name_list(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} must be a list of strings, not {quote(value)}"
-        )
-    names = tuple(string(key, name) for name in value)
-    if len(set(names)) != len(names):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} contains a duplicate name")
-    return names
+    return load_toml(path, DEFINITION_FILE, MAX_DEFINITION_BYTES)

@@ -39,11 +39,13 @@ import os
 import shlex
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import EngineName
+from msgspec import structs
+
+from synergai.domain import EngineName, Origin
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -73,7 +75,7 @@ from synergai.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from synergai.domain import Exit
     from synergai.models.definition import DefinitionFile
@@ -132,7 +134,7 @@ class EngineDefinition:
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
-    warmup: tuple[WarmUpInput, ...] = ()
+    warmup: Mapping[str, WarmUpInput] = field(default_factory=dict)
     variants: tuple[VariantDefinition, ...] = ()
     lacking: tuple[str, ...] = ()
     variant: str = ""
@@ -320,7 +322,7 @@ class ModelDirectory:
         variants = self._present_variants(folder, keys)
         if variants:
             first = variants[0]
-            keys = replace(keys, sha256=first.sha256, accuracy=first.accuracy)
+            keys = structs.replace(keys, sha256=first.sha256, accuracy=first.accuracy)
             file, backend = first.file, first.backend
         else:
             file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
@@ -342,19 +344,22 @@ class ModelDirectory:
             file=file,
             folder=folder,
             samples=samples if samples.is_file() else None,
-            sha256=keys.sha256,
+            sha256=keys.sha256.lower(),
             inputs=keys.inputs,
             outputs=keys.outputs,
             title=keys.title,
             accuracy=keys.accuracy,
             source=keys.source,
-            stage_of=keys.stage_of,
+            stage_of=keys.stage_of.lower(),
             stage_end=keys.stage_end,
             exit=keys.exit,
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
-            warmup=tuple(self._locate_file(folder, engine, each) for each in keys.warmup),
+            warmup={
+                name: self._locate_file(folder, engine, name, each)
+                for name, each in keys.warmup.items()
+            },
             variants=variants,
             lacking=tuple(
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})
@@ -399,9 +404,9 @@ class ModelDirectory:
                 name=each.name,
                 backend=_find_backend(keys, file),
                 file=self._check_model(file),
-                sha256=each.sha256,
+                sha256=each.sha256.lower(),
                 accuracy=each.accuracy,
-                origin=each.origin,
+                origin=each.origin or Origin.DECLARED,
             )
             for each in keys.variants
             if (file := self._check_confined(folder / each.file)).exists()
@@ -418,17 +423,16 @@ class ModelDirectory:
         shared = self._check_confined(self.path / engine / file)
         return shared if shared.exists() else own
 
-    def _locate_file(self, folder: Path, engine: str, given: WarmUpInput) -> WarmUpInput:
+    def _locate_file(self, folder: Path, engine: str, name: str, given: WarmUpInput) -> WarmUpInput:
         """Return `given` with the path of its file, once that is confined."""
         if given.file is None:
             return given
         file = self._own_or_shared(folder, engine, str(given.file))
         if not file.is_file():
             raise InvalidInput(
-                f"{DEFINITION_FILE}: the file of warmup.{given.name}, {str(given.file)!r}, does "
-                "not exist"
+                f"{DEFINITION_FILE}: the file of warmup.{name}, {str(given.file)!r}, does not exist"
             )
-        return replace(given, file=file)
+        return structs.replace(given, file=file)
 
     def _check_model(self, path: Path) -> Path:
         """Return the model at `path` once its files are confined and of valid size."""

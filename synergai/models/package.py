@@ -103,7 +103,7 @@ def _shared_files(folder: Path) -> dict[str, Path]:
         return {}
     own = folder / DEFINITION_FILE
     keys = read_definition(own if own.exists() else folder.parent / DEFINITION_FILE)
-    warmup = [each.file.as_posix() for each in keys.warmup if each.file is not None]
+    warmup = [each.file.as_posix() for each in keys.warmup.values() if each.file is not None]
     names = (DEFINITION_FILE, SAMPLES_FILE, *warmup)
     shared = {name: folder.parent / name for name in names}
     return {

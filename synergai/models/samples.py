@@ -68,7 +68,9 @@ def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def random_samples(inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] = ()) -> Samples:
+def random_samples(
+    inputs: Sequence[TensorSpec], warmup: Mapping[str, WarmUpInput] | None = None
+) -> Samples:
     """Return seeded samples of the right dtypes and shapes, with the shapes and values of `warmup`.
 
     Dynamic dimensions without a given size become 1.

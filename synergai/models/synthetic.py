@@ -18,7 +18,7 @@ from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.protocol.arrays import BFLOAT16_BITS, DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,16 +61,18 @@ class SyntheticCandidate:
 class Synthesiser:
     """Generates inputs for a model."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] = ()) -> None:
+    def __init__(
+        self, inputs: Sequence[TensorSpec], warmup: Mapping[str, WarmUpInput] | None = None
+    ) -> None:
         names = [spec.name for spec in inputs]
-        for given in warmup:
-            if given.name not in names:
+        warmup = warmup or {}
+        for name in warmup:
+            if name not in names:
                 raise InvalidInput(
-                    f"{DEFINITION_FILE}: warmup has an entry for {given.name!r}, but the engine "
+                    f"{DEFINITION_FILE}: warmup has an entry for {name!r}, but the engine "
                     f"takes {', '.join(sorted(names))}"
                 )
-        by_name = {given.name: given for given in warmup}
-        self._inputs = [_Input(spec, by_name.get(spec.name)) for spec in inputs]
+        self._inputs = [_Input(spec, warmup.get(spec.name)) for spec in inputs]
 
     def candidates(self) -> Iterator[SyntheticCandidate]:
         """Yield the inputs to try, the most usual ones first."""

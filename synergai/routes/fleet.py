@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from synergai.domain import WorkerClass  # noqa: TC001 - msgspec reads the annotations
-from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.routes.links import GATEWAY, Link, Links
 from synergai.runtime.text import suggestion
+from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _BYTES_PER_MBIT: Final = 125_000.0
-_MAX_FILE_BYTES: Final = 1 << 20
 _MAX_WORKERS: Final = 64
-_KEYS: Final = (
-    "[[workers]] has id, worker_class and memory_mb; [[links]] has from, to, mbit_s and latency_ms;"
-    " [default_link] has mbit_s and latency_ms"
-)
 
 
 class FleetWorker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,15 +95,4 @@ class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def read_fleet(path: Path) -> FleetFile:
     """Read a fleet file."""
-    try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise InvalidInput(f"fleet {path} is larger than {_MAX_FILE_BYTES:,} bytes")
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), FleetFile)
-    except OSError as error:
-        raise InvalidInput(f"fleet {path} cannot be read: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        # Errors of `FleetFile` itself say what to do.
-        advice = "" if error.__cause__ else f"; {_KEYS}"
-        raise InvalidInput(f"fleet {path}: {error}{advice}") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError
-        raise InvalidInput(f"fleet {path} is not TOML: {error}") from None
+    return read_toml(path, FleetFile, f"fleet {path}")

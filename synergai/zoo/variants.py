@@ -7,8 +7,10 @@ engine can be loaded at every instant, and an interruption leaves it as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
 
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput
@@ -156,7 +158,7 @@ class _Workshop:
         files = {self._original / each.file: each.file for each in self._variants}
         if self._definition.samples is not None:
             files[self._definition.samples] = SAMPLES_FILE
-        for given in self._definition.warmup:
+        for given in self._definition.warmup.values():
             if given.file is not None:
                 files[given.file] = given.file.name
         for file, name in files.items():

@@ -83,4 +83,4 @@ def folder_times(models: ModelDirectories) -> dict[str, int]:
 def _inputs(definition: EngineDefinition) -> list[Path]:
     """Return the files with inputs for the model."""
     samples = [definition.samples] if definition.samples else []
-    return samples + [given.file for given in definition.warmup if given.file is not None]
+    return samples + [given.file for given in definition.warmup.values() if given.file is not None]

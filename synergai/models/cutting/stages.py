@@ -114,7 +114,7 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
     left_out = {"name", "version", "backend", *_OF_INPUTS, *_OF_OUTPUTS}
     if not file.first:
         left_out.difference_update(_OF_INPUTS)
-        for given in (definition.samples, *(each.file for each in definition.warmup)):
+        for given in (definition.samples, *(each.file for each in definition.warmup.values())):
             if given is not None:
                 link_file(given, folder / given.name)
     if not file.last or file.head:

@@ -166,8 +166,8 @@ def test_the_exit_of_a_stage_is_checked(models: Path) -> None:
     path = models / f"{ENGINE}.s0-3" / DEFINITION_FILE
     text = path.read_text()
     for former, new, reason in (
-        ('"output"', '"of"', "exit must be a table with output and threshold"),
-        ('"threshold" = ', '"threshold" = 2', r"exit\.threshold must be from 0 to 1"),
+        ('"output"', '"of"', "exit: there is no setting of, but output"),
+        ('"threshold" = ', '"threshold" = 2', "the threshold of an early exit must be from 0 to 1"),
     ):
         path.write_text(text.replace(former, new))
         assert former in text

@@ -159,7 +159,7 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     added = add_model(models, model, name="plus", version="2", check=check)
     assert [each.fault for each in (*checked, added)] == ["", ""]
     assert (added.max_batch, added.accuracy) == (4, None)
-    assert added.warmup[0].file == models / "plus" / "x.npy"
+    assert added.warmup["x"].file == models / "plus" / "x.npy"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

@@ -72,7 +72,7 @@ def test_input_that_is_too_large_has_no_candidate() -> None:
 
 
 def test_given_shape_leaves_the_elements_to_the_candidates() -> None:
-    synthesiser = Synthesiser([TOKENS], [WarmUpInput(name="tokens", shape=(1, 77))])
+    synthesiser = Synthesiser([TOKENS], {"tokens": WarmUpInput(shape=(1, 77))})
     found = [
         synthesiser.generate(candidate, 1)[0]["tokens"] for candidate in synthesiser.candidates()
     ]

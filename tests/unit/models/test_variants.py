@@ -100,19 +100,28 @@ def test_digest_of_each_variant_is_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variants", "said"),
     [
-        ("variants = 3", "variants must be tables, each below a line [[variants]]"),
-        ("variants = [1]", "variants must be tables"),
-        ('[[variants]]\nfile = "a.onnx"', "a variant has no name"),
-        ('[[variants]]\nname = "a"', "a variant has no file"),
+        ("variants = 3", "variants must be a list, not an integer"),
+        ("variants = [1]", "variants 1 must be a table, not an integer"),
+        ('[[variants]]\nfile = "a.onnx"', "variants 1: name is missing"),
+        ('[[variants]]\nname = "a"', "variants 1: file is missing"),
         ('[[variants]]\nname = "a/b"\nfile = "a.onnx"', "not a valid variant name"),
         ('[[variants]]\nname = "a"\nfile = "../a.onnx"', "has to be in the engine's folder"),
         ('[[variants]]\nname = "a"\nfile = "/a.onnx"', "has to be in the engine's folder"),
         ('[[variants]]\nname = "a"\nfile = "2/a.onnx"', "in the folder of another version"),
         ('[[variants]]\nname = "a"\nfile = "."', "has to be in the engine's folder"),
         ('[[variants]]\nname = "a"\nfile = "a.onnx"\nsha256 = "0"', "64 hexadecimal digits"),
-        ('[[variants]]\nname = "a"\nfile = "a.onnx"\naccuracy = nan', "from 0 to 1, not nan"),
-        ('[[variants]]\nname = "a"\nfile = "a.onnx"\naccuracy = 2', "from 0 to 1, not 2"),
-        ('[[variants]]\nname = "a"\nfile = "a.onnx"\nacuracy = 1', "unknown key 'acuracy'"),
+        (
+            '[[variants]]\nname = "a"\nfile = "a.onnx"\naccuracy = nan',
+            "must be a number of at least 0",
+        ),
+        (
+            '[[variants]]\nname = "a"\nfile = "a.onnx"\naccuracy = 2',
+            "must be a number of at most 1",
+        ),
+        (
+            '[[variants]]\nname = "a"\nfile = "a.onnx"\nacuracy = 1',
+            "no setting acuracy, but name",
+        ),
         (
             '[[variants]]\nname = "a"\nfile = "a.onnx"\norigin = "measured"',
             "the origin of variant 'a' is that of its accuracy",
@@ -135,7 +144,7 @@ def test_digest_of_each_variant_is_checked(tmp_path: Path) -> None:
         ),
         (
             "".join(f'[[variants]]\nname = "v{i}"\nfile = "{i}.onnx"\n' for i in range(33)),
-            "at most 32 variants",
+            "variants must have at most 32 entries",
         ),
     ],
 )
