@@ -24,8 +24,21 @@ def age_s() -> float:
     """Return the seconds since this process was started, or since it has called `begin_anew`."""
     if _begun_at is not None:
         return time.monotonic() - _begun_at
-    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _stat_s("self", 19)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used; 0 if it has exited."""
+    try:
+        return _stat_s(str(pid), 11) + _stat_s(str(pid), 12)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+def _stat_s(process: str, field: int) -> float:
+    """Return a time of a process, by its position behind the name; see proc_pid_stat(5)."""
+    fields = Path("/proc", process, "stat").read_text("utf-8").rpartition(")")[2].split()
+    return int(fields[field]) / os.sysconf("SC_CLK_TCK")
 
 
 def begin_anew() -> None:

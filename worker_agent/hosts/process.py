@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.processes import cpu_seconds
 from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
 from worker_agent.hosts.launch import Launch
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
+HUNG_FACTOR: Final = 8.0
+"""Multiple of the time of a query, as found when its engine was loaded, after which a run hangs."""
 INTERRUPT_AFTER_S: Final = 0.01
 """An aborted run that has not ended after this time is interrupted in its current query."""
 
@@ -71,6 +74,7 @@ class HostProcess:
         self.session = session
         self.ready: Ready
         self.was_suspended = False
+        self._is_suspended = False
         self._arena = arena
         self._hang_timeout_s = hang_timeout_s
         self._on_unusable = on_unusable
@@ -80,6 +84,8 @@ class HostProcess:
         self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
         self._loads = HostLoads(self._send_order, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
+        # The processor time that it had used when its load was last looked at.
+        self._cpu_s = -1.0
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
@@ -133,6 +139,7 @@ class HostProcess:
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
             on_launched(host)
+            host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
@@ -147,6 +154,7 @@ class HostProcess:
         which is then to blame if the process dies.
         """
         self._require_open()
+        self._begin_watch()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
         self._arena.grow(slots_for(ready.max_batch))
         return ready
@@ -241,12 +249,13 @@ class HostProcess:
         """
         if self._arena.closed or not self._arena.bound:
             return False
-        self.was_suspended = True
+        self.was_suspended = self._is_suspended = True
         self._child.send_signal(signal.SIGSTOP)
         return True
 
     def resume(self) -> None:
         """Resume a suspended process."""
+        self._is_suspended = False
         self._child.send_signal(signal.SIGCONT)
 
     def retire(self) -> asyncio.Future[None]:
@@ -308,8 +317,7 @@ class HostProcess:
         """Send a run that was just added."""
         if len(self._runs.by_id) == 1:
             self._connection.heard_at = self._loop.time()
-            if self._watchdog is None:
-                self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
+            self._begin_watch()
         self._connection.send(message)
 
     def _refuse(self, on_ended: OnEnded) -> int:
@@ -319,20 +327,28 @@ class HostProcess:
         self._loop.call_soon(on_ended, ended)
         return run_id
 
+    def _begin_watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
+
     def _watch(self) -> None:
-        """Kill the host if it has been silent for too long while it has runs."""
+        """Kill the host if it has been silent for too long with runs, or idle during a load."""
         self._watchdog = None
-        if not self._runs.by_id or self._connection.is_lost:
+        runs, loads = self._runs.by_id, self._loads
+        if self._connection.is_lost or not (runs or loads or loads.is_starting):
             return
-        left = self._connection.heard_at + self._hang_timeout_s - self._loop.time()
-        if self._loads.loading is not None:  # loading has a limit of its own
-            left = self._hang_timeout_s
+        if not runs or loads.is_starting or loads.loading is not None:
+            # A load may take long, but not without processor time.
+            before, self._cpu_s = self._cpu_s, cpu_seconds(self.pid)
+            limit_s = self._hang_timeout_s
+            left = limit_s if self._is_suspended or self._cpu_s != before else 0.0
+        else:
+            limit_s = max(self._hang_timeout_s, HUNG_FACTOR * self.ready.query_s)
+            left = self._connection.heard_at + limit_s - self._loop.time()
         if left > 0:
             self._watchdog = self._loop.call_later(left, self._watch)
             return
-        _log.warning(
-            "killing the engine host of %s, silent for %g s", self.session, self._hang_timeout_s
-        )
+        _log.warning("killing the engine host of %s, silent for %g s", self.session, limit_s)
         self.kill("hung and was killed")
 
     async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:

@@ -228,6 +228,22 @@ async def test_hung_host_is_killed(hosts: HostPool) -> None:
     assert (await ended).detail == "the engine host of 'twice' hung and was killed"
 
 
+async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> None:
+    memory = HostMemory()
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, hang_timeout_s=HANG_TIMEOUT_S)
+    try:
+        loading = hosts.load(TWICE)
+        await until(lambda: memory.hosts, 0.001)
+        (host,) = memory.hosts
+        os.kill(host.pid, signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="hung and was killed"):
+            async with asyncio.timeout(20 * HANG_TIMEOUT_S):
+                await loading
+        assert (await run_samples(await hosts.load(TWICE), 3)).outcome is Outcome.COMPLETED
+    finally:
+        await hosts.close()
+
+
 async def test_idle_host_may_be_silent(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     await run_samples(host, 1)
