@@ -28,8 +28,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.ranges import Ranges
-from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.state.jobs import JobRecord, Ranges
 
 ONE = Configuration(1)
 """A single thread."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.jobs.tensor_room import TensorRoom
     from gateway.records.log import RecordLog
     from synergai.domain import Job
-    from synergai.scheduling.state.ranges import Ranges
+    from synergai.scheduling.state.jobs import Ranges
 
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""

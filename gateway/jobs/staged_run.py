@@ -24,7 +24,7 @@ from synergai.errors import InternalError
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.stages import has_left, parse_stage_response
-from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.jobs import Ranges
 from synergai.versions import split_version
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.requests.inference import Request
@@ -22,12 +23,19 @@ if TYPE_CHECKING:
 
     from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
+    from synergai.protocol.call_metadata import CallIds
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
 
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 """Metadata with which a client asks to end its stream at the first error."""
+
+
+@lru_cache(maxsize=64)
+def _read_metadata(metadata: tuple[tuple[str, str | bytes], ...]) -> tuple[str, CallIds]:
+    """Return the tenant and the ids of a call; most clients send the same with every call."""
+    return tenant_from_metadata(metadata), ids_from_metadata(metadata)
 
 
 class InferenceServicer:
@@ -149,8 +157,7 @@ class InferenceServicer:
         on_response: Callable[[Buffer], None] | None,
     ) -> PendingRequest:
         """Begin one request; its tensors are not decoded."""
-        metadata = context.invocation_metadata() or ()
-        tenant, ids = tenant_from_metadata(metadata), ids_from_metadata(metadata)
+        tenant, ids = _read_metadata(context.invocation_metadata() or ())
         request = self._calls.begin(raw, rpc.budget_s(context), tenant, ids)
         if isinstance(request, Request):
             request.on_response = on_response

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from synergai.fleet_page.records import (
@@ -32,6 +33,7 @@ MAX_REQUESTS: Final = 40
 """Single requests with a record, by interval between two batches."""
 INTERVAL_S: Final = 0.25
 """Time between two batches."""
+_text: Final = lru_cache(maxsize=1024)(str)
 _ENDINGS: Final = {
     events.Finish: "finished",
     events.Fail: "failed",
@@ -190,7 +192,7 @@ class PageState:
             job=given.job_id,
             worker=given.worker_id,
             engine=given.engine,
-            configuration=str(given.configuration),
+            configuration=_text(given.configuration),
             first=given.first,
             count=given.count,
             at=now,

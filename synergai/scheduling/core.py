@@ -38,8 +38,7 @@ from synergai.scheduling.rules.probes import Probes
 from synergai.scheduling.rules.profile_changes import ProfileChanges
 from synergai.scheduling.rules.residency import Residency
 from synergai.scheduling.rules.worker_changes import WorkerChanges
-from synergai.scheduling.state.ranges import Ranges
-from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.state.jobs import JobRecord, Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
         WorkerJoined,
     )
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class SchedulerCore:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class Assign(Struct, frozen=True):

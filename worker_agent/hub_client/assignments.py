@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput, TensorsLost
 from synergai.protocol import converters
 from synergai.runtime.tasks import TaskBag
+from synergai.v1 import common_pb2
 from worker_agent.ipc.frames import Tally
-from worker_agent.runner.inputs import InputQueue
-from worker_agent.runner.reporting import AssignmentReporter, Failure
-from worker_agent.runner.work_item import WorkItem
+from worker_agent.runner.inputs import Failure, InputQueue
+from worker_agent.runner.work_item import AssignmentReporter, WorkItem
 
 if TYPE_CHECKING:
     import asyncio
@@ -164,6 +164,12 @@ class Assignments:
             work.inputs.close()
 
 
+@lru_cache(maxsize=1024)
+def _configuration(message: bytes) -> Configuration:
+    """Return the configuration that a message says, which most assignments share."""
+    return converters.configuration_from_proto(common_pb2.Configuration.FromString(message))
+
+
 def _work_item(
     assignment: hub_pb2.Assignment,
     requests: Sequence[Buffer],
@@ -174,7 +180,7 @@ def _work_item(
         raise InvalidInput(
             f"an assignment of {assignment.count} queries came with {len(requests)} requests"
         )
-    configuration = converters.configuration_from_proto(assignment.configuration)
+    configuration = _configuration(assignment.configuration.SerializeToString())
     batch_s = assignment.batch_s
     return WorkItem(
         session=Session(EngineName(assignment.engine), configuration),

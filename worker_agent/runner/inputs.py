@@ -18,7 +18,6 @@ from synergai.domain import Fault
 from synergai.errors import InvalidInput
 from synergai.protocol.job_inputs import split_input, without_version
 from synergai.runtime.tasks import TaskBag
-from worker_agent.runner.reporting import Failure
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.v1.hub_pb2 import Pull
 
-    Content: TypeAlias = Buffer | Failure
-
 READ_AHEAD: Final = 8
 """Inputs elsewhere that are being read, or were read and are not fed yet."""
 
@@ -36,6 +33,16 @@ _THREADS: Final = ThreadPoolExecutor(READ_AHEAD, "inputs")
 """Not those of the agent's own work, which must not wait for slow files."""
 
 _log = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """Reason why a work item, or one of its inputs, failed."""
+
+    fault: Fault
+    detail: str
+
+
+Content: TypeAlias = "Buffer | Failure"
 
 
 class NextInput(NamedTuple):

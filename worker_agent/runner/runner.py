@@ -33,8 +33,8 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
-from worker_agent.runner.reporting import Failure, ItemReporter
-from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, WorkItem
+from worker_agent.runner.inputs import Failure
+from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, ItemReporter, WorkItem
 
 if TYPE_CHECKING:
     import asyncio

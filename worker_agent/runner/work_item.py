@@ -1,4 +1,4 @@
-"""Work items and their lifecycle."""
+"""Work items: their lifecycle, and the accumulation and report of their results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,30 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from synergai.domain import Fault, Outcome
+from synergai.protocol.work_messages import Reports
+from synergai.v1 import hub_pb2
+from worker_agent.ipc.frames import Tally
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.runner.inputs import InputQueue
-    from worker_agent.runner.reporting import AssignmentReporter, Failure, ItemReporter
+    from worker_agent.ipc.frames import RunEnded
+    from worker_agent.peers.held import Holding
+    from worker_agent.runner.inputs import Failure, InputQueue
+
+REPORT_INTERVAL_S: Final = 0.05
+"""Minimum interval between two progress reports on a work item with single requests."""
+STARVED_REPORT_INTERVAL_S: Final = 0.01
+"""The same, while there is no further input to feed."""
+REPORT_BYTES: Final = 4 << 20
+"""Total size of responses that are reported before the interval is over."""
+
+_EMPTY: Final = Tally()
+_MAX_DETAIL: Final = 1000
 
 
 class WorkState(enum.IntEnum):
@@ -85,3 +101,212 @@ class WorkItem:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"work item: {self.state.name} before {state.name}")
         self.state = state
+
+
+class AssignmentReporter:
+    """Sends the reports of one assignment, always in this order.
+
+    ``on_started`` at most once, ``on_progress`` any number of times, ``on_ended`` exactly once.
+    """
+
+    def __init__(
+        self,
+        assignment_id: int,
+        send: Callable[[Reports], None],
+        on_ended: Callable[[int], None],
+        hold: Callable[[bytes], Holding | None] | None = None,
+    ) -> None:
+        self._id = assignment_id
+        self._send = send
+        self._on_ended = on_ended
+        self._hold = hold
+        self._failures: list[hub_pb2.InputFailure] = []
+
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        """Note a failure for the next report."""
+        detail, lost = failure.detail[:_MAX_DETAIL], failure.fault is Fault.TENSORS_LOST
+        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail, lost=lost))
+
+    def on_started(self, setup_s: float) -> None:
+        """Report that the setup is complete."""
+        started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
+        self._send(Reports(started=(started,)))
+
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
+        """Report progress and the responses since the previous report."""
+        progress = self._progress(tally)
+        if self._hold is not None:
+            responses = self._keep(self._hold, progress, responses)
+        self._send(Reports(progress=((progress, responses),)))
+
+    def on_ended(
+        self,
+        outcome: Outcome,
+        tally: Tally,
+        responses: Sequence[bytes],
+        fault: Fault = Fault.UNSPECIFIED,
+        detail: str = "",
+    ) -> None:
+        """Report the outcome."""
+        ended = hub_pb2.Ended(
+            outcome=hub_pb2.Outcome.ValueType(outcome),
+            fault=hub_pb2.Fault.ValueType(fault),
+            detail=detail,
+            progress=self._progress(tally),
+        )
+        if self._hold is not None:
+            responses = self._keep(self._hold, ended.progress, responses)
+        self._send(Reports(ended=((ended, responses),)))
+        self._on_ended(self._id)
+
+    @staticmethod
+    def _keep(
+        hold: Callable[[bytes], Holding | None],
+        progress: hub_pb2.Progress,
+        responses: Sequence[bytes],
+    ) -> Sequence[bytes]:
+        """Return the responses to send, without the contents that are held."""
+        kept = []
+        for query, response in enumerate(responses, progress.done - len(responses)):
+            holding = hold(response)
+            if holding is None:
+                kept.append(response)
+            else:
+                kept.append(holding.response)
+                progress.held.add(query=query, token=holding.token, size=holding.size)
+        return kept
+
+    def _progress(self, tally: Tally) -> hub_pb2.Progress:
+        progress = hub_pb2.Progress(
+            assignment_id=self._id,
+            done=tally.done,
+            labelled=tally.labelled,
+            correct=tally.correct,
+            compute_s=tally.compute_s,
+            batch=tally.batch,
+        )
+        if self._failures:
+            failures = [each for each in self._failures if each.query < tally.done]
+            del self._failures[: len(failures)]
+            progress.failures.extend(failures)
+        return progress
+
+
+class ItemReporter:
+    """Accumulates the results of one work item and reports them to its handler.
+
+    Only a prefix of the queries counts: after the first query that did not complete, later
+    responses are discarded.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_clock",
+        "_count",
+        "_handler",
+        "_is_complete_prefix",
+        "_is_started",
+        "_max_bytes",
+        "_reported_at",
+        "_responses",
+        "setup_s",
+        "tally",
+    )
+
+    def __init__(
+        self, handler: AssignmentReporter, count: int, clock: Callable[[], float], max_bytes: float
+    ) -> None:
+        self.tally = _EMPTY
+        self.setup_s = 0.0
+        self._handler: AssignmentReporter | None = handler
+        self._count = count
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._responses: list[bytes] = []
+        self._bytes = 0
+        self._is_complete_prefix = True
+        self._is_started = False
+        self._reported_at = 0.0
+
+    def mute(self) -> None:
+        """Make no more reports."""
+        self._handler = None
+
+    def start(self) -> None:
+        """Report the end of the setup, except for a single query without setup. Idempotent."""
+        if self._is_started:
+            return
+        self._is_started = True
+        self._reported_at = self._clock()
+        if self._handler is not None and (self._count > 1 or self.setup_s > 0):
+            self._handler.on_started(self.setup_s)
+
+    def add_response(self, ended: RunEnded) -> None:
+        """Count a completed query; report progress if it is due."""
+        self._add(bytes(ended.response), ended.tally.compute_s, ended.tally.batch)
+
+    def add_failure(self, failure: Failure, compute_s: float = 0.0) -> None:
+        """Count a query whose input failed as completed; report progress if it is due."""
+        if self._is_complete_prefix and self._handler is not None:
+            self._handler.on_input_failed(self.tally.done, failure)
+        self._add(b"", compute_s)
+
+    def _add(self, response: bytes, compute_s: float, batch: int = 1) -> None:
+        if not self._is_complete_prefix:
+            return
+        if self._responses and self._bytes + len(response) > self._max_bytes:
+            self._report_progress()
+        done = self.tally.done + 1
+        if self._count > 1:
+            compute_s = self.tally.compute_s + compute_s / batch
+        self.tally = Tally(done, compute_s=compute_s, batch=batch)
+        self._responses.append(response)
+        self._bytes += len(response)
+        if done < self._count and self._is_due():
+            self._report_progress()
+
+    def report_starved(self, *, idle: bool) -> None:
+        """Report the results so far, because further inputs arrive only after them.
+
+        While others run, the report waits for a few of them.
+        """
+        if self._responses and (
+            idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S
+        ):
+            self._report_progress()
+
+    def end_prefix(self) -> None:
+        """Discard responses from now on, because a query did not complete."""
+        self._is_complete_prefix = False
+
+    def set_progress(self, tally: Tally) -> None:
+        """Set and report the counts of a range."""
+        self.tally = tally
+        self._report_progress()
+
+    def set_final_tally(self, tally: Tally) -> None:
+        """Set the final counts of a range, unless earlier ones are higher.
+
+        The counts reported by a host are lost when it dies.
+        """
+        self.tally = max(self.tally, tally, key=lambda each: each.done)
+
+    def end(self, failure: Failure | None) -> None:
+        """Report the outcome."""
+        if self._handler is None:
+            return
+        if self.tally.done == self._count:
+            self._handler.on_ended(Outcome.COMPLETED, self.tally, self._responses)
+        elif failure is not None:
+            self._handler.on_ended(Outcome.FAILED, self.tally, self._responses, *failure)
+        else:
+            self._handler.on_ended(Outcome.STOPPED, self.tally, self._responses)
+
+    def _is_due(self) -> bool:
+        late = self._clock() - self._reported_at >= REPORT_INTERVAL_S
+        return late or self._bytes >= REPORT_BYTES
+
+    def _report_progress(self) -> None:
+        if self._handler is not None:
+            self._handler.on_progress(self.tally, self._responses)
+        self._responses, self._bytes, self._reported_at = [], 0, self._clock()

@@ -9,7 +9,7 @@ from synergai.scheduling.policies.synergai import SynergAI
 from synergai.scheduling.policy import Assign, Decision, View, engines_of
 
 if TYPE_CHECKING:
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 MAX_DOOMED: Final = 64
 """Waiting jobs among which late ones are sought for the workers that are left."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from synergai.scheduling.policy import Assign, Decision, View, engines_of
 
 if TYPE_CHECKING:
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 
 class Fifo:

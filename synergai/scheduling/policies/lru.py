@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.scheduling.policy import Candidate, View
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 
 class LeastRecentlyUsed(ArrivalOrder):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class PredefinedConfigurations:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from synergai.domain import JobId, WorkerId
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 MAX_MAPPINGS: Final = 1024
 """Bound on the mappings scored per window; further jobs go into the next window."""

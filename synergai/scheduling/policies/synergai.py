@@ -10,7 +10,7 @@ from synergai.scheduling.queue.lane import VECTORIZED_FROM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 
 def acceptable(job: JobRecord, candidates: Sequence[Candidate]) -> list[Candidate]:

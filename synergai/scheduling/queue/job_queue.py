@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Set
 
     from synergai.domain import EngineName
-    from synergai.scheduling.state.records import JobRecord, Level
+    from synergai.scheduling.state.jobs import JobRecord, Level
 
 MAX_SEARCHED: Final = 8
 """Lanes with the same first rank that are searched for the next one."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import EngineName
-    from synergai.scheduling.state.records import JobRecord, Level
+    from synergai.scheduling.state.jobs import JobRecord, Level
 
 Entry: TypeAlias = "tuple[float, int, JobRecord]"
 """Rank, sequence and record of a waiting job; sequences are unique, so records never compare."""

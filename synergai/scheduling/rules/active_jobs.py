@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from synergai.domain import JobState
 from synergai.scheduling.events import Expire, Finish, Revoke
 from synergai.scheduling.policies.water_filling import water_fill
-from synergai.scheduling.state.ranges import Ranges
-from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.rules.history import SLOW_S
+from synergai.scheduling.state.jobs import JobRecord, Ranges
 
 if TYPE_CHECKING:
     from synergai.domain import JobId, Session, WorkerId
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.residency import Residency
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class ActiveJobs:
@@ -70,10 +71,10 @@ class ActiveJobs:
         self._residency.arrived(job.engine)
         if job.perishable and math.isfinite(job.deadline):
             state.call_at(job.deadline, partial(self._expire, record), record)
-        if record.remaining == 0:
-            self.finish(record)
-        else:
+        if pending.total:
             state.waiting.enqueue(record)
+        else:
+            self.finish(record)
 
     def add_ready(self, event: QueriesReady) -> None:
         """Let more queries of a job run."""
@@ -120,14 +121,16 @@ class ActiveJobs:
 
     def release(self, lease: Lease, end: End, detail: str = "") -> None:
         """End a lease in some way; its job finishes if nothing of it remains."""
-        self._history.released(lease, end, detail)
+        job, now = lease.job.job, self._state.now
+        if lease.done < job.queries or now > job.deadline or now > job.arrival + SLOW_S:
+            self._history.released(lease, end, detail)
         self._leases.release(lease, stopped=end in ("stopped", "revoked"))
         self._residency.released(lease)
         if lease.assignment.probe:
             self._probes.finished(lease.assignment.id)
-        job = lease.job
-        if not job.removed and job.remaining == 0:
-            self.finish(job)
+        record = lease.job
+        if not record.removed and record.remaining == 0:
+            self.finish(record)
 
     def revoke(self, worker: WorkerRecord, session: Session | None = None) -> None:
         """Take the assignments of a worker back, or only those that run in `session`."""

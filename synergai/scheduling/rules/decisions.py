@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import JobState
 from synergai.scheduling.events import Reject
 from synergai.scheduling.policy import Assign, Expect, Preempt
-from synergai.scheduling.state.records import MEASURED_S, is_brief
+from synergai.scheduling.state.workers import MEASURED_S, is_brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class Decisions:

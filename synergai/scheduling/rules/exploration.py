@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 MUCH_SLOWER: Final = 4.0
 """Multiple of the inspected time of a query from which on an estimate is doubted."""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.worker_changes import WorkerChanges
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 FIRST_PAUSE_S: Final = 1.0
 """Pause after the second fault without progress in between; each further one doubles it. The same

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -17,55 +16,35 @@ from msgspec.structs import replace
 from synergai.domain import JobId, JobState
 from synergai.explanations.facts import Ahead, Explanation, Run, Verdict
 from synergai.scheduling.rules.verdicts import verdict_from_now, verdict_so_far
+from synergai.scheduling.state.jobs import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.domain import Job, WorkerId
+    from synergai.domain import Job
     from synergai.explanations.facts import Cause, End
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 KEPT: Final = 2000
 """Requests and jobs whose explanations are kept once they have ended."""
 MAX_REASON: Final = 500
 DETAILED_PER_S: Final = 50
-_SLOW_S: Final = 1.0
+SLOW_S: Final = 1.0
 """Time from which on a request or job without a deadline is kept as well."""
-_STRETCHES: Final = 32
-"""Pieces of work that are remembered of each worker."""
 _RUNS: Final = 16
 """Assignments that are remembered of each job: the first one and the newest ones."""
 _AHEAD: Final = 8
 _VERDICTS: Final = 16
 _LEFT: Final = 32
-_APART_S: Final = 0.1
-"""Idle time of a worker between two requests that makes them separate pieces of work."""
-
-
-@dataclass(slots=True, eq=False)
-class _Stretch:
-    """Work of a worker: a job, or requests of an engine in a row."""
-
-    job: Job
-    is_request: bool
-    queries: int
-    since: float
-    until: float
-
-    def precedes(self, request: Job) -> bool:
-        """Return whether it is of requests to the same engine by the same tenant."""
-        job = self.job
-        return self.is_request and job.engine == request.engine and job.tenant == request.tenant
 
 
 class History:
-    """Remembers what workers computed, and how requests and jobs ended."""
+    """Remembers how requests and jobs ended."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._work: dict[WorkerId, deque[_Stretch]] = {}
-        self._newest: dict[WorkerId, _Stretch] = {}
         self._kept: dict[JobId, tuple[float, Explanation]] = {}
         self._left: deque[tuple[float, WorkerRecord]] = deque(maxlen=_LEFT)
         self._second = -math.inf
@@ -74,23 +53,15 @@ class History:
 
     # --- events -------------------------------------------------------------------------
 
-    def released(self, lease: Lease, end: End, detail: str = "") -> None:
-        """Record the end of an assignment."""
-        now, record = self._state.now, lease.job
-        job, since = record.job, lease.head_at
-        if since is not None and not lease.assignment.concurrent:
-            last = self._newest.get(lease.assignment.worker_id)
-            if (
-                last is not None
-                and since < last.until + _APART_S
-                and (last.job is job or (record.is_request and last.precedes(job)))
-            ):
-                last.job, last.until = job, now
-                last.queries += lease.done
-            else:
-                self._begin_stretch(lease, since, now)
-        if lease.done < job.queries or now > job.deadline or now > job.arrival + _SLOW_S:
-            self._note_run(lease, end, detail)
+    def released(self, lease: Lease, end: End, detail: str) -> None:
+        """Note an assignment of a job that is late, slow, or runs in several."""
+        job = lease.job
+        if not job.removed:  # otherwise its explanation has it already
+            if job.runs is None:
+                job.runs = []
+            elif len(job.runs) == _RUNS:
+                del job.runs[1]
+            job.runs.append(_run(lease, end, detail, self._state.now))
 
     def ended(self, job: JobRecord, state: JobState, reason: str = "") -> None:
         """Record the end of a job; its assignments in flight are in its leases."""
@@ -106,25 +77,7 @@ class History:
             found = self._explain(job, JobState.REJECTED, reason, detailed=False)
             self._keep(replace(found, refusal=refusal, has_details=True))
 
-    def _begin_stretch(self, lease: Lease, since: float, now: float) -> None:
-        worker_id, job = lease.assignment.worker_id, lease.job
-        new = _Stretch(job.job, job.is_request, lease.done, since, now)
-        self._newest[worker_id] = new
-        self._work.setdefault(worker_id, deque(maxlen=_STRETCHES)).append(new)
-
-    def _note_run(self, lease: Lease, end: End, detail: str) -> None:
-        """Note an assignment of a job that is late, slow, or runs in several."""
-        job = lease.job
-        if not job.removed:  # otherwise its explanation has it already
-            if job.runs is None:
-                job.runs = []
-            elif len(job.runs) == _RUNS:
-                del job.runs[1]
-            job.runs.append(_run(lease, end, detail, self._state.now))
-
     def _forget_worker(self, worker: WorkerRecord) -> None:
-        self._work.pop(worker.id, None)
-        self._newest.pop(worker.id, None)
         self._left.append((self._state.now, worker))
 
     def _may_detail(self) -> bool:
@@ -212,11 +165,11 @@ class History:
         self, worker: WorkerRecord, job: Job, waits: Sequence[tuple[float, float]]
     ) -> Iterator[Ahead]:
         """Yield what a worker computed while a job waited."""
-        stretches = list(self._work.get(worker.id, ()))
+        stretches = list(worker.stretches)
         if (head := worker.head) is not None and head.head_at is not None:
             running, done = head.job, max(1, head.done)
             stretches.append(
-                _Stretch(running.job, running.is_request, done, head.head_at, self._state.now)
+                Stretch(running.job, running.is_request, done, head.head_at, self._state.now)
             )
         for stretch in stretches:
             seconds = sum(
@@ -253,7 +206,7 @@ class History:
 
 def _due(job: Job) -> float:
     """Return from when on a job is kept."""
-    return job.deadline if job.deadline < math.inf else job.arrival + _SLOW_S
+    return job.deadline if job.deadline < math.inf else job.arrival + SLOW_S
 
 
 def _run(lease: Lease, end: End, detail: str, now: float) -> Run:

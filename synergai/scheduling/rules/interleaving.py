@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR, engines_of
 from synergai.scheduling.state.estimate import LONG_S
-from synergai.scheduling.state.records import ABORT_S, LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
+from synergai.scheduling.state.workers import ABORT_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 MAX_INTERRUPTIONS: Final = 8
 """Requests that run in a row before the interrupted job runs at least one query.

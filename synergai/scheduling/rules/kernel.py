@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.events import Command
     from synergai.scheduling.policy import Policy
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class State(View):

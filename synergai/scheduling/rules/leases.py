@@ -14,7 +14,7 @@ from msgspec import Struct
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
 from synergai.scheduling.state.estimate import SHORTEST_S, Observation
-from synergai.scheduling.state.records import Lease, LeasePhase
+from synergai.scheduling.state.jobs import Lease, LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.policy import Assign
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _EPOCH_SHIFT: Final = 40
 _MUCH_SLOWER: Final = 1.5

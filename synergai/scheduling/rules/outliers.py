@@ -15,13 +15,14 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Eject
-from synergai.scheduling.state.records import LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 FACTOR: Final = 8.0
 """Multiple of the expected time between two signs of progress."""

@@ -12,7 +12,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.scheduling.state.records import LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
     from synergai.scheduling.events import Assignment
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 WORTH_S: Final = 2.0
 """A job that the profiled workers complete sooner is not split for a probe."""

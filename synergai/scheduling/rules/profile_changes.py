@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class ProfileChanges:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.events import SessionDropped
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 HALF_LIFE_S: Final = 600.0
 """Time after which an arrival counts half."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from synergai.explanations.facts import Ahead, Obstacle
     from synergai.scheduling.policy import View
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.job import JobRecord
-    from synergai.scheduling.state.worker import WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 
 class _Cost(NamedTuple):

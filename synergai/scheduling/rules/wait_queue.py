@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName
     from synergai.scheduling.policy import Policy, View
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 
 RERANKED_AT_ONCE: Final = 32
@@ -85,7 +85,7 @@ class WaitQueue:
         if not job.assignable:
             return
         self.rank(job)
-        self._view.queue.add(job, over_share=self._shares.is_over(job.job.tenant))
+        self._view.queue.add(job, over_share=job.job.tenant in self._shares.over_share)
         if self._view.settings.infeasible == "reject":
             self._track_feasibility(job)
 
@@ -144,7 +144,7 @@ class WaitQueue:
     def _update_shares(self) -> None:
         self._shares_drifted_at = math.inf
         for tenant in self._shares.update(self._view.now):
-            self._view.queue.set_over_share(tenant, over_share=self._shares.is_over(tenant))
+            self._view.queue.set_over_share(tenant, over_share=tenant in self._shares.over_share)
 
     def _rerank_stale(self) -> None:
         """Continue to rerank long queues, as far as the rate allows."""
@@ -200,6 +200,7 @@ class _FairShare:
 
     Attributes:
         contended: whether more than one tenant has active jobs.
+        over_share: those that exceeded their share and burst at the last update.
     """
 
     def __init__(self, settings: SchedulingSettings) -> None:
@@ -207,12 +208,8 @@ class _FairShare:
         self._half_life_s = settings.fair_half_life_s
         self._usage: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, int] = {}
-        self._over_share: frozenset[str] = frozenset()
+        self.over_share: frozenset[str] = frozenset()
         self.contended = False
-
-    def is_over(self, tenant: str) -> bool:
-        """Return whether the tenant exceeded its share and burst at the last update."""
-        return tenant in self._over_share
 
     def job_added(self, tenant: str) -> bool:
         """Count a new job; return whether it is the tenant's only one."""
@@ -238,11 +235,11 @@ class _FairShare:
         """Recompute which tenants exceed their share; return those for which that changed."""
         usage_s = {tenant: self._usage_s(tenant, now) for tenant in self._jobs}
         allowed_s = sum(usage_s.values()) / max(1, len(usage_s)) + self._burst_s
-        before = self._over_share
-        self._over_share = frozenset(
+        before = self.over_share
+        self.over_share = frozenset(
             tenant for tenant, seconds in usage_s.items() if seconds > allowed_s
         )
-        return sorted(self._over_share ^ before)
+        return sorted(self.over_share ^ before)
 
     def _usage_s(self, tenant: str, now: float) -> float:
         seconds, at = self._usage.get(tenant, (0.0, now))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
-from synergai.scheduling.state.records import LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.profile_changes import ProfileChanges
     from synergai.scheduling.rules.residency import Residency
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.domain import EngineName, WorkerClass
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _PRIOR_S: Final = 0.1
 """Time that the assumption of no contention counts for."""

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Limit, Observation
+    from synergai.scheduling.state.jobs import JobRecord, Lease
     from synergai.scheduling.state.loads import Loads
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""

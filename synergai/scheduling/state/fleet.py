@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.scheduling.state.estimate import Observed
-from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.state.workers import WorkerRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

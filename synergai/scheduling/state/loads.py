@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from synergai.domain import EngineName, Session, WorkerId
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 PATIENCE: Final = 3.0
 MARGIN_S: Final = 1.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from synergai.domain import Session, WorkerClass, WorkerId
     from synergai.scheduling.events import Worker
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
 
 SESSION_BYTES: Final = 512 << 20
 """Assumed size of a session of unknown size."""

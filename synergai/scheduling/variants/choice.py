@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.estimate import Estimate
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
     from synergai.scheduling.variants.fronts import ConvexFront
 
 _ROUNDING: Final = 1e-9

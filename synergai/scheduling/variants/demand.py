@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from synergai.scheduling.state.records import JobRecord
+    from synergai.scheduling.state.jobs import JobRecord
 
 JOB_SHARE: Final = 0.7
 """Share of a job's remaining time in which it is to be completed."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName
     from synergai.scheduling.state.estimate import Limit
     from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.workers import WorkerRecord
     from synergai.scheduling.variants.fronts import ConvexFront
 
 _REBUILT_EVERY_S: Final = 1.0

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.scheduling.queue.job_queue import JobQueue
     from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.records import Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import Lease
+    from synergai.scheduling.state.workers import WorkerRecord
     from synergai.scheduling.variants.fronts import ConvexFront
 
 _BEHIND: Final = 16

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.queue.job_queue import JobQueue
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord
+    from synergai.scheduling.state.workers import WorkerRecord
     from synergai.scheduling.variants.front_cache import Fronts
     from synergai.scheduling.variants.fronts import ConvexFront
 

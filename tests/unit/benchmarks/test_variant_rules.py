@@ -11,7 +11,7 @@ from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
 from synergai.domain import EngineName, Session, WorkerClass, WorkerId
 from synergai.scheduling.state.estimate import Estimate
-from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.state.workers import WorkerRecord
 from synergai.scheduling.variants.fronts import ConvexFront, build_front
 from synergai.scheduling.variants.margins import Margins, Query
 

@@ -16,7 +16,7 @@ from synergai.scheduling.policies.malleable.contended import Contended, Running,
 from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, plan_cost
 from synergai.scheduling.state import contention
 from synergai.scheduling.state.contention import MOST, Contention
-from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.state.workers import WorkerRecord
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
 
 QPS = 100.0

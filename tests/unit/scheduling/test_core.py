@@ -39,7 +39,8 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.records import MOST_AHEAD_S, Lease, WorkerRecord
+from synergai.scheduling.state.jobs import Lease
+from synergai.scheduling.state.workers import MOST_AHEAD_S, WorkerRecord
 from tests.cores import (
     ONE,
     dispatched,

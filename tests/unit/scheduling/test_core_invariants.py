@@ -62,7 +62,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.records import LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
 from tests.cores import new_entry
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]

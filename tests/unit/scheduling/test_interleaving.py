@@ -25,7 +25,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
-from synergai.scheduling.state.records import MAX_REQUESTS
+from synergai.scheduling.state.workers import MAX_REQUESTS
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 BATCH, LIVE = EngineName("batch"), EngineName("live")

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from synergai.scheduling.state.ranges import Ranges
-from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.state.jobs import JobRecord, Ranges
 from synergai.scheduling.variants.demand import JOB_SHARE, JobDemand
 from tests.cores import new_job
 

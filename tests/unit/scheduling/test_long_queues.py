@@ -28,7 +28,7 @@ from synergai.scheduling.queue.lane import BLOCK, Entries
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.state.jobs import JobRecord
 from tests.cores import new_entry, new_job, new_record, new_request, new_worker
 
 SERVER = WorkerClass("server")

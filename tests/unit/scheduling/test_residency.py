@@ -40,8 +40,8 @@ from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at
-from synergai.scheduling.state.records import WorkerRecord
 from synergai.scheduling.state.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
+from synergai.scheduling.state.workers import WorkerRecord
 from tests.cores import new_entry, new_job, new_request, new_worker
 
 FAMILY = EngineName("fashion")

@@ -24,8 +24,8 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.estimate import Observation
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
+from synergai.scheduling.state.jobs import JobRecord, Lease
 from synergai.scheduling.state.loads import Loads
-from synergai.scheduling.state.records import JobRecord, Lease
 from tests.cores import new_assignment, new_entry, new_record, new_request, new_worker
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")

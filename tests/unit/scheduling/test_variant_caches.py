@@ -10,7 +10,7 @@ from synergai.domain import EngineName, Outcome
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import AssignmentEnded
 from synergai.scheduling.state.estimate import Limit
-from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.state.workers import WorkerRecord
 from synergai.scheduling.variants.front_cache import Fronts
 from synergai.scheduling.variants.fronts import ConvexFront, build_front
 from synergai.scheduling.variants.margins import Query

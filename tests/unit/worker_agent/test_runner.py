@@ -26,15 +26,16 @@ from tests.engines import new_engine
 from tests.pulls import no_pulls
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner.inputs import InputQueue
-from worker_agent.runner.reporting import (
+from worker_agent.runner.inputs import Failure, InputQueue
+from worker_agent.runner.runner import Runner
+from worker_agent.runner.work_item import (
     REPORT_BYTES,
     REPORT_INTERVAL_S,
+    TRANSITIONS,
     AssignmentReporter,
-    Failure,
+    WorkItem,
+    WorkState,
 )
-from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import TRANSITIONS, WorkItem, WorkState
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))

@@ -24,7 +24,8 @@ from synergai.scheduling.policy import Assign, Candidate, Decision, View
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 MAX_JOBS: Final = 5
 """Number of waiting jobs planned at once; jobs behind them wait for a later event."""

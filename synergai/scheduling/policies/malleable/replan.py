@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from synergai.scheduling.policies.malleable.snapshot import Snapshot
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _SEARCH_BUDGET: Final = 15
 """Approximate number of sequential water-filling steps per search."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from synergai.scheduling.policies.malleable.planner import Problem
-from synergai.scheduling.state.records import LeasePhase
+from synergai.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.policies.malleable.planner import Floats
     from synergai.scheduling.policy import View
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.jobs import JobRecord, Lease
+    from synergai.scheduling.state.workers import WorkerRecord
 
 _IMPORTANCE: Final = 8.0
 """Weight of a job relative to one of the next lower priority."""

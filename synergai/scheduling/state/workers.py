@@ -1,37 +1,27 @@
-"""Mutable records of jobs, workers and leases, owned by the core."""
+"""Workers and their work."""
 
 from __future__ import annotations
 
-import enum
 import math
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from synergai.domain import Session, WorkerId
-from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit, Observed
+from synergai.scheduling.state.estimate import BRIEF_S, Limit, Observed
+from synergai.scheduling.state.jobs import Group, LeasePhase, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import AssignmentId, Configuration, EngineName, Job, Variant
-    from synergai.explanations.facts import Run
-    from synergai.scheduling.events import Assignment, Worker
+    from synergai.domain import AssignmentId, Configuration, EngineName, Variant
+    from synergai.scheduling.events import Worker
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.estimate import Estimate, RangeTransfers
-    from synergai.scheduling.state.ranges import Ranges
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.jobs import JobRecord, Lease
     from synergai.scheduling.variants.fronts import ConvexFront
-
-Level: TypeAlias = tuple[int, bool]
-"""Sorts before the rank: the negated priority, then whether the tenant is over its share."""
-
-
-class HasLevel(Protocol):
-    """Lane of queued jobs with the same priority and tenant."""
-
-    level: Level
-
 
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in
@@ -48,242 +38,12 @@ MEASURED_S: Final = 0.5
 """Time that requests leave a worker to a query that is measured; then it is long, and shares."""
 DECAY: Final = 0.9
 """Weight of a worker's longest silence so far, with each further sign of progress."""
+_STRETCHES: Final = 32
+"""Pieces of work that are remembered of each worker."""
+_APART_S: Final = 0.1
+"""Idle time of a worker between two requests that makes them separate pieces of work."""
 ABORT_S: Final = 0.05
 """Time after which a worker has aborted the query that it computes."""
-
-
-class LeasePhase(enum.Enum):
-    """Progress of a lease on its worker.
-
-    BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes their head, and
-    reports that its first query runs. Single queries do not report that and stay in SETUP. The
-    report can overtake the end of the lease ahead, so BEHIND ──▶ RUNNING is possible. A stop can
-    be commanded, and the lease be released, in every phase.
-    """
-
-    BEHIND = enum.auto()
-    SETUP = enum.auto()
-    RUNNING = enum.auto()
-
-
-class Group(Struct, eq=False):
-    """Consecutive leases of a worker, from which its engine host forms batches.
-
-    Attributes:
-        most: the largest batch; 1 for a single lease without batches.
-    """
-
-    session: Session
-    most: int
-    leases: int = 1
-
-
-class Lease(Struct, eq=False):
-    """An assignment in flight, from dispatch to release; see `LeasePhase` for its life cycle.
-
-    Attributes:
-        estimate: None for a probe.
-        expected_s: expected duration without the work ahead of it; infinite if unknown.
-        prior_pace: the worker's pace before this lease's first report.
-        done: number of recorded queries.
-        head_at: when it became the worker's head; None while it waits behind others.
-        first_query_at: when its setup ended, if reported.
-        reported_at: when it last reported progress or its start.
-        compute_s: reported time inside the engine so far.
-        yielding: it was stopped for a request.
-        aborted_at: when its running query was told to abort.
-        batch_size: number of queries computed together with its single query, itself included.
-        awaited_since: when a request first waited for the loaded session that it measures.
-        is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
-        group: None if it runs concurrently.
-        switches_mode: its worker switches the power mode for it.
-        company: other engines on its machine, when it was assigned or last made progress.
-        had_company: there were any; what it took says nothing about the pace of its worker.
-        transfers: what tensors added to its queries; None if it has one query, or no tensors.
-        believed_query_s: expected seconds per query, at the start or when it was last found slow.
-        brings_inputs: inputs of a job travel with it.
-        is_short_request: it is a request whose query is not long.
-    """
-
-    assignment: Assignment
-    job: JobRecord
-    estimate: Estimate | None
-    expected_s: float
-    assigned_at: float
-    session: Session
-    prior_pace: float | None = None
-    done: int = 0
-    head_at: float | None = None
-    first_query_at: float | None = None
-    reported_at: float | None = None
-    compute_s: float = 0.0
-    setup_s: float = 0.0
-    stopping: bool = False
-    yielding: bool = False
-    aborted_at: float | None = None
-    batch_size: int = 1
-    awaited_since: float | None = None
-    is_long_probe: bool = False
-    group: Group | None = None
-    switches_mode: bool = False
-    company: tuple[EngineName, ...] = ()
-    had_company: bool = False
-    transfers: RangeTransfers | None = None
-    believed_query_s: float = 0.0
-    brings_inputs: bool = False
-    is_short_request: bool = False
-
-    def __post_init__(self) -> None:
-        job, query_s = self.job, self.assignment.query_s
-        self.believed_query_s = query_s
-        self.brings_inputs = job.job.with_tensors and not job.is_request
-        self.is_short_request = job.is_request and query_s < LONG_S
-
-    @property
-    def remaining(self) -> int:
-        """Queries not recorded yet."""
-        return self.assignment.count - self.done
-
-    @property
-    def phase(self) -> LeasePhase:
-        """Its progress on the worker."""
-        if self.first_query_at is not None:
-            return LeasePhase.RUNNING
-        return LeasePhase.SETUP if self.is_head else LeasePhase.BEHIND
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether its queries turned out to be much slower than was expected of them."""
-        return self.believed_query_s > self.assignment.query_s
-
-    @property
-    def is_head(self) -> bool:
-        """Whether it waits for no other lease of its worker."""
-        return self.head_at is not None
-
-    @property
-    def rows(self) -> int:
-        """Number of its queries that are computed together."""
-        times = self.assignment.batch_times
-        return 1 if times is None else min(self.assignment.count, times.max_rows)
-
-    @property
-    def step_s(self) -> float:
-        """Expected time of a query, or a batch: it can be stopped after each."""
-        return self.rows * self.assignment.query_s
-
-    def query_left_s(self, now: float) -> float:
-        """Return how long the step that it runs is expected to take; all of a short one."""
-        query_s = self.step_s
-        if query_s < LONG_S:
-            return query_s
-        return query_s - self.query_spent_s(now)
-
-    def runs_long_query(self) -> bool:
-        """Return whether it runs a long query, which ends before a stop unless it is aborted."""
-        loads = self.phase is LeasePhase.SETUP and self.assignment.setup_s > 0.0
-        return self.step_s >= LONG_S and self.aborted_at is None and not loads
-
-    def query_spent_s(self, now: float) -> float:
-        """Return for how long it has run its current query, as far as is known."""
-        began = self.reported_at
-        if began is None:
-            began = now if self.head_at is None else self.head_at + self.assignment.setup_s
-        spent_s, query_s = max(0.0, now - began), self.step_s
-        return min(spent_s, query_s) if self.remaining <= self.rows else spent_s % query_s
-
-    def become_head(self, now: float) -> None:
-        """Enter SETUP: no other lease of the worker is ahead."""
-        self.head_at = now
-
-    def start(self, setup_s: float, now: float) -> None:
-        """Enter RUNNING: the first query began after `setup_s` seconds of setup."""
-        self.first_query_at = self.reported_at = now
-        self.setup_s = setup_s
-
-    def stop(self) -> None:
-        """Expect no more work from it until its worker reports the end."""
-        self.stopping = True
-        self.expected_s = 0.0
-
-
-class JobRecord(Struct, eq=False):
-    """A job from its arrival until it is finished, failed, rejected, expired or cancelled.
-
-    Each of its queries is recorded, leased or pending; while some pending ones are ready and it
-    does not pause before a retry, it is queued. Once removed, it is never queued again, and its
-    leases in flight are stopping.
-
-    Attributes:
-        pending: queries that are neither recorded nor leased.
-        ready: queries below this number can run.
-        faults: number of failed assignments without progress in between.
-        done_at_fault: number of recorded queries at the last fault.
-        fault_covers: last of its assignments that were in flight at that fault.
-        held_until: end of its pause before the next retry; None if it does not pause.
-        latest_start: when the fastest worker must start the pending queries to meet the deadline.
-        lane: where it is queued; None while it is not queued.
-        paces: observed over profiled seconds of this job, by worker.
-        planned_at: when the last plan that included it completes it; None if there was none.
-        runs: its ended assignments, the first and the newest ones; see `rules.history`.
-        is_request: it is a single query that a client waits for.
-        shares_batches: it is a single query that is computed in a batch with other jobs' queries.
-    """
-
-    job: Job
-    sequence: int
-    pending: Ranges
-    ready: int
-    done: int = 0
-    faults: int = 0
-    done_at_fault: int = -1
-    fault_covers: int = -1
-    held_until: float | None = None
-    latest_start: float = math.inf
-    rank: float = 0.0
-    queued_rank: float = 0.0
-    lane: HasLevel | None = None
-    leases: dict[AssignmentId, Lease] = field(default_factory=dict)
-    paces: dict[WorkerId, float] = field(default_factory=dict)
-    planned_at: float | None = None
-    removed: bool = False
-    runs: list[Run] | None = None
-    is_request: bool = False
-    shares_batches: bool = False
-    limit: Limit | None = None
-
-    def __post_init__(self) -> None:
-        job = self.job
-        single = job.queries == 1
-        self.is_request = single and job.perishable
-        self.shares_batches = single and job.with_tensors
-        if job.variant or job.min_accuracy:
-            self.limit = Limit(job.variant, job.min_accuracy)
-
-    @property
-    def remaining(self) -> int:
-        """Queries not recorded yet."""
-        return self.job.queries - self.done
-
-    @property
-    def assignable(self) -> int:
-        """Queries that can be assigned now."""
-        return 0 if self.held_until is not None else self.pending.available(self.ready)
-
-    @property
-    def queued(self) -> bool:
-        """Whether it is in the job queue."""
-        return self.lane is not None
-
-    @property
-    def level(self) -> Level | None:
-        """Its level in the job queue; None while it is not queued."""
-        return None if self.lane is None else self.lane.level
-
-    @property
-    def over_share(self) -> bool:
-        """Whether it is queued behind others of its priority, its tenant being over its share."""
-        return self.lane is not None and self.lane.level[1]
 
 
 class WorkerRecord(Struct, eq=False):
@@ -314,6 +74,7 @@ class WorkerRecord(Struct, eq=False):
         ejections: how often it was ejected since it last completed a query.
         on_trial: it was ejected, and has not completed a query since.
         mates: the other workers of its machine, by index.
+        stretches: what it has computed lately, but for concurrent requests.
     """
 
     worker: Worker
@@ -353,6 +114,7 @@ class WorkerRecord(Struct, eq=False):
     ejections: int = 0
     on_trial: bool = False
     mates: dict[int, WorkerRecord] = field(default_factory=dict)
+    stretches: deque[Stretch] = field(default_factory=lambda: deque(maxlen=_STRETCHES))
 
     def __post_init__(self) -> None:
         self.id = self.worker.id
@@ -406,7 +168,8 @@ class WorkerRecord(Struct, eq=False):
     @property
     def takes_more(self) -> bool:
         """Whether it is busy, and may get further assignments before it is idle."""
-        return bool(self.leases) and not self.withdrawn and not self.on_trial
+        given_up = self.draining or self.on_trial or self.ejected_until is not None
+        return bool(self.leases) and not given_up
 
     @property
     def is_interruptible(self) -> bool:
@@ -559,13 +322,11 @@ class WorkerRecord(Struct, eq=False):
         than the work behind its head, so it may be that only an event makes it available. With
         batches, the next one is accepted while one is computed; see `accepts`.
         """
-        if self.yielding:
-            # What yields returns to the queue first: another job must not take its place.
-            return math.inf
-        if self.withdrawn or (self.on_trial and self.leases):
-            return math.inf
         if not self.leases:
-            return -math.inf
+            return math.inf if self.withdrawn else -math.inf
+        # What yields returns to the queue first: another job must not take its place.
+        if self.yielding or not self.takes_more:
+            return math.inf
         last = self.groups[-1]
         if last.most > 1 and (len(self.groups) == 1 or self._has_room(last)):
             return -math.inf
@@ -646,6 +407,8 @@ class WorkerRecord(Struct, eq=False):
             elif lease.is_head:
                 next(iter(others.values())).become_head(now)
             return
+        if lease.head_at is not None:
+            self._note_work(lease, lease.head_at, now)
         del self.leases[lease.assignment.id]
         if (group := lease.group) is not None:
             group.leases -= 1
@@ -668,6 +431,19 @@ class WorkerRecord(Struct, eq=False):
                 queries_s = head.expected_s - head.assignment.setup_s
                 self.head_ends_at = max(now, head.first_query_at + queries_s)
         self._sum_behind_head()
+
+    def _note_work(self, lease: Lease, since: float, now: float) -> None:
+        job, is_request = lease.job.job, lease.job.is_request
+        last = self.stretches[-1] if self.stretches else None
+        if (
+            last is not None
+            and since < last.until + _APART_S
+            and (last.job is job or (is_request and last.precedes(job)))
+        ):
+            last.job, last.until = job, now
+            last.queries += lease.done
+        else:
+            self.stretches.append(Stretch(job, is_request, lease.done, since, now))
 
     def _sum_behind_head(self) -> None:
         # Summed from scratch: rounding errors of differences would accumulate.
