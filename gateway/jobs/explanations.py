@@ -10,8 +10,11 @@ from gateway.access.engines import READERS
 from synergai.errors import NotFound
 from synergai.explanations.wording import duration, worded
 from synergai.scheduling.rules.history import KEPT
+from synergai.versions import engine_of_stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
     from synergai.explanations.facts import Ahead, Explanation
@@ -22,16 +25,47 @@ _QUOTED: Final = 128
 def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
     """Return the newest explanation under an id, or of all, that a caller may see."""
     caller.check_valid()
+    stages: list[Explanation] = []
     for found in dispatcher.explain(name):
-        if caller.may(*READERS, engine=found.engine, tenant=found.tenant):
-            ahead = tuple(_visible(each, caller) for each in found.ahead)
-            return worded(replace(found, ahead=ahead))
+        if not caller.may(*READERS, engine=found.engine, tenant=found.tenant):
+            continue
+        ahead = tuple(_visible(each, caller) for each in found.ahead)
+        visible = worded(replace(found, ahead=ahead))
+        if not (name and found.id.startswith(f"{name}.")):
+            return visible
+        stages.append(visible)
+    if stages:
+        return _joined(name, stages)
     kept_s = dispatcher.explained_s()
     since = "" if kept_s is None else f", at present those of the last {duration(kept_s)}"
     what = f"nothing is known of {name[:_QUOTED]!r}" if name else "there is nothing to explain"
     raise NotFound(
         f"{what}: the gateway keeps the last {KEPT:,} requests and "
         f"jobs that were late, refused or failed{since}, and none that were in time"
+    )
+
+
+def _joined(name: str, stages: Sequence[Explanation]) -> Explanation:
+    """Return the explanation of a job from those of its stages; most of it is of the slowest."""
+    stages = sorted(stages, key=lambda each: int(each.id.rpartition(".")[2]))
+    slowest = max(stages, key=lambda each: each.waited_s)
+    last = max(stages, key=lambda each: each.total_s)
+    return replace(
+        slowest,
+        id=name,
+        client_id="",
+        engine=engine_of_stage(last.engine),
+        state=last.state,
+        total_s=last.total_s,
+        runs=(),
+        ahead=(),
+        workers=(),
+        sentences=tuple(
+            sentence
+            for each in stages
+            for sentence in (f"Stage {each.engine} ({each.id}):", *each.sentences)
+        ),
+        stages=tuple(stages),
     )
 
 

@@ -288,7 +288,8 @@ class SubmittedJobs:
         return self._unfinished.get(JobId(job_id))
 
     async def _status(self, job_id: str) -> JobStatus:
-        """Return the status of a job, without a check of the caller."""
+        """Return the status of a job, or of that of a stage, without a check of the caller."""
+        job_id = job_id.partition(".")[0]
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             return job.tracker.snapshot()

@@ -134,6 +134,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         has_details: whether `ahead` and `workers` were recorded.
         cause: what most of the delay is due to, or why it was refused.
         sentences: all of this, for people.
+        stages: the same of each stage of a job that ran in several, which have all its runs.
     """
 
     id: str
@@ -154,6 +155,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     has_details: bool = True
     cause: Cause | None = None
     sentences: tuple[str, ...] = ()
+    stages: tuple[Explanation, ...] = ()
 
     @property
     def name(self) -> str:

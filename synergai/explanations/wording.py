@@ -66,6 +66,8 @@ def _outcome(facts: Explanation) -> str:
         verb = f"It took {took}" if facts.has_ended else f"It arrived {took} ago"
         return f"{verb}. It has no deadline."
     budget, late = duration(facts.budget_s), duration(facts.late_s)
+    if facts.has_ended and not facts.late_s:
+        return f"In time: it took {took}, and had {budget}."
     if facts.has_ended:
         return f"Late by {late}: it took {took}, and had {budget}."
     if facts.late_s:

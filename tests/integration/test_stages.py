@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.routes.fleet import read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
-from synergai.versions import is_stage, stage_positions
+from synergai.versions import stage_positions
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 
@@ -244,7 +245,11 @@ def test_job_that_is_late_completes_and_says_so(client: synergai.SyncClient) -> 
     assert status.state is JobState.SUCCEEDED
     assert status.violated
     found = client.explain(status.id)
-    assert is_stage(found.engine)
+    assert (found.id, found.engine) == (status.id, ENGINE)
+    places = [stage_positions(each.engine) for each in found.stages]
+    assert len(places) == 3
+    assert all(before[1] == behind[0] for before, behind in pairwise(places))
+    assert client.job(found.stages[-1].id).status().id == status.id
 
 
 def test_urgent_job_overtakes_one_that_fills_the_stages(client: synergai.SyncClient) -> None:

@@ -107,7 +107,7 @@ class ActiveJobs:
 
     def finish(self, job: JobRecord) -> None:
         """Remove a job whose queries are all recorded."""
-        if job.runs is not None:
+        if job.runs is not None or not job.is_request:
             self._history.ended(job, JobState.SUCCEEDED)
         # An assignment whose queries are all recorded may not have ended yet.
         self._remove(job)

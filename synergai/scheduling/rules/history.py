@@ -64,8 +64,12 @@ class History:
             job.runs.append(_run(lease, end, detail, self._state.now))
 
     def ended(self, job: JobRecord, state: JobState, reason: str = "") -> None:
-        """Record the end of a job; its assignments in flight are in its leases."""
-        if state is not JobState.SUCCEEDED or self._state.now > _due(job.job):
+        """Record the end of a job; its assignments in flight are in its leases.
+
+        A stage may be in time although its job is late, which is named by its client's id.
+        """
+        is_stage = bool(job.job.client_id) and not job.is_request
+        if state is not JobState.SUCCEEDED or is_stage or self._state.now > _due(job.job):
             self._keep(self._explain(job, state, reason, detailed=self._may_detail()))
 
     def refused(self, job: JobRecord, reason: str, refusal: Cause | None) -> None:

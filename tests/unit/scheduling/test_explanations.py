@@ -49,6 +49,15 @@ def explain(core: SchedulerCore, name: str, now: float) -> tuple[Cause, str, Exp
     return cause_of(found), " ".join(sentences(found)), found
 
 
+def test_stage_of_a_job_is_explained_although_it_was_in_time() -> None:
+    core = make_core([FAST], [XEON])
+    [stage] = arrive(core, new_job("job.1", "m", 2, deadline=2.0, client_id="job"))
+    end(core, stage, 0.2)
+    _, text, found = explain(core, "job", 3.0)
+    assert found.id == "job.1"
+    assert text.startswith("In time: it took 200 ms, and had 2.0 s.")
+
+
 def test_request_behind_a_job_names_the_job_and_its_deadline() -> None:
     core = make_core([FAST], [XEON], policy="edf", strict=True)
     [job] = arrive(core, new_job("job-7", "m", 12, deadline=2.0))
