@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
-_KEPT_SHARE: Final = 2
-"""Memory that a message occupies while it arrives, at most, relative to what has arrived of it."""
+_FILLED: Final = 7 / 8
+"""Share of buffers that a message has to fill to occupy them while it arrives."""
 MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
 time and memory than their bytes."""
@@ -119,7 +119,7 @@ class MessageReader:
     def release(self, size: int) -> None:
         """Copy the data fed since the last time if it is little of its buffers, of this size."""
         fed = self._chunks[self._released :]
-        if sum(map(len, fed)) < size // _KEPT_SHARE:
+        if sum(map(len, fed)) < _FILLED * size:
             self._chunks[self._released :] = map(bytes, fed)
         self._released = len(self._chunks)
 
