@@ -12,17 +12,22 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import synergai
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import MadeExit, make_exits
 from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.profiles.store import DictionaryStore
+from synergai.protocol.arrays import build_request, read_outputs
+from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
+from tests.cores import new_entry
 from worker_agent.cli.check import run_samples
+from worker_agent.host.tensor_codec import BINARY_PARAMETER
+from worker_agent.hosts.sync_client import HostClient
 
 ENGINE = "onnx_digits"
 HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"
@@ -163,13 +168,7 @@ def test_query_that_stays_begins_again_with_the_whole_engine(
     dictionary = tmp_path / "dictionary.db"
     with DictionaryStore(dictionary) as store:
         store.put_all(
-            ProfileEntry(
-                engine=EngineName(engine),
-                worker_class=WorkerClass("local"),
-                configuration=Configuration(threads=1),
-                qps=qps,
-            )
-            for engine, qps in ((HEAD, 1000.0), (ENGINE, 30.0))
+            new_entry(engine, "local", qps) for engine, qps in ((HEAD, 1000.0), (ENGINE, 30.0))
         )
     with LocalFleet(tmp_path / "fleet") as fleet:
         start(fleet, models, {"head": HEAD, "whole": ENGINE}, dictionary)
@@ -218,3 +217,71 @@ def slow_down(models: Path) -> None:
     for engine in (HEAD, ENGINE):
         definition = models / engine / "engine.toml"
         definition.write_text(definition.read_text().replace(before, digest(file)))
+
+
+# --- in an engine host ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def host(built: Path, made: MadeExit) -> Iterator[HostClient]:
+    """An engine host of the stage, whose exit `made` makes."""
+    assert made.exit.output == "probabilities"
+    with HostClient(built, Session(EngineName(HEAD), Configuration(1))) as host:
+        yield host
+
+
+def ask(host: HostClient, message: ModelInferRequest) -> ModelInferResponse:
+    _, data = host.query(message.SerializeToString())
+    return ModelInferResponse.FromString(data)
+
+
+def answer(
+    host: HostClient, image: NDArray[np.float32], asked: str
+) -> tuple[str, dict[str, NDArray[np.float32]]]:
+    parameters = {EXIT: asked} if asked else None
+    response = ask(host, build_request(HEAD, {"image": image}, parameters=parameters))
+    return response.parameters[EXIT].string_param, read_outputs(response)
+
+
+def test_sure_queries_leave_with_their_answer_and_others_go_on(
+    host: HostClient, made: MadeExit, images: NDArray[np.float32]
+) -> None:
+    left = 0
+    for image in images[:60]:
+        at, outputs = answer(host, image, "")
+        [probabilities] = answer(host, image, LEAVE)[1].values()
+        assert probabilities.shape == (1, 10)
+        if probabilities.max() >= made.exit.threshold:
+            assert (at, [*outputs]) == (CUT, ["probabilities"])
+            left += 1
+        else:
+            assert (at, [*outputs]) == ("", [CUT])
+    assert 0 < left < 60
+
+
+def test_the_gateway_may_let_all_queries_stay_or_begin_again_elsewhere(
+    host: HostClient, images: NDArray[np.float32]
+) -> None:
+    for image in images[:20]:
+        at, outputs = answer(host, image, STAY)
+        assert (at, [*outputs]) == ("", [CUT])
+        at, outputs = answer(host, image, DROP)
+        assert [*outputs] == (["probabilities"] if at else [])
+
+
+def test_only_answers_to_samples_are_right_or_wrong(host: HostClient) -> None:
+    for asked, answers in ((LEAVE, True), (STAY, False)):
+        message = ModelInferRequest()
+        message.parameters[SAMPLE].int64_param = 3
+        message.parameters[EXIT].string_param = asked
+        response = ask(host, message)
+        assert LABEL in response.parameters
+        assert (CORRECT in response.parameters) is answers
+
+
+def test_contents_for_the_next_stage_are_raw(host: HostClient, images: NDArray[np.float32]) -> None:
+    for asked in (STAY, LEAVE):  # although the client asks for typed ones, which its answer has
+        message = build_request(HEAD, {"image": images[0]}, parameters={EXIT: asked})
+        message.parameters[BINARY_PARAMETER].bool_param = False
+        response = ask(host, message)
+        assert bool(response.raw_output_contents) is (asked == STAY)

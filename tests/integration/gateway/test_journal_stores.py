@@ -110,9 +110,11 @@ async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
     journal: Journal,
 ) -> None:
     await journal.accept(a_record("unfinished"), "kept")
+    writes: list[asyncio.Future[object]] = []
     for number in range(256):
-        await journal.accept(a_record(f"j{number}"), f"k{number}")
-        await journal.record_end(ended(a_record(f"j{number}")))
+        writes.append(journal.accept(a_record(f"j{number}"), f"k{number}"))
+        writes.append(journal.record_end(ended(a_record(f"j{number}"))))
+    await asyncio.gather(*writes)
     kept = await journal.ended_jobs([JobState.SUCCEEDED], 1000)
     # The oldest leave just before the 256th end is written.
     assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]

@@ -25,7 +25,7 @@ from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
 ENGINE = "onnx_identity"
-QUERIES = 300_000
+QUERIES = 100_000
 
 
 def folder(path: Path) -> Path:

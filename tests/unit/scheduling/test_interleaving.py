@@ -112,7 +112,7 @@ def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> N
 def test_requests_take_no_turns_on_a_worker_that_answers_much_later() -> None:
     entries = [
         new_entry(engine, name, qps)
-        for name, qps in (("slow", 1.0), ("fast", 10.0))
+        for name, qps in (("slow", 5.0), ("fast", 10.0))
         for engine in (BATCH, LIVE)
     ]
     workers = [new_worker(name, name, [BATCH, LIVE]) for name in ("slow", "fast")]
