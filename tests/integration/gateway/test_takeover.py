@@ -151,7 +151,8 @@ async def test_client_waits_for_the_job_of_a_hung_leader_which_the_standby_compl
         assert leader.gateway is not None
         leader.gateway.send_signal(signal.SIGSTOP)
         await asyncio.to_thread(standby.start_gateway, options)
-        status = await waiting
+        async with asyncio.timeout(30):
+            status = await waiting
         assert status.state is JobState.SUCCEEDED
         assert find_errors(get(standby.address, job_id), QUERIES) == []
         leader.gateway.send_signal(signal.SIGCONT)
