@@ -9,6 +9,7 @@ placements. Engines take their time without computing.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import tempfile
@@ -104,4 +105,5 @@ async def run_bursts(client: Client, rate: float) -> RateTrial:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # for --help
     main()

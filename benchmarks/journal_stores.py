@@ -8,6 +8,7 @@ jobs waits for some round trips more. Rounds of both alternate; the tables have 
 second one, PostgreSQL waits for a standby on the same machine as well.
 """
 
+import argparse
 import asyncio
 import itertools
 import statistics
@@ -85,4 +86,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # for --help
     main()

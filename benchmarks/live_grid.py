@@ -15,8 +15,8 @@ to take much longer than the best one are left out.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -139,7 +139,9 @@ def draw_cell(draw: random.Random) -> Cell:
 
 def main() -> None:
     """Run drawn cells."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cells", type=int, nargs="?", default=24)
+    count: int = parser.parse_args().cells
     draw = random.Random(28)
     ratios, reached = [], []
     for number in range(1, count + 1):

@@ -6,6 +6,7 @@ machine, and the cuts of the engine the sizes of tensors and weights. It takes s
 
 from __future__ import annotations
 
+import argparse
 import csv
 import tempfile
 from pathlib import Path
@@ -69,4 +70,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # for --help
     main()

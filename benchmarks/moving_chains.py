@@ -11,10 +11,10 @@ without computing.
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -237,7 +237,9 @@ class SearchedPipeline(MovedPipeline):
 
 def main() -> None:
     """Run drawn scenarios."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenarios", type=int, nargs="?", default=12)
+    count: int = parser.parse_args().scenarios
     draw = random.Random(28)
     kept: dict[str, list[float]] = {"gateway": [], "odin": [], "lls": []}
     with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as stack:

@@ -64,7 +64,6 @@ class Draft:
     """A configuration that an engine may be measured in.
 
     Attributes:
-        configuration: its configuration.
         max_batch: largest batch to measure; 1 for none.
     """
 

@@ -130,7 +130,6 @@ class SampleRanges(NamedTuple):
     """Ranges of queries that ran.
 
     Attributes:
-        queries: their number of queries.
         seconds: their total duration.
         error: standard error of the logarithm of their rate.
     """
@@ -146,11 +145,7 @@ class SampleRanges(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers to labelled samples.
-
-    Attributes:
-        labelled: number of the samples.
-    """
+    """Answers to labelled samples."""
 
     labelled: int
     correct: int

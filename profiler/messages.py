@@ -32,9 +32,6 @@ class Measured:
             its execution provider; None if there is no such cache.
         error: standard error of the logarithm of the QPS of the ranges; 0 if it is not known.
         clock_mhz: see `profiler.conditions.Conditions`, as for the following.
-        lowest_clock_mhz: see there.
-        temperature_c: see there.
-        throttled: see there.
         labelled: number of labelled samples that were run for the accuracy; 0 without any.
         correct: number of these that were answered correctly.
     """

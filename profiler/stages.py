@@ -44,11 +44,7 @@ _WARM_UP_QUERIES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSetting:
-    """Where and how stages are measured.
-
-    Attributes:
-        models: the model directory.
-    """
+    """Where and how stages are measured."""
 
     models: Path
     worker_class: WorkerClass

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_NAMED: Final = 5
+"""Known engines that an error names."""
 _QUOTED: Final = 40
 """Characters of an invalid version that an error quotes; it may be as long as a message."""
 
@@ -41,8 +43,13 @@ class NotFound(SynergaiError):
 class EngineNotFound(NotFound):
     """No worker has an engine of this name."""
 
-    def __init__(self, engine: str, similar: Sequence[str] = ()) -> None:
-        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+    def __init__(self, engine: str, similar: Sequence[str] = (), known: Sequence[str] = ()) -> None:
+        hint = ""
+        if similar:
+            hint = f"; did you mean {' or '.join(map(repr, similar))}?"
+        elif known:
+            more = ", …" if len(known) > _NAMED else ""
+            hint = f"; there are {', '.join(map(repr, known[:_NAMED]))}{more}"
         # The beginning is Triton's text, which programs written for its server look for.
         super().__init__(f"Request for unknown model: no worker serves engine {engine!r}{hint}")
         self.engine = engine

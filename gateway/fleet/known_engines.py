@@ -56,8 +56,8 @@ class KnownEngines:
         return self._versions.get(name, ())
 
     def not_found(self, name: str) -> EngineNotFound:
-        """Return the error for an engine that is not known, which suggests similar names."""
+        """Return the error for an engine that is not known, which suggests names."""
         # Bounded: any client may ask for any name.
-        candidates = sorted(self._versions) if len(name) <= _MAX_COMPARED_LENGTH else ()
-        compared = filter(self._suggests, islice(filterfalse(is_stage, candidates), _MAX_COMPARED))
-        return EngineNotFound(name, get_close_matches(name, compared))
+        first = islice(filterfalse(is_stage, sorted(self._versions)), _MAX_COMPARED)
+        known = list(filter(self._suggests, first))
+        return EngineNotFound(name, get_close_matches(name[:_MAX_COMPARED_LENGTH], known), known)

@@ -32,11 +32,7 @@ class SerializedResults(Struct, frozen=True):
 
 
 class JobResults:
-    """Reader of the results of all jobs over uploads.
-
-    Args:
-        confirm: see `Journal.confirm`.
-    """
+    """Reader of the results of all jobs over uploads."""
 
     def __init__(
         self, jobs: SubmittedJobs, store: DataStore, confirm: Callable[[], Awaitable[None]]

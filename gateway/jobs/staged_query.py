@@ -30,7 +30,6 @@ class StagedQuery:
     """A query on its way.
 
     Attributes:
-        room_bytes: room that it has.
         client: the request of the client, without its tensors.
         inputs: serialised ``Input`` of the client, if the query may begin again with it.
         data: serialised ``Input`` of the stage that it waits for.

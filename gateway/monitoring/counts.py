@@ -125,7 +125,6 @@ class EngineStatistics:
     """Statistics of one engine.
 
     Attributes:
-        queue: their time in the queue.
         transfer: their time between dispatch and result, less compute time.
         compute: queries of requests and jobs in the engine; each query of a batch counts with the
             time of the whole batch.

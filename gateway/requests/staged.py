@@ -243,7 +243,6 @@ class _Step:
     """The run of one engine of a way.
 
     Attributes:
-        header: its inputs.
         pull: their tensors, if a worker holds them.
         timings: parameters of its response.
     """

@@ -81,7 +81,6 @@ class Bars:
         errors: half the widths of confidence intervals; empty for none.
         printed: values printed in the thesis; empty for none.
         highlighted: rows drawn in colour, by name; the others are grey if there are any.
-        error_name: what the error bars are, for the legend.
     """
 
     title: str

@@ -63,9 +63,7 @@ class Fact:
     Attributes:
         key: identifies the quantity; the reports compute it under the same key.
         source: where it is printed.
-        what: the quantity.
         text: the number as printed, whose last digit gives its precision.
-        unit: unit of the number.
     """
 
     key: str
@@ -218,9 +216,7 @@ class PrintedCell:
     """One run of chapter 7.
 
     Attributes:
-        violations: of 24 jobs.
         wait_s: mean waiting time.
-        excess_s: mean excess.
         derived: whether times were derived from a printed ratio.
     """
 

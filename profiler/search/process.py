@@ -50,8 +50,6 @@ class KernelWidths:
     """Standard deviations of the terms, of a logarithm.
 
     Attributes:
-        engine: constant of an engine.
-        device: constant of a device.
         both: constant of an engine on a device.
         curve: curve over the knobs that all have in common.
         row_curve: curve of an engine on a device.

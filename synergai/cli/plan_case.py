@@ -37,7 +37,6 @@ class Case:
 
     Attributes:
         cuts: those at the positions of the chain between its inputs and outputs.
-        times: by worker.
         notes: what was left out, and why.
     """
 

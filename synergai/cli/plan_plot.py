@@ -115,4 +115,12 @@ def _draw_timeline(axes: Axes, rows: Sequence[_Row]) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     first = "one query" if len(queries) == 1 else f"the first {len(queries)} queries"
-    axes.set_title(f"{first} on workers and links; grey: a worker waits", fontsize=9, loc="left")
+    waits = "; grey: a worker waits" if any(map(_waits, rows)) else ""
+    axes.set_title(f"{first} on workers and links{waits}", fontsize=9, loc="left")
+
+
+def _waits(row: _Row) -> bool:
+    """Return whether a worker waits between its first and its last query."""
+    return row.is_worker and any(
+        later.start > earlier.free for earlier, later in pairwise(row.bars.values())
+    )

@@ -36,11 +36,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Placeholder for an input that cannot be read or does not suit the engine.
-
-    Attributes:
-        reason: why.
-    """
+    """Placeholder for an input that cannot be read or does not suit the engine."""
 
     reason: str
 

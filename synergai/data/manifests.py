@@ -32,7 +32,6 @@ class ManifestEntry(NamedTuple):
     Attributes:
         path: path or URL of the file, ready to be opened.
         name: the input's name; as the manifest has the path, unless it names the input.
-        line: its number, from 1.
     """
 
     path: str

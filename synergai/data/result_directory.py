@@ -50,7 +50,6 @@ class ResultDirectory:
     Attributes:
         marker: whose results it has; None if it has none yet.
         cursor: where the results continue after its last shard.
-        total: number of results in its shards.
     """
 
     def __init__(self, path: Path) -> None:

@@ -78,7 +78,6 @@ class ArrayRows:
 
     Args:
         file: the file, which this object closes.
-        archive: whether it is a ``.npz`` archive.
 
     Attributes:
         single: whether the arrays are one input, without a dimension of rows.

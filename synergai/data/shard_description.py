@@ -50,7 +50,6 @@ class ShardDescription(msgspec.Struct, frozen=True):
         cursor: where its results continue after this shard.
         total: number of results in this and all earlier shards.
         outputs: the outputs, in the engine's order.
-        version: version of the format.
     """
 
     job_id: str

@@ -121,7 +121,6 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     """Where the time of a request or job went.
 
     Attributes:
-        client_id: the id that its client gave it.
         state: `queued`, `running`, or how it ended.
         reason: why it was refused or failed.
         budget_s: time from the arrival to the deadline.
@@ -133,7 +132,6 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         workers: verdicts on workers, those that have the engine first.
         has_details: whether `ahead` and `workers` were recorded.
         cause: what most of the delay is due to, or why it was refused.
-        sentences: all of this, for people.
         stages: the same of each stage of a job that ran in several, which have all its runs.
     """
 

@@ -36,7 +36,6 @@ class RunCounts:
         seconds: time from the first issue to the last completion.
         first_failure: error of the first failed query; empty if none failed.
         measure: name of the accuracy measure; empty if accuracy was not evaluated.
-        evaluated: number of evaluated responses.
     """
 
     inputs: str

@@ -51,9 +51,7 @@ class LoadFault(Struct, frozen=True):
     """An engine's load that hung or crashed its engine host, which takes long to find out.
 
     Attributes:
-        fault: What happened.
         at: When, in seconds since the epoch.
-        version: Version of the agent.
     """
 
     fault: str

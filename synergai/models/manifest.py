@@ -55,7 +55,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         model: path of the model among the files; ``.`` if the folder is a SavedModel itself.
         files: its files, sorted by path.
         weights: paths of the model's external weights among the files; unset if it has none.
-        format: version of the format.
     """
 
     backend: str

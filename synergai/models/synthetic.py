@@ -50,7 +50,6 @@ class SyntheticCandidate:
     Attributes:
         size: Size of dynamic dimensions.
         leading: Size of the first dimension, if it is dynamic.
-        fill: Their elements.
     """
 
     size: int = 1

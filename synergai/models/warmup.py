@@ -30,7 +30,6 @@ class WarmUpInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Shape and values to try for one input of a model; anything not given is generated.
 
     Attributes:
-        value: The value of all its elements.
         file: An .npy file with the whole input.
     """
 

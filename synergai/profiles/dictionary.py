@@ -68,7 +68,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         throttled: share of that time in which the machine limited its clocks because of heat or
             power, 0 to 1.
         background: share of the machine's CPU time that other processes took, 0 to 1.
-        queries: number of measured queries.
         label: origin: ``measured``, ``disturbed`` (measured while the machine was busy),
             ``observed`` in service, ``predicted`` from other measurements, ``reconstructed`` or
             ``emulated``.

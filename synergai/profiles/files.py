@@ -43,7 +43,6 @@ class DictionaryReport(NamedTuple):
     """State of a dictionary file.
 
     Attributes:
-        path: the file.
         fault: what is wrong; empty if nothing is.
         entries: number of its entries; None if it cannot be read.
     """

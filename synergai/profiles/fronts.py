@@ -64,7 +64,6 @@ class VariantFront:
     """The variants of an engine on a worker class in a configuration.
 
     Attributes:
-        configuration: the configuration, without variant.
         points: the variants, the fastest first.
     """
 

@@ -45,7 +45,6 @@ class StageTimes:
         works: estimated share of the engine's work before each of its cuts, ascending, 0 to 1.
 
     Attributes:
-        configuration: that of all of them.
         heads: seconds from the inputs to each cut; the first is 0, the last is the whole engine's.
         costs: seconds that the parts on both sides of each cut take more than the whole, negative
             if they take less; 0 at the inputs and the outputs.
@@ -139,7 +138,6 @@ def class_times(
     """Return the times of an engine between some of its cuts on a worker class.
 
     Args:
-        works: as of `StageTimes`.
         positions: numbers of the cuts, from 1.
 
     Raises:

@@ -55,7 +55,6 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     Attributes:
         closed: done when the socket is closed; holds the error unless the peer closed it orderly.
-        received_bytes: bytes that have arrived.
     """
 
     def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:

@@ -54,7 +54,6 @@ class _Cut(NamedTuple):
 
     Attributes:
         seconds: time of the best route by order; infinite if there is none.
-        legs: number of its legs.
         begins: where the leg begins that ends at a position, by leg, order and position.
     """
 

@@ -71,7 +71,6 @@ def rank_chains(
         paces: seconds of one query by leg: a stage on a worker that has it.
         sizes: bytes of the tensors of one query by position, from 0, the inputs, to the outputs.
         source: host at which queries arise and to which results return.
-        queries: number of queries to run.
 
     Raises:
         InvalidInput: a pace is not above 0, or the size of a position is missing.

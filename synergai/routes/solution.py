@@ -91,7 +91,6 @@ class Solution:
         """Return the best route of `legs` legs; by default, the best one with the fewest legs.
 
         Args:
-            bound: number of the bound on the interval.
             below_s: its latency or interval must be below this.
         """
         least = self.least[bound].min(axis=0)

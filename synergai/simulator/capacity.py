@@ -48,7 +48,6 @@ class FleetOption:
     Attributes:
         fleet: workers by class, without classes that have none.
         violations: share of the jobs that were late or rejected.
-        error: standard error of that.
         sure: probability that the share is within the limit in the long run.
         busy: share of the workers' time in which they worked.
         joules: energy per query, that of idle workers included as far as the profile has their
@@ -72,7 +71,6 @@ class CapacityPlanner:
     Attributes:
         workloads: the demand, one per seed.
         fresh: the same with other seeds, which confirm what suffices.
-        settings: of the scheduler.
         violations: largest share of violated jobs.
         costs: per worker and hour, by class.
         watts: power of a busy worker by class, for configurations whose power was not measured.

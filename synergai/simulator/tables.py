@@ -20,7 +20,6 @@ class Metric:
     Attributes:
         title: name and unit.
         of: reads the figure from a result.
-        digits: number of decimals.
     """
 
     title: str

@@ -129,8 +129,6 @@ class VirtualSessionChange:
     """A session that became resident, or was dropped.
 
     Attributes:
-        at: when.
-        resident: whether it is resident from then on.
         load: the preload that made it so; None if an assignment did, or it was dropped.
     """
 

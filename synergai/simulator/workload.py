@@ -39,7 +39,6 @@ class Experiment:
     """Demand and frequency as percentiles of the profile's inference times.
 
     Attributes:
-        name: as in the thesis.
         demand: percentile of an engine's times for the job's queries; gives the QoS time.
         frequency: percentile over all engines and query counts; gives the mean arrival gap.
     """

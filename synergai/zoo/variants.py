@@ -106,9 +106,6 @@ class _Workshop:
 
     Args:
         staging: an empty folder, which becomes the model directory of the copy.
-
-    Attributes:
-        folder: folder of the copy.
     """
 
     def __init__(

@@ -43,7 +43,6 @@ class HostMemory:
     Those that are loading or being inspected are included, and so are tensors that are held.
 
     Attributes:
-        hosts: the hosts.
         spare: a host without an engine, for the next one that is loaded.
     """
 

@@ -47,7 +47,6 @@ class HubLink(Protocol):
 
     Attributes:
         target: address of the current gateway.
-        gateways: number of gateways, of which one leads.
     """
 
     target: str

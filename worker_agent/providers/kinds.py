@@ -29,7 +29,6 @@ class ProviderKind:
         fallbacks: the kinds that run the nodes it does not support, before the CPU does.
         device: the default device; empty if it has no devices.
         device_option: option of ONNX Runtime that selects the device.
-        device_format: pattern of a device.
         device_example: a device, for messages.
         threads_option: option of ONNX Runtime with the number of threads; empty if it has none.
         on_cpu: pattern of the devices that compute with threads of the CPU.

@@ -48,7 +48,6 @@ class KnobValue:
     """A value of a limit, over all engines and the modes that have it.
 
     Attributes:
-        value: of the limit.
         qps: queries per second over engines and modes.
         gain: QPS over that at the knob's smallest value: mean over engines of the ratio of means.
     """
@@ -87,9 +86,7 @@ class ModeComparison:
     """The power modes of a worker class.
 
     Attributes:
-        modes: by number or name.
         best: the mode with the highest mean QPS over the engines that all modes have.
-        worst: the mode with the lowest.
         knobs: limits that are known for all modes and differ.
         unknown: whether no limit of some mode is known.
     """

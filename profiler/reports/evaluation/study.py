@@ -23,7 +23,6 @@ class Study:
 
     Attributes:
         policies: in order of their first outcome.
-        experiments: the same.
         engines: engines of any job, sorted.
         classes: worker classes that did any work, by the queries per second that they did.
     """

@@ -44,7 +44,11 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
         "Rate over time: constant with even gaps, a linear or exponential ramp from "
         "--rate to --to-rate, constant with random gaps, or recorded.",
     ] = "poisson"
-    rate: Annotated[float, "Requests per second at the start.", Meta(gt=0, le=MAX_RATE)] = 10.0
+    rate: Annotated[
+        float,
+        "Requests per second at the start; by default, at random times (--trace poisson).",
+        Meta(gt=0, le=MAX_RATE),
+    ] = 10.0
     to_rate: (
         Annotated[float, "Requests per second at the end of a ramp.", Meta(gt=0, le=MAX_RATE)]
         | None

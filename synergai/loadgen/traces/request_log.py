@@ -77,7 +77,6 @@ class SendDelay:
 
     Attributes:
         late: number of requests sent later than tolerated.
-        share: their share of all requests.
         max_s: largest delay in seconds.
         is_valid: whether the run measures the gateway rather than the generator.
     """
@@ -98,7 +97,6 @@ class RunSummary:
         offered: offered load in requests per second.
         latency_s: latency of completed requests by percentile.
         rejection_s: latency of rejections by percentile.
-        send_delay: delays of the generator.
         first_failure: error of the first failed request; empty if there is none.
     """
 
@@ -175,7 +173,6 @@ class SecondCounts:
     """Statistics of the requests due in one second of a run.
 
     Attributes:
-        at: the second's number, from 0.
         met: number of responses in time.
         latency_s: 50th and 99th percentile of completed requests; empty if there were none.
         variants: completed requests by variant; empty if the engine has none.

@@ -34,7 +34,6 @@ class TraceRun:
     """Results of a trace run.
 
     Attributes:
-        figures: its statistics.
         origin: human-readable description of the inputs.
         variants: figures by variant; None if the engine has none.
     """

@@ -92,7 +92,6 @@ async def find_goodput(
     once there is a majority.
 
     Args:
-        run_trial: runs one trial at a rate.
         first: rate of the first trial.
         lowest: lowest rate to try; below it, a trial would have no requests.
         attainment: the goal, as a share of requests.

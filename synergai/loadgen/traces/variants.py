@@ -26,7 +26,6 @@ class VariantFigures:
 
     Attributes:
         answers: completed requests by variant, the most frequent first.
-        accuracies: known accuracies by variant.
         effective_accuracy: mean accuracy over all requests, 0 for those without a response in time.
         floor_violations: completed requests whose variant is below the floor.
     """

@@ -26,7 +26,6 @@ class HalvingLoss(NamedTuple):
     Attributes:
         largest: largest difference of a value.
         changed: samples in whose first output another value is the largest.
-        samples: their number.
     """
 
     largest: float

@@ -45,9 +45,6 @@ class Call:
 
     Args:
         handlers: the server's.
-
-    Attributes:
-        client: the client.
     """
 
     def __init__(

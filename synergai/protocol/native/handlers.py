@@ -83,10 +83,7 @@ class Handlers:
         max_incomplete_bytes: of requests that have not arrived in full, of all calls.
 
     Attributes:
-        loop: the event loop.
-        max_bytes: as given.
         incomplete: the requests that have not arrived in full.
-        tasks: the calls.
     """
 
     def __init__(

@@ -43,11 +43,9 @@ class CallHeaders(Struct, frozen=True):
     """What the header block of a call says.
 
     Attributes:
-        path: the method.
         timeout_s: seconds until its deadline; None if it has none.
         encoding: how its compressed messages are compressed.
         metadata: the other fields, but those that belong to the transport.
-        is_grpc: whether it is a call of gRPC.
         fault: what is malformed; empty if nothing is. Other calls of the connection may be those
             of other clients, behind a proxy, so a field ends its own call only.
     """

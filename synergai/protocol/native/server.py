@@ -49,7 +49,6 @@ class NativeServer:
 
     Attributes:
         handlers: the handlers, and the calls that they handle.
-        turns: the turns of the clients.
     """
 
     def __init__(

@@ -173,7 +173,6 @@ class Stream:
 
         Args:
             first: the fields that begin it; empty if they were sent.
-            data: its data.
             last: the fields that end it.
         """
         if self.takes(len(data)):

@@ -60,7 +60,6 @@ class Interruption(NamedTuple):
 
     Attributes:
         recalled: long requests that were sent ahead and wait there; they cost nothing.
-        aborted: whose query is aborted.
     """
 
     request: JobRecord

@@ -42,7 +42,6 @@ class Estimate(Struct, frozen=True):
             a few of them much, and so the mean, but not this.
         transfer_s: additional seconds per query if tensors travel with it.
         joules: energy per query; infinite if not profiled.
-        planned_qps: that of the profile.
         accuracy: measured or declared share of right answers; 0 if it is not known.
         file_variant: the variant of other workers that the engine's single file is; empty if none.
         job_batches: profiled times of the batches that jobs run in, up to their size; None if jobs

@@ -51,7 +51,6 @@ class BurstResult:
     """The highest rate of a burst at which enough of all queries end in time.
 
     Attributes:
-        engine: number of the engine that has the burst.
         rate: its queries per second.
     """
 

@@ -29,7 +29,6 @@ class Pipeline:
     Attributes:
         left: share of its work that was left at `since`.
         next_width: its width from the next stage boundary; 0 if it does not change.
-        changes: number of changes of its width.
     """
 
     query: BatchQuery

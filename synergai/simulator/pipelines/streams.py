@@ -31,11 +31,7 @@ _HIGH_PRIORITY: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchQuery:
-    """A query with a batch of samples. Times are seconds.
-
-    Attributes:
-        high: whether it is of high priority.
-    """
+    """A query with a batch of samples. Times are seconds."""
 
     number: int
     engine: EngineName

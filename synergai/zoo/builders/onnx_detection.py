@@ -43,8 +43,6 @@ def add_detection(
     Args:
         encodings: float32 [1, anchors, 4].
         logits: float32 [1, anchors, classes], the background first.
-        anchors: See `SsdMobileNet.anchors`.
-        classes: Number of classes without the background.
     """
     sides = _decode_boxes(graph, encodings, anchors)
     axes = graph.constant([1, len(anchors), 1], np.int64)

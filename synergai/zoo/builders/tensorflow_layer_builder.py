@@ -107,7 +107,6 @@ def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
     Args:
         encodings: float32 [batch, anchors, 4].
         logits: float32 [batch, anchors, classes], the background first.
-        anchors: See `SsdMobileNet.anchors`.
 
     Returns:
         float32 ``num_detections`` [batch], ``detection_boxes`` [batch, detections, 4],

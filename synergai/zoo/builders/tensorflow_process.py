@@ -44,7 +44,6 @@ class ModelExport:
 
     Attributes:
         weights: By name, see `synergai.zoo.builders.layer_builder`.
-        model_format: The format to write.
         images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
     """
 

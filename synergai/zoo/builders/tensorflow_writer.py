@@ -40,7 +40,6 @@ class ServableModule:
     """An architecture with its weights, ready to be called and saved.
 
     Args:
-        quantised: See `TensorflowLayerBuilder`.
         batch: Batch size; None for a dynamic one.
 
     Attributes:

@@ -164,7 +164,7 @@ async def test_failures_have_the_status_of_their_cause(gateway: Gateway, caller:
     unknown = await call(gateway, "/v2/models/absent/infer", tensor())
     assert unknown.status == 404
     assert unknown.error == (
-        "Request for unknown model: no worker serves engine 'absent' "
+        "Request for unknown model: no worker serves engine 'absent'; there are 'echo' "
         f"(request {unknown.headers['request-id']})"
     )
     chosen = await call(gateway, "/v2/models/absent/infer", tensor(), "Request-Id: frame-7")

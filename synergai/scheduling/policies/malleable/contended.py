@@ -45,9 +45,7 @@ class Contended:
         slowdowns: factor by which a job takes longer while another one runs, shape (jobs, jobs).
             The jobs of the problem come first, then jobs that only continue.
         mates: the other workers of each worker's machine, by number.
-        running: by worker.
         deadlines: of all of these jobs, like the next two.
-        importance: weights.
         not_before: when what else runs of each job ends.
     """
 

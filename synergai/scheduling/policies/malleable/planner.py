@@ -110,11 +110,7 @@ class Plan(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """The part of a job that a plan assigns to a worker.
-
-    Attributes:
-        queries: number of queries, fractional.
-    """
+    """The part of a job that a plan assigns to a worker."""
 
     job: int
     worker: int
