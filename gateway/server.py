@@ -118,7 +118,6 @@ class Gateway:
             app.entry.passage,
             config.max_client_bytes,
             connections.clients,
-            certificates=config.tls_clients_ca is not None,
         )
         client_tls = server_context(
             config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True
@@ -267,13 +266,9 @@ class GatewayProcess(Gateway):
         super().stop()
 
 
-def _make_server(
-    passage: Passage, max_bytes: int, connections: int, *, certificates: bool = False
-) -> NativeServer:
-    interceptors = (
-        [PassageInterceptor(passage, certificates=certificates)] if passage.is_needed else []
-    )
-    return NativeServer(interceptors, connections, max_bytes)
+def _make_server(passage: Passage, max_bytes: int, connections: int) -> NativeServer:
+    interceptor = PassageInterceptor(passage) if passage.is_needed else None
+    return NativeServer(connections, max_bytes, interceptor)
 
 
 def _ignore() -> None:

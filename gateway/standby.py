@@ -50,7 +50,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
 
     async with AsyncExitStack() as stack:
         connections = current_connection_limits().clients
-        server = NativeServer((), connections, config.max_client_bytes)
+        server = NativeServer(connections, config.max_client_bytes)
         stack.callback(server.release)
         tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
         address = server.bind(config.listen, tls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -17,88 +17,72 @@ from synergai.errors import SynergaiError
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from gateway.access.peer_certificate import PeerCertificate
+    from gateway.audit.calls import AuditedCall
     from gateway.passage.passage import Passage
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
     Around: TypeAlias = Callable[
         [Any, rpc.Context], AbstractAsyncContextManager[Callable[[Any], None] | None]
     ]
     """Called with request and context; the value of its context, if any, with each response."""
 
 
-class PassageInterceptor(grpc.aio.ServerInterceptor):
-    """Lets calls pass to their handler.
+class PassageInterceptor:
+    """Lets calls pass to their handlers; others end before their requests are read."""
 
-    A call without the right token is refused before its request is read.
-
-    Args:
-        certificates: whether the port requires client certificates, which are known only once a
-            call has begun.
-    """
-
-    def __init__(self, passage: Passage, *, certificates: bool = False) -> None:
+    def __init__(self, passage: Passage) -> None:
         self._passage = passage
-        self._certificates = certificates
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    async def __call__(
+        self, context: rpc.Context, method: str, handler: Handler | None
+    ) -> Handler | None:
         """Return the handler of a call with the passage before it."""
-        details: Any = handler_call_details
-        method: str = details.method
-        refusal = None
-        if not self._certificates:
-            try:
-                await self._admit(method, details.invocation_metadata, None)
-            except SynergaiError as error:
-                refusal = error
-        handler = _UNREAD
-        if refusal is None:
-            handler = await continuation(details)
-        stream = bool(handler.request_streaming)
-        return _surrounded(handler, partial(self._pass, method, stream, refusal))
-
-    @asynccontextmanager
-    async def _pass(
-        self,
-        method: str,
-        stream: bool,
-        refusal: SynergaiError | None,
-        request: object,
-        context: rpc.Context,
-    ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
-        peer = rpc.peer_of(context).address
-        call = self._passage.audit(method, peer)
-        record = None if call is None else GrpcRecord(call, request if refusal is None else None)
-        try:
-            try:
-                if refusal is not None:
-                    raise refusal
-                if self._certificates:
-                    metadata: Any = context.invocation_metadata() or ()
-                    certificate = peer_certificate(rpc.peer_of(context).tls)
-                    await self._admit(method, metadata, certificate)
-                with self._passage.count(METHODS.get(method), peer, stream=stream):
-                    yield None if record is None else record.on_response
-            except SynergaiError as error:
-                await rpc.abort(context, error)
-        except BaseException as error:
-            if record is not None:
-                record.on_failure(context, error)
-            raise
-
-    async def _admit(
-        self, method: str, metadata: Metadata, certificate: PeerCertificate | None
-    ) -> None:
+        peer = rpc.peer_of(context)
+        call = self._passage.audit(method, peer.address)
+        metadata: Any = context.invocation_metadata() or ()
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
-        await self._passage.admit(METHODS.get(method), authorization, certificate)
+        permission = METHODS.get(method)
+        try:
+            certificate = peer_certificate(peer.tls)
+            await self._passage.admit(permission, authorization, certificate)
+        except SynergaiError as error:
+            with _recording(None if call is None else GrpcRecord(call, None), context):
+                await rpc.abort(context, error)
+        if handler is None:
+            return None
+        stream = bool(handler.request_streaming)
+        count = partial(self._passage.count, permission, peer.address, stream=stream)
+        return _surrounded(handler, partial(_counted, call, count))
+
+
+@asynccontextmanager
+async def _counted(
+    call: AuditedCall | None,
+    count: Callable[[], AbstractContextManager[None]],
+    request: object,
+    context: rpc.Context,
+) -> AsyncGenerator[Callable[[Any], None] | None, None]:
+    record = None if call is None else GrpcRecord(call, request)
+    with _recording(record, context):
+        try:
+            with count():
+                yield None if record is None else record.on_response
+        except SynergaiError as error:
+            await rpc.abort(context, error)
+
+
+@contextmanager
+def _recording(record: GrpcRecord | None, context: rpc.Context) -> Iterator[None]:
+    """Record what ends a call."""
+    try:
+        yield
+    except BaseException as error:
+        if record is not None:
+            record.on_failure(context, error)
+        raise
 
 
 def _surrounded(handler: Handler, around: Around) -> Handler:
@@ -131,12 +115,6 @@ def _surrounded(handler: Handler, around: Around) -> Handler:
     return result
 
 
-async def _never(_requests: object, _context: rpc.Context) -> None:
-    """Do nothing: the call is refused before."""
-
-
-_UNREAD: Final[Any] = grpc.stream_stream_rpc_method_handler(_never)
-"""Handler, suitable for any kind of call, that does not read the request."""
 _MAKERS: Final = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,

@@ -9,6 +9,7 @@ from msgspec import ValidationError, convert, structs
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.runtime.struct_faults import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +25,12 @@ COLUMNS: Final = tuple(
 """Column names: the fields of `ProfileEntry`, with ``configuration`` expanded to its fields."""
 KEY: Final = ("engine", "worker_class", *CONFIGURATION)
 """Columns of the primary key."""
+KINDS: Final = {
+    field.name: "REAL" if field.type is float else "INTEGER" if field.type is int else "TEXT"
+    for struct in (ProfileEntry, Configuration)
+    for field in structs.fields(struct)
+}
+"""SQLite's types of the columns."""
 
 
 def to_record(entry: ProfileEntry) -> dict[str, Any]:
@@ -34,19 +41,22 @@ def to_record(entry: ProfileEntry) -> dict[str, Any]:
     return {name: record[name] for name in COLUMNS}
 
 
-def from_record(record: Mapping[str, Any]) -> ProfileEntry:
-    """Convert values by column to an entry; missing columns take their defaults."""
+def from_record(record: Mapping[str, Any], *, strict: bool = True) -> ProfileEntry:
+    """Convert values by column to an entry; missing columns take their defaults.
+
+    Unless `strict`, numbers may be texts.
+    """
     values = dict(record)
     configuration = {name: values.pop(name) for name in CONFIGURATION if name in values}
     if "batch_qps" in values:
         values["batch_qps"] = _parse_rates(values["batch_qps"])
     values["configuration"] = configuration
     try:
-        return convert(values, ProfileEntry)
+        return convert(values, ProfileEntry, strict=strict)
     except ValidationError as error:
         if isinstance(error.__cause__, InvalidInput):  # of the entry, which names what is wrong
             raise error.__cause__ from None
-        raise InvalidInput(str(error)) from None
+        raise InvalidInput(sentence(error, ProfileEntry)) from None
 
 
 def read_rows(rows: apsw.Cursor) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from synergai.profiles.dictionary import (
     ConfigurationDictionary,
 )
 from synergai.profiles.plausibility import check_size
-from synergai.profiles.records import COLUMNS, KEY, from_record, read_rows, to_record
+from synergai.profiles.records import COLUMNS, KEY, KINDS, from_record, read_rows, to_record
 from synergai.runtime import database
 
 if TYPE_CHECKING:
@@ -36,39 +36,7 @@ what would be lost is minutes of measurement."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE profile (
-    engine TEXT NOT NULL,
-    worker_class TEXT NOT NULL,
-    threads INTEGER NOT NULL,
-    power_mode TEXT NOT NULL,
-    execution_provider TEXT NOT NULL,
-    qps REAL NOT NULL,
-    backend_start_s REAL NOT NULL,
-    model_load_s REAL NOT NULL,
-    data_preparation_s REAL NOT NULL,
-    latency_p50_s REAL NOT NULL,
-    latency_p90_s REAL NOT NULL,
-    latency_p99_s REAL NOT NULL,
-    watts REAL NOT NULL,
-    queries INTEGER NOT NULL,
-    label TEXT NOT NULL,
-    measured_at TEXT NOT NULL,
-    variant TEXT NOT NULL,
-    batch_qps TEXT NOT NULL,
-    error REAL NOT NULL,
-    repeats INTEGER NOT NULL,
-    idle_watts REAL NOT NULL,
-    clock_mhz REAL NOT NULL,
-    lowest_clock_mhz REAL NOT NULL,
-    temperature_c REAL NOT NULL,
-    throttled REAL NOT NULL,
-    background REAL NOT NULL,
-    digest TEXT NOT NULL,
-    runtime TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    accuracy REAL NOT NULL,
-    accuracy_samples INTEGER NOT NULL,
-    timer TEXT NOT NULL,
-    samples_digest TEXT NOT NULL,
+    {", ".join(f"{name} {KINDS[name]} NOT NULL" for name in COLUMNS)},
     PRIMARY KEY ({", ".join(KEY)})
 ) STRICT, WITHOUT ROWID;
 PRAGMA application_id = {APPLICATION_ID};

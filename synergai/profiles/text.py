@@ -13,25 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.records import COLUMNS, CONFIGURATION, KEY, from_record, to_record
+from synergai.profiles.records import COLUMNS, KEY, from_record, to_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 JSON_VERSION: Final = 1
 
-_TEXTS: Final = (
-    *("engine", "worker_class", "label", "measured_at", "batch_qps"),
-    *("digest", "runtime", "agent", "timer", "samples_digest"),
-    *CONFIGURATION[1:],
-)
-_WHOLE: Final = {
-    "threads": 1024,
-    "queries": 1 << 53,
-    "repeats": 1 << 53,
-    "accuracy_samples": 1 << 53,
-}
-"""Integer columns and their upper bounds."""
 _REQUIRED: Final = ("engine", "worker_class", "qps")
 _THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_s", "label")
 
@@ -127,13 +115,13 @@ def _check_header(names: list[str], where: str) -> None:
 
 
 def _put_new(dictionary: ConfigurationDictionary, record: Mapping[str, Any], where: str) -> None:
-    values = {
-        name: _convert(name, value, f"{where}, column {name}") for name, value in record.items()
-    }
     try:
-        entry = from_record(values)
+        for name, value in record.items():
+            if isinstance(value, str):
+                _check_text(name, value)
+        entry = from_record(record, strict=False)
     except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error}") from error
+        raise InvalidInput(f"{where}: {error}") from None
     if entry.configuration in dictionary.row(entry.engine, entry.worker_class):
         raise InvalidInput(
             f"{where}: duplicate entry for {entry.engine} on {entry.worker_class} with "
@@ -142,34 +130,12 @@ def _put_new(dictionary: ConfigurationDictionary, record: Mapping[str, Any], whe
     dictionary.put(entry)
 
 
-def _convert(name: str, value: object, where: str) -> str | int | float:
-    """Validate and convert a value from a CSV cell or from JSON."""
-    if name in _TEXTS:
-        if isinstance(value, str):
-            return _checked_text(value, where)
-        raise InvalidInput(f"{where}: expected a string, not {value!r}")
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        try:
-            if name not in _WHOLE:
-                return float(value)
-            number = int(value)
-        except (ValueError, OverflowError):
-            number = None
-        if number is not None and (isinstance(value, str) or number == value):
-            if 0 <= number <= _WHOLE[name]:
-                return number
-            raise InvalidInput(f"{where}: expected 0 to {_WHOLE[name]}, not {number}")
-    what = "an integer" if name in _WHOLE else "a number"
-    raise InvalidInput(f"{where}: expected {what}, not {value!r}")
-
-
-def _checked_text(value: str, where: str) -> str:
-    """Return a text that any file can hold: JSON may escape half of a character."""
+def _check_text(name: str, value: str) -> None:
+    """Check that any file can hold a text: JSON may escape half of a character."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{where}: {value!a} is not Unicode text") from None
-    return value
+        raise InvalidInput(f"{name} is not Unicode text: {value!a}") from None
 
 
 def _convert_thesis(record: Mapping[str, str], where: str) -> dict[str, str]:

@@ -325,14 +325,10 @@ def _read(file: Path | None) -> dict[str, object]:
     """Read a TOML file, if there is one; keys may be written with hyphens like options."""
     if file is None:
         return {}
-    import tomllib  # only needed with a file
+    from synergai.runtime.toml_file import load_toml  # only needed with a file
 
     try:
-        if file.exists() and not file.is_file():  # a pipe or a device may never end
-            raise InvalidSettings(f"{file} cannot be read: it is not a regular file")
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{file} is not valid TOML: {error}") from None
+        content = load_toml(file, str(file))
+    except InvalidInput as error:
+        raise InvalidSettings(str(error)) from None
     return {key.replace("-", "_"): value for key, value in content.items()}

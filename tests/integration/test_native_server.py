@@ -32,7 +32,7 @@ class Echo:
     """
 
     def __init__(self) -> None:
-        self.server = NativeServer((), 2, LIMIT)
+        self.server = NativeServer(2, LIMIT)
         self.address = self.server.bind("127.0.0.1:0")
         self.callers: list[Peer] = []
 

@@ -36,7 +36,7 @@ async def status_of(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_status_of_a_refused_call_is_kept_when_a_write_fails() -> None:
-    server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+    server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
     handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
     address = server.bind("127.0.0.1:0")
     server.start([rpc.Service("test", {"Refuse": handler})])

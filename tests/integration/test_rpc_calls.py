@@ -129,7 +129,7 @@ async def flood(_request: hub_pb2.LoadEngine, _context: object) -> AsyncGenerato
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     cls = hub_pb2.LoadEngine
-    server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+    server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
     address = server.bind("127.0.0.1:0")
     server.start(
         (
@@ -308,7 +308,7 @@ async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Chan
 
 async def test_port_in_use_is_a_clear_error(address: str) -> None:
     with pytest.raises(Unavailable, match="port is in use"):
-        NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES).bind(address)
+        NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES).bind(address)
 
 
 async def test_client_disconnect_during_a_response_is_not_logged(

@@ -80,7 +80,12 @@ class Call:
     def start(self) -> None:
         """Handle the call."""
         handler = self._handlers.find(self._headers.path)
-        if isinstance(handler, BegunUnary) and self._headers.is_grpc and not self._headers.fault:
+        if (
+            isinstance(handler, BegunUnary)
+            and self._handlers.interceptor is None
+            and self._headers.is_grpc
+            and not self._headers.fault
+        ):
             self._begins = handler
         else:
             self._start(self._find_and_handle)
@@ -114,8 +119,8 @@ class Call:
             self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
             return
         handler = self._handlers.find(self._headers.path)
-        if handler is None:
-            handler = await self._handlers.intercept(self._headers)
+        if self._handlers.interceptor is not None:
+            handler = await self._handlers.interceptor(self, self._headers.path, handler)
         if handler is None:
             self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from synergai.errors import Overloaded, SynergaiError
 from synergai.protocol.limits import MAX_INCOMPLETE_BYTES
@@ -11,18 +11,18 @@ from synergai.protocol.rpc import Service
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable
 
     import grpc
 
-    from synergai.protocol.native.headers import CallHeaders, Metadata
+    Interceptor: TypeAlias = Callable[[Any, str, Any], Awaitable[Any]]
+    """Called with a call, the path of its method and its handler; returns a handler."""
 
 
 class _Details(NamedTuple):
     """What handlers are found by; in place of ``grpc.HandlerCallDetails``."""
 
     method: str
-    invocation_metadata: Metadata
 
 
 class _Incomplete:
@@ -78,8 +78,8 @@ class Handlers:
     """The handlers, and the calls that they handle.
 
     Args:
-        interceptors: as for `grpc.aio.server`.
         max_bytes: largest message of a client.
+        interceptor: may replace the handler of a call, or end the call.
         max_incomplete_bytes: of requests that have not arrived in full, of all calls.
 
     Attributes:
@@ -88,15 +88,15 @@ class Handlers:
 
     def __init__(
         self,
-        interceptors: Sequence[grpc.aio.ServerInterceptor],
         max_bytes: int,
+        interceptor: Interceptor | None = None,
         max_incomplete_bytes: int = MAX_INCOMPLETE_BYTES,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
         self.incomplete = IncompleteRequests(max_incomplete_bytes)
         self.tasks = TaskBag()
-        self._interceptors: Sequence[Any] = interceptors
+        self.interceptor = interceptor
         self._methods: dict[str, Any] = {}
         self._others: list[Any] = []
 
@@ -110,19 +110,8 @@ class Handlers:
                 self._others.append(handler)
 
     def find(self, path: str) -> Any:
-        """Return the handler of a method; None without one, and if there are interceptors."""
-        return None if self._interceptors else self._methods.get(path)
-
-    async def intercept(self, headers: CallHeaders) -> Any:
-        """Return the handler of a call, which interceptors may replace; None without one."""
-        return await self._intercept(0, _Details(headers.path, headers.metadata))
-
-    async def _intercept(self, passed: int, details: _Details) -> Any:
-        if passed == len(self._interceptors):
-            found = (each.service(details) for each in self._others)
-            return self._methods.get(details.method) or next(filter(None, found), None)
-
-        async def continue_with(details: _Details) -> Any:
-            return await self._intercept(passed + 1, details)
-
-        return await self._interceptors[passed].intercept_service(continue_with, details)
+        """Return the handler of a method; None without one."""
+        if (found := self._methods.get(path)) is None and self._others:
+            details = _Details(path)
+            found = next(filter(None, (each.service(details) for each in self._others)), None)
+        return found

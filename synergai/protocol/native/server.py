@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import grpc
 
     from synergai.errors import InvalidInput
+    from synergai.protocol.native.handlers import Interceptor
 
 _BACKLOG: Final = 1024
 _ACCEPT_AGAIN_S: Final = 0.5
@@ -43,9 +44,9 @@ class NativeServer:
     """A gRPC server on the event loop.
 
     Args:
-        interceptors: as for `grpc.aio.server`.
         max_connections: connections at a time; further ones are closed.
         max_bytes: largest message of a client.
+        interceptor: as of `Handlers`.
 
     Attributes:
         handlers: the handlers, and the calls that they handle.
@@ -53,11 +54,11 @@ class NativeServer:
 
     def __init__(
         self,
-        interceptors: Sequence[grpc.aio.ServerInterceptor],
         max_connections: int,
         max_bytes: int,
+        interceptor: Interceptor | None = None,
     ) -> None:
-        self.handlers = Handlers(interceptors, max_bytes)
+        self.handlers = Handlers(max_bytes, interceptor)
         self.turns = CallTurns()
         self._max_connections = max_connections
         self._tls: ssl.SSLContext | None = None

@@ -86,7 +86,7 @@ class FakeGateway:
         self.refused_from: int | None = None
         self.stalled = 0
         self.max_in_flight = 0
-        self.server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+        self.server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
         self.server.handlers.add(
             [
                 grpc.method_handlers_generic_handler(

@@ -51,7 +51,7 @@ async def client(gateway: FakeGateway, standby: FakeGateway) -> AsyncIterator[sy
 
 
 async def test_calls_go_to_the_leader_once_it_is_found(gateway: FakeGateway) -> None:
-    handler, server = Refusing(), NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+    handler, server = Refusing(), NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
     address = server.bind("127.0.0.1:0")
     server.start((handler,))
     async with synergai.Client(f"{address},{gateway.address}") as client:

@@ -71,7 +71,7 @@ class FakeHub:
 
     async def start(self) -> None:
         self._orders, self._control_orders = asyncio.Queue(), asyncio.Queue()
-        self._server = NativeServer((), 100, DEFAULT_MAX_MESSAGE_BYTES)
+        self._server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
         methods = {"Control": rpc.stream(self._serve_control, hub_pb2.AgentControl)}
         handler = grpc.method_handlers_generic_handler("synergai.v1.Hub", methods)
         self.address = self._server.bind(self.address)

@@ -147,10 +147,10 @@ def test_missing_columns_take_their_defaults() -> None:
         ("engine,worker_class\n", r"line 1: the column 'qps' is missing"),
         ("engine,worker_class,qps,quality\n", "line 1: unknown column 'quality'"),
         ("engine,worker_class,qps,qps\n", "line 1: a column appears twice"),
-        ("engine,worker_class,qps\ne,x86,fast\n", "line 2, column qps: expected a number"),
+        ("engine,worker_class,qps\ne,x86,fast\n", "line 2: qps must be a number"),
         ("engine,worker_class,qps\ne,x86,0\n", "line 2: .* qps must be positive"),
         ("engine,worker_class,qps\ne,x86,nan\n", "line 2: .* qps must be positive"),
-        ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: .* qps must be positive"),
+        ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: qps is too large"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,2 x\n", "line 2: batch_qps must be numbers"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,0\n", "line 2: .* batch_qps must be positive"),
         (
@@ -161,8 +161,8 @@ def test_missing_columns_take_their_defaults() -> None:
         ("engine,worker_class,qps\ne,x86\n", "line 2: 2 columns instead of 3"),
         ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: duplicate entry"),
         ('engine,worker_class,qps\n"e,x86,1\n', "line 2: "),
-        ("engine,worker_class,qps,threads\ne,x86,1,1.5\n", "column threads: expected an integer"),
-        ("engine,worker_class,qps,threads\ne,x86,1,2000\n", "column threads: expected 0 to 1024"),
+        ("engine,worker_class,qps,threads\ne,x86,1,1.5\n", "threads must be an integer"),
+        ("engine,worker_class,qps,threads\ne,x86,1,2000\n", "threads must be from 0 to 1024"),
         (THESIS.replace("x86,4", "x86,four"), "line 4, column config: expected a number"),
     ],
 )
@@ -183,19 +183,19 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
         (
             '{"version": 1, "entries": [{"engine": 3, "worker_class": "x", "qps": 1}]}',
-            "entry 0, column engine: expected a string, not 3",
+            "entry 0: engine must be a string",
         ),
         (
             '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": true}]}',
-            "column qps: expected a number, not True",
+            "qps must be a number, not true or false",
         ),
         (
             '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": "1e"}]}',
-            "column qps: expected a number, not '1e'",
+            "qps must be a number",
         ),
         (
             f'{{"version": 1, "entries": [{{{FIELDS}, "label": "\\ud800"}}]}}',
-            r"column label: '\\ud800' is not Unicode text",
+            "label is not Unicode text",
         ),
     ],
 )
@@ -416,9 +416,9 @@ def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        ("qps = 'fast'", r"d\.db: Expected `float`, got `str` - at `\$\.qps`"),
-        ("label = x'00'", "Expected `str`, got `bytes`"),
-        ("threads = 'many'", "Expected `int`, got `str`"),
+        ("qps = 'fast'", r"d\.db: qps must be a number, not a string"),
+        ("label = x'00'", "label must be a string, not bytes"),
+        ("threads = 'many'", "threads must be an integer"),
         ("batch_qps = x'00'", "batch_qps must be numbers"),
         ("label = CAST(x'ff41' AS TEXT)", "a text in it is not UTF-8"),
     ],

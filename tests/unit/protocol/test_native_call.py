@@ -5,7 +5,7 @@ import gc
 import gzip
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
@@ -59,14 +59,14 @@ class Server:
         peer: the client of further calls.
     """
 
-    def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
+    def __init__(self, interceptor: Any = None) -> None:
         self.calls: list[Call] = []
         self.ended: list[str] = []
         self.taken: list[tuple[bytes, str]] = []
         self.begun: list[Work] = []
         self.peer = peer("192.0.2.0", 80)
         self._sent = b""
-        self._handlers = Handlers(interceptors, MAX_BYTES, MAX_INCOMPLETE_BYTES)
+        self._handlers = Handlers(MAX_BYTES, interceptor, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
         self.session = NativeSession(self._send, self._accept)
         self.session.receive(PREFACE + frame(SETTINGS, 0, 0))
@@ -618,24 +618,15 @@ async def test_parts_of_a_message_keep_no_large_buffer(server: Server, size: int
     assert 50 * size < held < 50 * size + 50_000
 
 
-class Refusing(grpc.aio.ServerInterceptor):
-    """An interceptor that refuses calls with the metadata ``refuse``."""
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        if ("refuse", "1") in handler_call_details.invocation_metadata:
-
-            async def refuse(_requests: object, context: Any) -> None:
-                await rpc.abort(context, Overloaded(f"not {handler_call_details.method}"))
-
-            maker: Any = grpc.stream_stream_rpc_method_handler
-            return maker(refuse)
-        return await continuation(handler_call_details)
+async def refuse(context: Any, path: str, handler: Any) -> Any:
+    """Refuse calls with the metadata ``refuse``."""
+    if ("refuse", "1") in context.invocation_metadata():
+        await rpc.abort(context, Overloaded(f"not {path}"))
+    return handler
 
 
 async def test_interceptor_refuses_a_call_before_its_request_arrives() -> None:
-    server = Server(Refusing())
+    server = Server(refuse)
     _, fields = await server.answer(server.call("Echo", fields=(("refuse", "1"),)))
     assert fields["grpc-message"] == "not /a/Echo"
     data, _ = await server.answer(server.call("Echo", b"x"))

@@ -194,7 +194,7 @@ def test_unknown_key_of_the_file_is_named_with_a_suggestion(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"), [("a = ", "not valid TOML"), (None, "cannot be read")]
+    ("content", "complaint"), [("a = ", "is not TOML"), (None, "cannot be read")]
 )
 def test_invalid_settings_file_is_named(
     content: str | None, complaint: str, tmp_path: Path
