@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from synergai.errors import InvalidInput
-from synergai.runtime.settings import construct
 from synergai.runtime.struct_faults import sentence
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def read_toml(path: Path, kind: type[T], what: str, max_bytes: int = _MAX_BYTES)
     """Read a file; `what` it is begins the message of each error."""
     content = load_toml(path, what, max_bytes)
     try:
-        return msgspec.convert(content, kind, dec_hook=construct)
+        return msgspec.convert(content, kind, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{what}: {sentence(error, kind)}") from None
 

@@ -13,8 +13,11 @@ from synergai.protocol.native.session import GOAWAY, NativeSession
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.protocol.native.call_turns import CallTurns
+    from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders
-    from synergai.protocol.native.server import NativeServer
     from synergai.protocol.native.session import Stream
 
 SILENT_S: Final = 10.0
@@ -37,8 +40,17 @@ class ClientConnection(asyncio.Protocol):
     _transport: asyncio.Transport
     _peer: Peer
 
-    def __init__(self, server: NativeServer) -> None:
-        self._server = server
+    def __init__(
+        self,
+        handlers: Handlers,
+        turns: CallTurns,
+        on_refused: Callable[[str, InvalidInput], None],
+        on_lost: Callable[[ClientConnection], None],
+    ) -> None:
+        self._handlers = handlers
+        self._turns = turns
+        self._on_refused = on_refused
+        self._on_lost = on_lost
         self._limits = Http2Limits()
         self._session = NativeSession(self._respond, self._accept)
         self._idle = self._retiring = self._retired = False
@@ -64,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         """Handle bytes of the client, calls taking turns."""
         if not self._ended:
             self._unread += data
-            self._server.turns.serve(self.begin_calls)
+            self._turns.serve(self.begin_calls)
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
         """Handle what the client sent, with this many calls at most.
@@ -92,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
         """End the calls."""
         self._ended = True
         self._stop_timer()
-        self._server.leave(self)
+        self._on_lost(self)
         self._session.close()
 
     def pause_writing(self) -> None:
@@ -105,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
         """Send what waited, and handle what the client sends."""
         self._full = False
         self._read_if_wanted()
-        self._server.turns.serve(self.begin_calls)
+        self._turns.serve(self.begin_calls)
         self._session.resume()
 
     def close_idle(self, idle_since: float) -> None:
@@ -154,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
             self.opening.cancel()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        call = Call(stream, headers, self._peer, self._server.handlers)
+        call = Call(stream, headers, self._peer, self._handlers)
         stream.owner = call
         call.start()
 
@@ -184,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, fault: InvalidInput) -> None:
         self._ended = True
-        self._server.log_refusal(self._peer.address, fault)
+        self._on_refused(self._peer.address, fault)
         self._transport.pause_reading()
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(_REFUSED_S, self.abort)

@@ -59,7 +59,7 @@ class NativeServer:
         interceptor: Interceptor | None = None,
     ) -> None:
         self.handlers = Handlers(max_bytes, interceptor)
-        self.turns = CallTurns()
+        self._turns = CallTurns()
         self._max_connections = max_connections
         self._tls: ssl.SSLContext | None = None
         self._listeners: Sequence[socket.socket] = ()
@@ -114,20 +114,6 @@ class NativeServer:
         for client in tuple(self._clients):
             client.abort()
 
-    def leave(self, client: ClientConnection) -> None:
-        """Forget a connection."""
-        self._clients.discard(client)
-        self.turns.leave(client.begin_calls)
-        if not self._clients:
-            self._empty.set()
-
-    def log_refusal(self, address: str, fault: InvalidInput) -> None:
-        """Log that a client was refused, once in a while."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._log_after:
-            self._log_after = now + _LOG_INTERVAL_S
-            _log.warning("closing connections such as that of %s, which sent %s", address, fault)
-
     def _stop_listening(self) -> None:
         self._accepting.cancel()
         for listener in self._listeners:
@@ -137,6 +123,19 @@ class NativeServer:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._empty.wait()
+
+    def _leave(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
+        self._turns.leave(client.begin_calls)
+        if not self._clients:
+            self._empty.set()
+
+    def _log_refusal(self, address: str, fault: InvalidInput) -> None:
+        """Log that a client was refused, once in a while."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._log_after:
+            self._log_after = now + _LOG_INTERVAL_S
+            _log.warning("closing connections such as that of %s, which sent %s", address, fault)
 
     async def _accept(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -151,7 +150,7 @@ class NativeServer:
                 connection.close()
                 continue
             _watch(connection)
-            client = ClientConnection(self)
+            client = ClientConnection(self.handlers, self._turns, self._log_refusal, self._leave)
             self._clients.add(client)
             self._empty.clear()
             client.opening = asyncio.create_task(self._open(client, connection))
@@ -172,11 +171,11 @@ class NativeServer:
                 lambda: client, connection, ssl=self._tls, **timeout
             )
         except OSError:  # routine: a port scan, or a certificate that has expired
-            self.leave(client)
+            self._leave(client)
         except asyncio.CancelledError:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            self.leave(client)
+            self._leave(client)
             raise
 
 
