@@ -110,8 +110,7 @@ class CompletedQueries(Struct, frozen=True):
     variant: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class AssignmentProgress:
+class AssignmentProgress(Struct, eq=False):
     """An assignment in flight, and the progress its worker has reported.
 
     Reported is not recorded: the core's ``Lease`` of the assignment counts the queries of a durable
@@ -136,9 +135,9 @@ class AssignmentProgress:
     correct: int = 0
     compute_s: float = 0.0
     batch: int = 1
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed: Mapping[int, str] = {}
     lost: frozenset[int] = frozenset()
-    held: Mapping[int, HeldTensors] = field(default_factory=dict)
+    held: Mapping[int, HeldTensors] = {}
     input_bytes: int = 0
     stopping: bool = False
 

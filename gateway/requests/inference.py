@@ -452,5 +452,5 @@ class Inference:
         else:
             metrics.statistics.record_failure(error, now - request.job.arrival)
         failed = error is not None and not isinstance(error, Cancelled)
-        if not math.isinf(deadline) and (failed or (error is None and late)):
+        if deadline < math.inf and (failed or (error is None and late)):
             metrics.requests.count_violation(max(0.0, now - deadline))

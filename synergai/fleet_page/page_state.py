@@ -53,12 +53,12 @@ class PageState:
     watched: bool = False
     _workers: dict[str, PageWorker] = field(default_factory=dict)
     _jobs: dict[str, PageJob] = field(default_factory=dict)
-    _assignments: dict[str, PageAssignment] = field(default_factory=dict)
-    _running: dict[str, dict[str, PageAssignment]] = field(default_factory=dict)  # by worker
+    _assignments: dict[int, PageAssignment] = field(default_factory=dict)
+    _running: dict[str, dict[int, PageAssignment]] = field(default_factory=dict)  # by worker
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT_INCIDENTS))
     _seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
     _ended_jobs: deque[str] = field(default_factory=deque)
-    _ended_assignments: deque[str] = field(default_factory=deque)
+    _ended_assignments: deque[int] = field(default_factory=deque)
     _left_out: dict[str, float] = field(default_factory=dict)
     _changed: dict[int, PageRecord] = field(default_factory=dict)
     _interval: float = 0.0
@@ -96,11 +96,11 @@ class PageState:
             case events.JobCancelled(job_id):
                 self._end_job(job_id, "cancelled", "", now)
             case events.AssignmentStarted(assignment_id):
-                if (assignment := self._assignments.get(str(assignment_id))) is not None:
+                if (assignment := self._assignments.get(assignment_id)) is not None:
                     assignment.started = now
                     self._note(assignment)
             case events.QueriesDone(assignment_id, done):
-                if (assignment := self._assignments.get(str(assignment_id))) is not None:
+                if (assignment := self._assignments.get(assignment_id)) is not None:
                     assignment.done = done
                     self._note(assignment)
             case events.AssignmentEnded():
@@ -155,7 +155,7 @@ class PageState:
             case events.Expire(job_id):
                 self._end_job(job_id, "expired", "", now)
             case events.Revoke(assignment_id):
-                self._end(str(assignment_id), "revoked", "", now)
+                self._end(assignment_id, "revoked", "", now)
             case events.Eject(worker_id, pause_s):
                 self._set_state(worker_id, "ejected", now, f" for {pause_s:.0f} s: no progress")
             case events.Pause(worker_id, session, pause_s):
@@ -186,9 +186,9 @@ class PageState:
     def _dispatch(self, given: events.Assignment, now: float) -> None:
         if given.job_id in self._left_out:
             return
-        key = str(given.id)
+        key = given.id
         self._assignments[key] = record = PageAssignment(
-            id=key,
+            id=str(key),
             job=given.job_id,
             worker=given.worker_id,
             engine=given.engine,
@@ -207,16 +207,16 @@ class PageState:
         self._note(record)
 
     def _end_reported(self, event: events.AssignmentEnded, now: float) -> None:
-        assignment = self._assignments.get(str(event.assignment_id))
+        assignment = self._assignments.get(event.assignment_id)
         if assignment is None or assignment.ended is not None:
             return
         assignment.done = event.done
         outcome = event.outcome.name.lower()
-        self._end(assignment.id, outcome, event.detail, now)
+        self._end(event.assignment_id, outcome, event.detail, now)
         if outcome == "failed":
             self._tell(now, f"{assignment.engine} failed: {event.detail}", assignment.worker)
 
-    def _end(self, key: str, outcome: str, detail: str, now: float) -> None:
+    def _end(self, key: int, outcome: str, detail: str, now: float) -> None:
         assignment = self._assignments.get(key)
         if assignment is None or assignment.ended is not None:
             return

@@ -59,7 +59,8 @@ class ActiveJobs:
         job, state = event.job, self._state
         if job.id in self.by_id:
             return
-        pending = Ranges.complement(event.done, job.queries)
+        done = event.done
+        pending = Ranges.complement(done, job.queries) if done else Ranges(job.queries)
         record = JobRecord(
             job, self._next_sequence, pending, event.ready, done=job.queries - pending.total
         )
@@ -69,7 +70,7 @@ class ActiveJobs:
         if job.engine in state.variants.engines:
             state.variants.arrived(record, state.now)
         self._residency.arrived(job.engine)
-        if job.perishable and math.isfinite(job.deadline):
+        if job.perishable and job.deadline < math.inf:
             state.call_at(job.deadline, partial(self._expire, record), record)
         if pending.total:
             state.waiting.enqueue(record)

@@ -179,7 +179,7 @@ class Leases:
             first=first,
             count=stop - first,
             setup_s=cost.setup_s,
-            estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
+            estimate_s=estimate_s if estimate_s < math.inf else 0.0,
             query_s=cost.per_query_s,
             probe=cost.estimate is None,
             batch_times=cost.batch_times,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import takewhile
-from statistics import median_low
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -225,7 +224,8 @@ class TransferTime:
         """Learn from a single query."""
         weight = 1.0 if len(self._last) < _MEDIAN_OF else _TRANSFER_WEIGHT
         self._last.append(seconds)
-        self.seconds += weight * (median_low(self._last) - self.seconds)
+        median_s = sorted(self._last)[(len(self._last) - 1) // 2]  # the lower one of two
+        self.seconds += weight * (median_s - self.seconds)
 
 
 @dataclass(slots=True, eq=False)

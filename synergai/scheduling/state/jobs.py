@@ -30,22 +30,18 @@ class HasLevel(Protocol):
 
 
 class Ranges:
-    """Set of `total` integers, kept as sorted disjoint ranges ``[start, stop)``."""
+    """Set of `total` integers, kept as sorted disjoint ranges; at first, ``[0, stop)``."""
 
     __slots__ = ("_ranges", "total")
 
-    def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
-        self.total = 0
+    def __init__(self, stop: int = 0) -> None:
+        self._ranges: list[tuple[int, int]] = [(0, stop)] if stop > 0 else []
+        self.total = stop
 
     @classmethod
     def complement(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
         """Return ``[0, stop)`` without the ranges in `done`."""
         left = cls()
-        if not done and stop > 0:  # fast path: a new job
-            left._ranges.append((0, stop))
-            left.total = stop
-            return left
         position = 0
         for first, last in sorted(done):
             if position < min(first, stop):
