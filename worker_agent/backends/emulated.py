@@ -31,19 +31,20 @@ scaled setup time and the actual one, positive or negative, is applied to the jo
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-import tomllib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 
 from synergai.domain import TensorSpec
-from synergai.errors import EngineUnusable, OutOfMemory
+from synergai.errors import EngineUnusable, InvalidInput, OutOfMemory
 from synergai.runtime.processes import age_s
+from synergai.runtime.toml_file import read_toml
 from worker_agent.backends import Interrupted
 
 if TYPE_CHECKING:
@@ -61,8 +62,35 @@ PATIENCE_S: Final = 0.25
 _POLL_S: Final = 0.001
 _SETUP_JOB_S: Final = 0.05
 """The engine was loaded for a job that begins within this time after the setup."""
-_INPUT: Final = TensorSpec("x", "FP32", (-1,))
-_OUTPUT: Final = TensorSpec("y", "FP32", (-1,))
+
+
+_Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class _Times(Struct, frozen=True, kw_only=True):
+    """A configuration, with the times of a query, of each further row of it, and of the setup."""
+
+    threads: int = 0
+    provider: str = ""
+    query_s: _Seconds
+    row_s: _Seconds = 0.0
+    setup_s: _Seconds
+    most_rows: int = 0
+
+
+class _Tensor(Struct, frozen=True):
+    name: str
+    values: int | None = None
+
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.name, "FP32", (-1,) if self.values is None else (-1, self.values))
+
+
+class _ModelFile(Struct, frozen=True, kw_only=True):
+    configurations: tuple[_Times, ...]
+    model: str = ""
+    input: _Tensor = _Tensor("x")
+    output: _Tensor = _Tensor("y")
 
 
 _first_age_s: Final = cache(age_s)
@@ -89,15 +117,16 @@ class EmulatedBackend:
         sleep: Callable[[float], object] | None = None,
         age_s: Callable[[], float] = _age_s,
     ) -> None:
-        table = _read(path)
-        found = _configuration(table, path, threads, provider)
-        self._query_s, self._row_s, self._setup_s, self._most_rows = found
-        self._model = _load_model(table, path)
+        try:
+            file = read_toml(path, _ModelFile, path.name)
+        except InvalidInput as error:
+            raise EngineUnusable(str(error)) from error
+        self._times = _times(file, path, threads, provider)
+        self._model = _load_model(file, path)
         if self._model is not None:
             self.inputs, self.outputs = self._model.inputs, self._model.outputs
         else:
-            self.inputs = (_tensor(table, path, "input", _INPUT),)
-            self.outputs = (_tensor(table, path, "output", _OUTPUT),)
+            self.inputs, self.outputs = (file.input.spec(),), (file.output.spec(),)
         self._slowdown_file = path.parent / SLOWDOWN_FILE
         self._paces_file = path.parent / PACES_FILE
         self._paces: dict[str, float] = {}
@@ -105,9 +134,9 @@ class EmulatedBackend:
         self._interrupted = threading.Event()
         self._sleep = sleep or self._interrupted.wait
         elapsed_s = age_s()
-        if elapsed_s < self._setup_s:
-            self._sleep(self._setup_s - elapsed_s)
-        self._actual_setup_s = max(elapsed_s, self._setup_s)
+        if elapsed_s < self._times.setup_s:
+            self._sleep(self._times.setup_s - elapsed_s)
+        self._actual_setup_s = max(elapsed_s, self._times.setup_s)
         self._current_pace = 1.0
         self._due = clock()
         self._setup_job_until = self._due + _SETUP_JOB_S
@@ -119,15 +148,15 @@ class EmulatedBackend:
         pace = self._pace(job) if job else 1.0
         self._current_pace = pace
         if job and now < self._setup_job_until:
-            self._due += pace * self._setup_s - self._actual_setup_s
+            self._due += pace * self._times.setup_s - self._actual_setup_s
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Return the model's outputs, zeros or the input, after the batch's duration."""
         given = len(next(iter(inputs.values())))
-        rows = given if self._row_s or self._most_rows else 1
-        if self._most_rows and rows > self._most_rows:
-            raise OutOfMemory(f"the emulated memory holds {self._most_rows} rows, not {rows}")
+        rows = given if self._times.row_s or self._times.most_rows else 1
+        if self._times.most_rows and rows > self._times.most_rows:
+            raise OutOfMemory(f"the emulated memory holds {self._times.most_rows} rows, not {rows}")
         if self._model is None:
             values = self.outputs[0].shape[1:]
             array = (
@@ -137,7 +166,7 @@ class EmulatedBackend:
         else:
             answer = self._model.run(inputs, outputs)
         pace = self._current_pace * self._slowdown()
-        self._due += pace * (self._query_s + (rows - 1) * self._row_s)
+        self._due += pace * (self._times.query_s + (rows - 1) * self._times.row_s)
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
@@ -172,67 +201,26 @@ class EmulatedBackend:
         return self._paces.get(job, 1.0)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise EngineUnusable(f"{path.name} is not a valid emulated model: {error}") from error
-
-
-def _tensor(table: Mapping[str, Any], path: Path, key: str, default: TensorSpec) -> TensorSpec:
-    """Return the tensor that the model file names."""
-    try:
-        named = table.get(key)
-        if named is None:
-            return default
-        return TensorSpec(str(named["name"]), "FP32", (-1, int(named["values"])))
-    except (ValueError, KeyError, TypeError) as error:
-        raise EngineUnusable(
-            f"{path.name} is not a valid emulated model: {key} needs a name and values"
-        ) from error
-
-
-def _load_model(table: Mapping[str, Any], path: Path) -> Backend | None:
+def _load_model(file: _ModelFile, path: Path) -> Backend | None:
     """Return the model that computes the answers; None if the input is echoed."""
-    name = table.get("model")
-    if name is None:
+    if not file.model:
         return None
-    if not isinstance(name, str) or Path(name).name != name:
+    if Path(file.model).name != file.model:
         raise EngineUnusable(f"{path.name}: model must name an ONNX file in the same folder")
     # Imported here, because echoing needs no runtime.
     from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
 
-    return OnnxRuntimeBackend(path.parent / name, threads=1)
+    return OnnxRuntimeBackend(path.parent / file.model, threads=1)
 
 
-def _configuration(
-    table: Mapping[str, Any], path: Path, threads: int, provider: ProviderChoice | None
-) -> tuple[float, float, float, int]:
-    """Return the seconds of a query, of a further row and of the setup, and the most rows."""
-    try:
-        for configuration in table["configurations"]:
-            named = configuration.get("provider", "")
-            if named != ("" if provider is None else provider.name):
-                continue
-            if provider is not None or configuration["threads"] == threads:
-                query_s = _seconds(configuration["query_s"])
-                row_s = _seconds(configuration.get("row_s", 0.0))
-                setup_s = _seconds(configuration["setup_s"])
-                return query_s, row_s, setup_s, int(configuration.get("most_rows", 0))
-    except (ValueError, KeyError, TypeError) as error:
-        raise EngineUnusable(
-            f"{path.name} is not a valid emulated model: each [[configurations]] table needs "
-            "threads, query_s and setup_s"
-        ) from error
-    what = f"provider {provider.name}" if provider else f"{threads} threads"
+def _times(file: _ModelFile, path: Path, threads: int, provider: ProviderChoice | None) -> _Times:
+    """Return the times in a configuration."""
+    name = "" if provider is None else provider.name
+    for each in file.configurations:
+        if each.provider == name and (name or each.threads == threads):
+            return each
+    what = f"provider {name}" if name else f"{threads} threads"
     raise EngineUnusable(f"{path.name} has no configuration with {what}")
-
-
-def _seconds(value: Any) -> float:
-    seconds = float(value)
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError
-    return seconds
 
 
 def _read_paces(path: Path) -> dict[str, float]:
@@ -241,7 +229,7 @@ def _read_paces(path: Path) -> dict[str, float]:
     for line in path.read_text("utf-8").split("\n")[:-1]:
         job, _, factor = line.partition(" ")
         try:
-            paces[job] = _seconds(factor)
-        except ValueError as error:
+            paces[job] = msgspec.convert(factor, _Seconds, strict=False)
+        except msgspec.ValidationError as error:
             raise EngineUnusable(f"{path.name}: expected JOB FACTOR, got {line!r}") from error
     return paces

@@ -21,18 +21,26 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, TypeAlias
+
+from msgspec import Struct, ValidationError, convert
 
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.setting_types import Parsed
+from synergai.runtime.struct_faults import sentence
 from worker_agent.providers.choice import ProviderChoice
 from worker_agent.providers.kinds import CPU, kind_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_Scalar: TypeAlias = bool | int | float | str
 
-_KEYS: Final = ("provider", "devices", "parallel", "cache", "options")
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    provider: _Scalar = ""
+    devices: tuple[_Scalar, ...] = ()
+    parallel: bool = False
+    cache: str | None = None
+    options: dict[str, _Scalar] = {}
 
 
 def parse_providers(value: object) -> tuple[ProviderChoice, ...]:
@@ -66,22 +74,20 @@ def _parse_table(name: object, table: object) -> list[ProviderChoice]:
     if not isinstance(name, str):
         raise InvalidInput(f"{name!r} is not the name of an execution provider")
     validate_name(name, "name of an execution provider")
-    if not isinstance(table, dict):
-        raise InvalidInput(f"{name}: expected a table with {', '.join(_KEYS)}")
-    unknown = sorted(table.keys() - set(_KEYS))
-    if unknown:
-        raise InvalidInput(f"{name}: unknown key {unknown[0]!r}; available: {', '.join(_KEYS)}")
-    kind_name = _text(table.get("provider", name), f"{name}: provider")
+    try:
+        given = convert(table, _Table)
+    except ValidationError as error:
+        raise InvalidInput(f"{name}: {sentence(error, _Table)}") from None
+    kind_name = _text(given.provider or name)
     if CPU in (name, kind_name):
         if table or name != CPU:
             raise InvalidInput("CPU is the default provider: it has no settings and no other name")
         return [ProviderChoice(name=CPU, kind=CPU)]
     kind = kind_of(kind_name)
-    devices = _devices(table.get("devices", []), name)
-    options = _options(table.get("options", {}), name)
-    parallel = table.get("parallel", False)
-    if not isinstance(parallel, bool):
-        raise InvalidInput(f"{name}: parallel must be true or false, not {parallel!r}")
+    devices = tuple(map(_text, given.devices))
+    if len(set(devices)) < len(devices):
+        raise InvalidInput(f"{name}: a device is listed twice")
+    options = {key: _text(each) for key, each in given.options.items()}
     try:
         for device in devices:
             kind.check_device(device)
@@ -89,46 +95,25 @@ def _parse_table(name: object, table: object) -> list[ProviderChoice]:
             kind.check_option(option)
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from None
-    if len(devices) > 1 and not parallel:
+    if len(devices) > 1 and not given.parallel:
         raise InvalidInput(
             f"{name}: {len(devices)} devices run side by side: set parallel = true, or name one"
         )
-    cache = table.get("cache")
-    if cache is not None and not kind.cache_options:
+    if given.cache is not None and not kind.cache_options:
         raise InvalidInput(f"{name}: {kind.name} keeps no compiled models, so it needs no cache")
     return [
         ProviderChoice(
             name=name,
             kind=kind.name,
             device=device,
-            parallel=parallel,
-            cache=None if cache is None else Path(_text(cache, f"{name}: cache")),
+            parallel=given.parallel,
+            cache=None if given.cache is None else Path(given.cache),
             options=options,
         )
         for device in devices or (kind.device,)
     ]
 
 
-def _devices(value: object, name: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise InvalidInput(f'{name}: devices must be a list such as ["0"], not {value!r}')
-    devices = tuple(_text(device, f"{name}: devices") for device in value)
-    if len(set(devices)) < len(devices):
-        raise InvalidInput(f"{name}: a device is listed twice")
-    return devices
-
-
-def _options(value: object, name: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{name}: options must be a table, not {value!r}")
-    options: Mapping[str, Any] = value
-    return {key: _text(each, f"{name}: option {key}") for key, each in options.items()}
-
-
-def _text(value: object, where: str) -> str:
-    """Return a string or number as text; the runtimes take all options as text."""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise InvalidInput(f"{where}: expected a string, number or boolean, not {value!r}")
+def _text(value: _Scalar) -> str:
+    """Return a value as text, as the runtimes take all options."""
+    return str(int(value)) if isinstance(value, bool) else str(value)

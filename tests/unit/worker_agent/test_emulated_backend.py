@@ -167,7 +167,7 @@ def test_answers_of_a_model_take_the_configured_time(tmp_path: Path, clock: Cloc
     assert clock.now - began == pytest.approx(0.004)
 
 
-@pytest.mark.parametrize("model", ["'../negation.onnx'", "7"])
+@pytest.mark.parametrize("model", ["'../negation.onnx'"])
 def test_model_outside_the_folder_is_refused(tmp_path: Path, clock: Clock, model: str) -> None:
     path = tmp_path / "model.toml"
     path.write_text(f"model = {model}\n{MODEL}")

@@ -44,7 +44,7 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
     [
         ('providers = ["Cuda"]', "'Cuda' is not an execution provider; available: CPU, CUDA, "),
         ('providers = ["cuda"]', "did you mean 'CUDA'?"),
-        ("[providers.CUDA]\nspeed = 1", "unknown key 'speed'; available: provider, devices"),
+        ("[providers.CUDA]\nspeed = 1", "no setting speed, but provider, devices"),
         ("[providers.CUDA.options]\ncudnn = 1", "CUDA has no option 'cudnn'; available: arena_"),
         ("[providers.CUDA.options]\ndevice_id = 1", "follows from the setting 'devices'"),
         ("[providers.OpenVINO.options]\nnum_of_threads = 1", "follows from the setting 'threads'"),
@@ -64,7 +64,7 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
         ('[providers.CUDA]\ncache = "x"', "keeps no compiled models"),
         ("[providers.CUDA]\ndevices = 0", "devices must be a list"),
         ("[providers.CPU]\ncache = 'x'", "CPU is the default provider"),
-        ("[providers]\nCUDA = 1", "CUDA: expected a table with provider, devices"),
+        ("[providers]\nCUDA = 1", "CUDA: it must be a table"),
         ('[providers."a b"]\nprovider = "CUDA"', "not a valid name of an execution provider"),
     ],
 )
