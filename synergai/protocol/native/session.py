@@ -188,13 +188,13 @@ class Stream:
         session, number, size = self._session, self._number, len(data)
         session.window -= size
         session.forget(number)
-        begin = self._begin(first) if first else b""
-        frames = (
-            *(begin, _header(size, _DATA, 0, number), data),
-            *(_header(len(last), _HEADERS, _END_HEADERS | _END_STREAM, number), last),
-            self._reset_of_rest() if self.is_open else b"",
-        )
-        session.gather(b"".join(frames))
+        begin: tuple[bytes, ...] = ()
+        if first:
+            block = session.block(first)
+            begin = _header(len(block), _HEADERS, _END_HEADERS, number), block
+        end = _header(len(last), _HEADERS, _END_HEADERS | _END_STREAM, number), last
+        rest = self._reset_of_rest() if self.is_open else b""
+        session.gather(b"".join((*begin, _header(size, _DATA, 0, number), data, *end, rest)))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -371,7 +371,8 @@ class NativeSession:
         if (stream := self._streams.pop(number, None)) is not None:
             if stream.is_open:
                 self._late_room = min(self._late_room + max(0, stream.room), _MAX_LATE)
-            self._blocked.pop(stream, None)
+            if stream in self._blocked:
+                del self._blocked[stream]
             stream.owner = None  # which has the stream: a cycle
         if not self._streams:
             self.idle_since = time.monotonic()
