@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from synergai import SyncClient
 from synergai.testing import LocalFleet
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 
@@ -32,6 +33,13 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         pytest.skip("PostgreSQL is not installed: neither pg_ctl nor /usr/lib/postgresql")
     with running_server(programs) as server:
         yield server
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[SyncClient]:
+    """A client of the fleet that a module's tests share."""
+    with SyncClient(fleet.address) as client:
+        yield client
 
 
 class Databases:

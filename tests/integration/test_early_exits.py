@@ -98,12 +98,6 @@ def start(
     fleet.wait_for_workers(len(engines))
 
 
-@pytest.fixture
-def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
-    with synergai.SyncClient(fleet.address) as client:
-        yield client
-
-
 def test_answer_says_where_its_query_left(
     client: synergai.SyncClient, images: NDArray[np.float32], expected: Answers
 ) -> None:

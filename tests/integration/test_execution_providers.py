@@ -60,12 +60,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
         yield fleet
 
 
-@pytest.fixture
-def client(fleet: LocalFleet) -> Iterator[SyncClient]:
-    with SyncClient(fleet.address) as client:
-        yield client
-
-
 def test_each_device_beside_the_cpu_is_a_worker(client: SyncClient) -> None:
     workers = {worker.id: worker.configurations for worker in client.workers()}
     assert workers == {

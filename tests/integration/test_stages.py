@@ -59,12 +59,6 @@ def fleet(
         yield fleet
 
 
-@pytest.fixture
-def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
-    with synergai.SyncClient(fleet.address) as client:
-        yield client
-
-
 # --- requests -----------------------------------------------------------------------------------
 
 

@@ -55,12 +55,6 @@ def fleet(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         yield fleet
 
 
-@pytest.fixture
-def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
-    with synergai.SyncClient(fleet.address) as client:
-        yield client
-
-
 def answer(client: synergai.SyncClient, version: str = "") -> tuple[float, str]:
     """Return what the engine makes of 1, and the version that the response names."""
     result = client.infer(ENGINE, {"x": [1.0]}, version=version, deadline=DEADLINE_S)

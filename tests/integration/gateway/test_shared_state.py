@@ -15,11 +15,12 @@ from gateway.fleet.version_policy import PolicyFile, VersionPolicy
 from gateway.journal.copying import copy_journal
 from gateway.journal.files import check_leads
 from gateway.journal.shared_state import SharedState
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path
+from tests.cores import new_entry
 from tests.journals import Journals
 from tests.postgresql import PostgresqlServer
 
@@ -27,12 +28,7 @@ SECRET = sha256("secret")
 
 
 def entry(threads: int, qps: float = 10.0) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName("echo"),
-        worker_class=WorkerClass("nx"),
-        configuration=Configuration(threads=threads),
-        qps=qps,
-    )
+    return new_entry("echo", "nx", qps, Configuration(threads))
 
 
 def profiles(state: Path) -> list[ProfileEntry]:

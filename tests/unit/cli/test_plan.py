@@ -10,12 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.plan import app
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import EngineName
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
+from tests.cores import new_entry
 
 ENGINE = EngineName("onnx_digits")
 FLEET = """
@@ -29,13 +30,7 @@ worker_class = "x86"
 
 
 def entry(engine: str, worker_class: str, seconds: float, **others: Any) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName(engine),
-        worker_class=WorkerClass(worker_class),
-        configuration=Configuration(1),
-        qps=1 / seconds,
-        **others,
-    )
+    return new_entry(engine, worker_class, 1 / seconds, **others)
 
 
 @pytest.fixture(scope="module")

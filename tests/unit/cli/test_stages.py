@@ -8,11 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
-from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
+from tests.cores import new_entry
 
 
 def run(*arguments: str | Path) -> str:
@@ -62,15 +61,7 @@ def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(
     times = {"onnx_digits": 4.0, "onnx_digits.s0-3": 1.0, "onnx_digits.s3-11": 3.5}
     add_to_dictionary(
         dictionary,
-        [
-            ProfileEntry(
-                engine=EngineName(name),
-                worker_class=WorkerClass("agx"),
-                configuration=Configuration(1),
-                qps=1 / seconds,
-            )
-            for name, seconds in times.items()
-        ],
+        [new_entry(name, "agx", 1 / seconds) for name, seconds in times.items()],
     )
     given = ("cuts", "onnx_digits", "--models", models, "--dictionary", dictionary)
     [cut] = [

@@ -5,12 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment, StopAssignment
+from gateway.fleet.worker import ConnectedWorker, Order, StopAssignment
 from gateway.hub import work_streams
 from gateway.hub.work_streams import CONCURRENT_S, OrderCollector
 from synergai.domain import AssignmentId
-from tests.cores import new_assignment
-from tests.unit.gateway.conftest import ENGINE, make_worker
+from tests.unit.gateway.conftest import make_worker
 from tests.waiting import turns
 
 AN_HOUR_S = 3600.0
@@ -39,12 +38,6 @@ class Setup:
         """Return an order whose assignment is in flight from now on."""
         self.worker.in_flight[AssignmentId(number)] = cast("Any", None)
         return StopAssignment(AssignmentId(number))
-
-    def start_range(self, number: int) -> Order:
-        """Return an order to run several queries, which are in flight from now on."""
-        self.start(number)
-        assignment = new_assignment(number, ENGINE.name, self.worker.id, 2)
-        return RunAssignment(assignment, ())
 
     def end(self, number: int) -> None:
         del self.worker.in_flight[AssignmentId(number)]

@@ -9,6 +9,7 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.stages import class_times
+from tests.cores import new_entry
 
 ENGINE = EngineName("net")
 CLASS = WorkerClass("agx")
@@ -17,12 +18,7 @@ ONE, TWO = Configuration(1), Configuration(2)
 
 
 def entry(engine: str, configuration: Configuration, seconds: float) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName(engine),
-        worker_class=CLASS,
-        configuration=configuration,
-        qps=1 / seconds,
-    )
+    return new_entry(engine, CLASS, 1 / seconds, configuration)
 
 
 def test_stages_have_the_times_of_the_fastest_configuration_that_was_measured() -> None:

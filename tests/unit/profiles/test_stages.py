@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.stages import StageTimes
+from tests.cores import new_entry
 
 ENGINE = EngineName("net")
 HERE = WorkerClass("here")
@@ -19,12 +20,7 @@ WORKS = (0.2, 0.4, 0.6, 0.8)
 
 def dictionary(**milliseconds: float) -> ConfigurationDictionary:
     return ConfigurationDictionary(
-        ProfileEntry(
-            engine=EngineName(name.replace("_", ".", 1).replace("_", "-")),
-            worker_class=HERE,
-            configuration=ONE,
-            qps=1000 / each,
-        )
+        new_entry(name.replace("_", ".", 1).replace("_", "-"), HERE, 1000 / each)
         for name, each in milliseconds.items()
     )
 

@@ -804,6 +804,16 @@ def test_inputs_that_arrive_during_a_setup_do_not_show_what_they_take() -> None:
     assert rest_is_sent_before(0.3, setup_s=0.3) == pytest.approx(0.02)
 
 
+def test_queries_that_are_ready_stay_so_although_a_report_of_fewer_is_late() -> None:
+    core = fast_core()
+    running = started(core, make_job("running", 100), 0.0)
+    core.handle(new_job("job", DIGITS, 100, ready=10, with_tensors=True), 0.0)
+    for ready in (100, 60):
+        core.handle(QueriesReady(JobId("job"), ready), 0.1)
+    [assignment] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    assert assignment.count == 100
+
+
 def test_inputs_of_single_queries_show_what_they_take() -> None:
     core = fast_core(make_entry(FAST, 1.0))
     job = new_job("job", DIGITS, 9, ready=1, with_tensors=True)

@@ -2,18 +2,7 @@
 
 import math
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName, Fault, Job, JobId, Outcome, WorkerId
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -22,10 +11,9 @@ from synergai.scheduling.events import (
     Fail,
     JobArrived,
     TimePassed,
-    Worker,
 )
 from synergai.scheduling.rules.failures import MEMORY_FAULTS
-from tests.cores import dispatched, make_core
+from tests.cores import dispatched, make_core, new_entry, new_worker
 
 ENGINE = EngineName("e")
 GPU, CPU = Configuration(0, "", "cuda"), Configuration(4)
@@ -33,22 +21,9 @@ GPU, CPU = Configuration(0, "", "cuda"), Configuration(4)
 
 def core_with(*configurations: Configuration) -> SchedulerCore:
     entries = [
-        ProfileEntry(
-            engine=ENGINE,
-            worker_class=WorkerClass("c"),
-            configuration=each,
-            qps=100.0 if each == GPU else 10.0,
-        )
-        for each in configurations
+        new_entry(ENGINE, "c", 100.0 if each == GPU else 10.0, each) for each in configurations
     ]
-    worker = Worker(
-        id=WorkerId("w"),
-        worker_class=WorkerClass("c"),
-        engines=frozenset({ENGINE}),
-        configurations=configurations,
-        sessions=frozenset(Session(ENGINE, each) for each in configurations),
-    )
-    return make_core(entries, [worker])
+    return make_core(entries, [new_worker("w", "c", [ENGINE], configurations)])
 
 
 def arrive(core: SchedulerCore, name: str, now: float, *, request: bool = True) -> Assignment:
