@@ -11,7 +11,7 @@ from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
-SETUP_S = 3.0
+SETUP_S = 2.0
 DEADLINE_S = 1.0
 QUERY_S = 0.001
 ENGINES = {"live": 0.2, "slow": SETUP_S}
