@@ -5,7 +5,7 @@ import dataclasses
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,7 +110,7 @@ async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
     journal: Journal,
 ) -> None:
     await journal.accept(a_record("unfinished"), "kept")
-    writes: list[asyncio.Future[object]] = []
+    writes: list[Awaitable[object]] = []
     for number in range(256):
         writes.append(journal.accept(a_record(f"j{number}"), f"k{number}"))
         writes.append(journal.record_end(ended(a_record(f"j{number}"))))
