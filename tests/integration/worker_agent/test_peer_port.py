@@ -1,7 +1,5 @@
 """The peer port of an agent: who may pull tensors from it, and what others get."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
