@@ -24,21 +24,21 @@ def age_s() -> float:
     """Return the seconds since this process was started, or since it has called `begin_anew`."""
     if _begun_at is not None:
         return time.monotonic() - _begun_at
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - _stat_s("self", 19)
+    ticks = int(_stat("self")[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has used; 0 if it has exited."""
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process."""
     try:
-        return _stat_s(str(pid), 11) + _stat_s(str(pid), 12)
+        return _stat(str(pid))[0] == "T"
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+        return False
 
 
-def _stat_s(process: str, field: int) -> float:
-    """Return a time of a process, by its position behind the name; see proc_pid_stat(5)."""
-    fields = Path("/proc", process, "stat").read_text("utf-8").rpartition(")")[2].split()
-    return int(fields[field]) / os.sysconf("SC_CLK_TCK")
+def _stat(process: str) -> list[str]:
+    """Return the fields of a process behind its name, from its state on; see proc_pid_stat(5)."""
+    return Path("/proc", process, "stat").read_text("utf-8").rpartition(")")[2].split()
 
 
 def begin_anew() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.processes import cpu_seconds
+from synergai.runtime.processes import is_stopped
 from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
 from worker_agent.hosts.launch import Launch
@@ -84,8 +84,8 @@ class HostProcess:
         self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
         self._loads = HostLoads(self._send_order, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
-        # The processor time that it had used when its load was last looked at.
-        self._cpu_s = -1.0
+        # Whether something else had stopped it when its load was last looked at.
+        self._was_stopped = False
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
@@ -332,16 +332,17 @@ class HostProcess:
             self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
 
     def _watch(self) -> None:
-        """Kill the host if it has been silent for too long with runs, or idle during a load."""
+        """Kill the host if it is silent for too long with runs, or stopped during a load."""
         self._watchdog = None
         runs, loads = self._runs.by_id, self._loads
         if self._connection.is_lost or not (runs or loads or loads.is_starting):
             return
         if not runs or loads.is_starting or loads.loading is not None:
-            # A load may take long, but not without processor time.
-            before, self._cpu_s = self._cpu_s, cpu_seconds(self.pid)
+            # A load may take long, and has a limit of its own.
+            before = self._was_stopped
+            self._was_stopped = not self._is_suspended and is_stopped(self.pid)
             limit_s = self._hang_timeout_s
-            left = limit_s if self._is_suspended or self._cpu_s != before else 0.0
+            left = 0.0 if before and self._was_stopped else limit_s
         else:
             limit_s = max(self._hang_timeout_s, HUNG_FACTOR * self.ready.query_s)
             left = self._connection.heard_at + limit_s - self._loop.time()
