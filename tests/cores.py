@@ -123,7 +123,7 @@ def new_assignment(
     configuration: Configuration = ONE,
     **fields: Any,
 ) -> Assignment:
-    """Return an assignment of the first queries of a job, of which nothing is estimated."""
+    """Return an assignment of the first queries of a job, without an estimate."""
     assignment = Assignment(
         id=AssignmentId(number),
         job_id=JobId("job"),

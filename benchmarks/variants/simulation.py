@@ -199,7 +199,7 @@ class _Simulation:
         if rule != OURS:
             self._core.state.variants.rule = RULES[rule](self._load).choose
         self._workers: dict[WorkerId, _Worker] = {}
-        # When an assignment ends, or a load, of which the session is given.
+        # When an assignment ends, or the load of a session, which is given then.
         self._timers: list[tuple[float, int, WorkerId, Session | None]] = []
         self._count = itertools.count()
         self._jobs: dict[JobId, tuple[EngineName, float]] = {}

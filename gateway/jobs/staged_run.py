@@ -50,7 +50,7 @@ class StagedRun:
         job: the job as the scheduling core would see it if its engine was whole.
         done: ranges that are recorded.
         log: its inputs; None for samples.
-        numbers: of which each stage takes one for the id of its job.
+        numbers: each stage takes one of them for the id of its job.
         record: records results, and then calls `recorded`.
         on_dispatched: called with each assignment of a stage.
         on_ended: called with the end of the job, in which the run has to be closed.

@@ -82,7 +82,7 @@ class Ahead(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Other work that a worker computed while the request or job waited.
 
     Attributes:
-        job: id of the job; empty for requests, of which those in a row are one entry.
+        job: id of the job; empty for requests; consecutive ones are one entry.
         queries: how many were answered, also before and after the wait.
         seconds: for how long it ran during the wait.
         earlier_s: by how much its deadline is earlier; absent without both deadlines.

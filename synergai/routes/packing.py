@@ -57,7 +57,7 @@ def pack(costs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _binding(costs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the costs without resources of which every activity takes no more than of another."""
+    """Return the costs without resources that every activity uses no more than another one."""
     most = costs[:, (costs > 0).argmax(axis=1)].argmax(axis=0)
     kept = (most == np.arange(len(costs))) | (costs > costs[most]).any(axis=1)
     binding: NDArray[np.float64] = costs[kept]

@@ -110,7 +110,7 @@ def _alike(workers: Sequence[RouteWorker], ways: NDArray[np.float64]) -> list[li
 
 
 def _kept(groups: Sequence[list[int]]) -> list[list[int]]:
-    """Return the most promising groups, of which the last one may lose members."""
+    """Return the most promising groups; the last one may lose members."""
     kept, sets = [], 1
     for group in groups:
         most = MAX_SETS // sets - 1

@@ -94,7 +94,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _bare(node: Any) -> Any:
-    """Return the type of which `node` is an optional or annotated one."""
+    """Return the type of `node` without what makes it optional or annotates it."""
     while isinstance(node, inspect.UnionType | inspect.Metadata):
         if isinstance(node, inspect.Metadata):
             node = node.type

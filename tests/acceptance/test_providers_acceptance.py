@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Provider:
-    """A provider, and the engines that it is tried with, of which it can run some."""
+    """A provider, and the engines that it is tried with; it can run some of them."""
 
     name: str
     package: str

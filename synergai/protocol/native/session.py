@@ -285,7 +285,7 @@ class NativeSession:
         self._is_widened = False
         # Bytes that the client may send for calls that have just ended.
         self._late_room = 0
-        # The streams of which views of the bytes that are being handled were passed on.
+        # The streams to which views of the bytes that are being handled were passed on.
         self._viewed: dict[Stream, None] = {}
         self._preface_to_come = len(PREFACE)
         self._rest = b""

@@ -59,7 +59,7 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
 
 
 async def load_nothing(engine: EngineName) -> None:
-    """Load an engine, of which no worker takes notice."""
+    """Load an engine; no worker takes notice."""
 
 
 @dataclass

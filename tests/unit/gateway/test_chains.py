@@ -26,7 +26,7 @@ SEGMENT_S = 0.01
 
 
 class Fleet:
-    """Workers `a` and `b`, of which stages take 10 ms for each segment times the worker's pace."""
+    """Workers `a` and `b`, whose stages take 10 ms for each segment, times the worker's pace."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

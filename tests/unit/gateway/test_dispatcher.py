@@ -60,7 +60,7 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
 
 
 def answered_request(harness: GatewayHarness, worker: ConnectedWorker) -> Request:
-    """Return a request that an idle worker has answered, of which the scheduler is not told yet."""
+    """Return a request that an idle worker has answered, before the scheduler learns of it."""
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])

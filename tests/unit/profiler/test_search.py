@@ -299,7 +299,7 @@ def test_repetitions_that_disagree_make_all_measurements_less_certain() -> None:
 
 
 def board_space() -> SearchSpace:
-    """Return three engines on a board in four modes, of which one has a low clock."""
+    """Return three engines on a board in four modes, one with a low clock."""
     return SearchSpace(
         [
             Point(EngineName(f"e{number}"), ("agx", ""), Configuration(count, mode), knobs)

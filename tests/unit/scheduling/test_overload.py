@@ -60,7 +60,7 @@ def test_malleable_serves_as_many_as_possible_with_estimates_that_are_off() -> N
 
 
 def core_with(policy: str, **paces: float) -> SchedulerCore:
-    """A core with a worker of each class, of which each has a pace."""
+    """A core with a worker of each class, each with a pace."""
     known = [entry for name, pace in paces.items() for entry in entries(name, pace)]
     workers = [new_worker(name, name, QPS, loaded=()) for name in paces]
     return make_core(known, workers, policy=policy)

@@ -31,7 +31,7 @@ def make_entry(variant: str, qps: float = 10.0) -> ProfileEntry:
 
 
 def core_with(*profiled: str, workers: int = 1, other: bool = False) -> SchedulerCore:
-    """Return a core with workers that have the family loaded, of which some variants are profiled.
+    """Return a core with workers that have the family loaded, and profiles of some variants.
 
     The last one is the fastest.
 

@@ -140,7 +140,7 @@ class Fleet:
         return self._note(self.core.handle(ended, self.now))
 
     def end_after(self, assignment: Assignment, seconds: float, compute_s: float) -> None:
-        """Let an assignment end after some time, of which its engine took a part."""
+        """Let an assignment end after some time, part of which its engine took."""
         self.running.remove(assignment)
         self.now += seconds
         ended = AssignmentEnded(

@@ -119,7 +119,7 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
 
 
 class Blocked(Loads):
-    """Models of which the first load blocks until `go_on` is set."""
+    """Models whose first load blocks until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime with execution providers of which this machine has none.
+"""Sessions of ONNX Runtime with execution providers that this machine lacks.
 
 The runtime is a fake with the behaviour of the real one, as seen with version 1.24: what cannot be
 used is left out of the session's providers, and some failures are raised instead.
