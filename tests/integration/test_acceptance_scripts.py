@@ -14,7 +14,7 @@ from tests.acceptance.power_loss import cut_all, record_workload
     "command",
     [
         "crashes.py --kills 6 --jobs 60",
-        "crashes.py --kills 4 --jobs 8 --work stages",
+        "crashes.py --kills 6 --jobs 12 --work stages",
         "mutated_models.py --count 8",
     ],
 )
