@@ -195,5 +195,9 @@ if __name__ == "__main__":
             uvloop.run(send_requests(address, call))
         case ["host", stamps_file, module, *arguments]:
             sys.exit(run_host(stamps_file, module, arguments))
-        case arguments:
-            main("stream" if "stream" in arguments else "unary")
+        case [("unary" | "stream") as call]:
+            main(call)
+        case []:
+            main("unary")
+        case _:
+            sys.exit(f"usage: python -m {__spec__.name} [unary|stream]")

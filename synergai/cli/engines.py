@@ -326,7 +326,7 @@ def _print_definitions(definitions: Sequence[EngineDefinition]) -> None:
 def _print_found_by(count: int) -> None:
     """Say that a server need not be restarted."""
     them = "it" if count == 1 else "them"
-    typer.echo(f"a server that runs on this model directory finds {them} by itself", err=True)
+    typer.echo(f"a server that runs on this model directory finds {them} within seconds", err=True)
 
 
 def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:

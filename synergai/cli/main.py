@@ -93,7 +93,7 @@ APPLICATIONS: Final = {
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "synergai.cli.engines:app",
-        "Build, fetch, add, list, inspect, load, unload and distribute engines.",
+        "Build, fetch, add, list, inspect, load, unload and push engines.",
         _PREPARE,
         "engines",
     ),

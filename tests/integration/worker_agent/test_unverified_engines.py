@@ -128,7 +128,7 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
 ) -> None:
     added = run(tmp_path, "add", str(particular / "odd" / "model.onnx"))
     assert added.returncode == 0
-    assert added.stderr == "a server that runs on this model directory finds it by itself\n"
+    assert added.stderr == "a server that runs on this model directory finds it within seconds\n"
     assert added.stdout.startswith(
         "odd: models/odd/model.onnx\nunverified: the model fails on synthetic inputs"
     )
