@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -63,7 +64,8 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             _check_distinct(f"{key} has the name", names)
         _check_distinct("two variants have the name", [each.name for each in self.variants])
-        _check_distinct("two variants have the file", [each.file for each in self.variants])
+        files = [str(PurePosixPath(each.file)) for each in self.variants]
+        _check_distinct("two variants have the file", files)
 
 
 def _check_distinct(fault: str, values: Sequence[str]) -> None:

@@ -10,16 +10,18 @@ from msgspec import inspect
 if TYPE_CHECKING:
     import msgspec
 
-_PLACE: Final = re.compile(r" - at `\$?\.?(.*)`$")
+_PLACE: Final = re.compile(r" - at (`key` in )?`\$?\.?(.*)`$")
 _STEP: Final = re.compile(r"\.?([\w-]+)|\[[\d.]+\]")
 _NOUNS: Final = {
     "array": "a list",
     "bool": "true or false",
+    "date": "a date",
     "datetime": "a date and time",
     "float": "a number",
     "int": "an integer",
     "object": "a table",
     "str": "a string",
+    "time": "a time",
 }
 _SENTENCES: Final = (
     (r"Object contains unknown field `(.*)`(.*)", r"there is no setting \1\2"),
@@ -40,21 +42,26 @@ _SENTENCES: Final = (
 def sentence(error: msgspec.ValidationError, kind: type) -> str:
     """Say what a value of a struct has to be."""
     message = str(error)
-    place = ""
+    place, key = "", ""
     if found := _PLACE.search(message):
-        place, message = found[1], message[: found.start()]
-    if error.__cause__ is not None:  # an error of the struct itself, which names what it is about
+        key, place, message = found[1], found[2], message[: found.start()]
+    if isinstance(error.__cause__, ValueError):  # of the struct, which names what it is about
         return message
-    at = _type_at(kind, place)
-    if message.startswith("Invalid enum value") and (choices := _choices(at)):
+    if message.startswith("Invalid enum value"):
+        choices = _choices(_type_at(kind, place))
         message = f"must be one of {', '.join(choices)}, not {message.split(' ', 3)[3][:80]}"
-    if message.startswith("Object contains unknown") and isinstance(at, inspect.StructType):
-        message += f", but {', '.join(each.encode_name for each in at.fields)}"
+    if message.startswith("Object contains unknown"):
+        fields = _type_at(kind, place).fields
+        message += f", but {', '.join(each.encode_name for each in fields)}"
     for pattern, words in _SENTENCES:
         if match := re.fullmatch(pattern, message):
-            message = _in_words(match.expand(words))
+            message = match.expand(words)
+            if words.startswith("must be "):
+                message = _in_words(message)
     place = re.sub(r"\[(\d+)\]", lambda index: f" {int(index[1]) + 1}", place)
-    where = place.replace("[...]", "").replace(".", ", ")
+    where = place.replace("[...]", "").replace(".", ", ").removeprefix(", ")
+    if key:
+        where = f"a name in {where}"
     if message.startswith(("must ", "is ")):
         return f"{where or 'it'} {message}"
     return f"{where}: {message}" if where else message
@@ -62,16 +69,11 @@ def sentence(error: msgspec.ValidationError, kind: type) -> str:
 
 def _in_words(message: str) -> str:
     """Replace the names of types."""
-    return (
-        re.sub(
-            r"\b(array|bool|datetime|float|int|object|str)\b( \| null)?",
-            lambda name: _NOUNS[name[1]],
-            message,
-        )
-        .replace(" | ", ", ")
-        .replace(".0 ", " ")
-        .removesuffix(".0")
-    )
+    names = rf"\b({'|'.join(_NOUNS)})\b( \| null)?"
+    message = re.sub(names, lambda name: _NOUNS[name[1]], message)
+    first, _, last = message.rpartition(" | ")
+    message = f"{first.replace(' | ', ', ')} or {last}" if first else message
+    return message.replace(".0 ", " ").removesuffix(".0")
 
 
 def _type_at(kind: type, place: str) -> Any:

@@ -22,7 +22,7 @@ def read_toml(path: Path, kind: type[T], what: str, max_bytes: int = _MAX_BYTES)
     """Read a file; `what` it is begins the message of each error."""
     content = load_toml(path, what, max_bytes)
     try:
-        return msgspec.convert(content, kind, dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(content, kind, dec_hook=_construct)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{what}: {sentence(error, kind)}") from None
 
@@ -43,3 +43,10 @@ def load_toml(path: Path, what: str, max_bytes: int = _MAX_BYTES) -> dict[str, A
         raise InvalidInput(f"{what} is not TOML: {error}") from None
     except RecursionError:
         raise InvalidInput(f"{what} is nested too deeply") from None
+
+
+def _construct(kind: type[T], value: object) -> T:
+    """Make a path of a string."""
+    if not isinstance(value, str):
+        raise TypeError("must be a string")
+    return kind(value)  # type: ignore[call-arg]  # such as Path

@@ -135,8 +135,8 @@ def test_digest_of_each_variant_is_checked(tmp_path: Path) -> None:
             "two variants have the name 'a'",
         ),
         (
-            '[[variants]]\nname = "a"\nfile = "a.onnx"\n[[variants]]\nname = "b"\nfile = "a.onnx"',
-            "two variants have the file",
+            '[[variants]]\nname = "a"\nfile = "a"\n[[variants]]\nname = "b"\nfile = "./a"',
+            "two variants have the file 'a'",
         ),
         (
             'file = "full.onnx"\n[[variants]]\nname = "a"\nfile = "full.onnx"',
