@@ -12,6 +12,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 END_STREAM, END_HEADERS = 0x1, 0x4
 CANCEL: Final = 8
+_STATUS: Final = b"grpc-status"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -101,10 +102,11 @@ class Http2Connection:
 
     def read(self) -> bytes:
         """Read until the server has begun to answer a call; return what it sent."""
-        received = b""
-        while b"grpc-status" not in received and (data := self._socket.recv(1 << 16)):
+        received, searched = bytearray(), 0
+        while received.find(_STATUS, searched) < 0 and (data := self._socket.recv(1 << 16)):
+            searched = max(0, len(received) - len(_STATUS))
             received += data
-        return received
+        return bytes(received)
 
     def is_closed(self) -> bool:
         """Discard what the server sent; return whether it has closed the connection."""

@@ -312,8 +312,7 @@ def _call_frames(rng: random.Random, methods: Sequence[Method]) -> bytes:
     fields = [
         (b":method", rng.choice((b"POST", b"POST", b"POST", b"GET", b""))),
         (b":scheme", b"http"),
-        # The last one ends grpcio's server, which is replaced. If it were frequent, few other
-        # messages would arrive.
+        # The last one ends the connection. If it were frequent, few other messages would arrive.
         (b":path", rng.choices((method.path.encode(), b"/x y", b"/\xff"), (900, 97, 3))[0]),
         (b":authority", b"localhost"),
         (b"te", b"trailers"),

@@ -1,6 +1,6 @@
 """Searches on this machine: against an exhaustive profile back to back, and on emulated boards.
 
-Run by `test_profile_search_acceptance.py` in a moderate size, or in full on an idle machine::
+Run by `test_power_modes_acceptance.py` in a moderate size, or in full on an idle machine::
 
     python -m tests.acceptance.profile_search --models models --directory /tmp/search
 

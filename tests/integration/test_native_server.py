@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -171,6 +172,26 @@ async def test_connections_of_clients_that_read_nothing_are_closed(
         async with echo.channel() as channel:
             call = raw_unary(channel, "/echo/Call")
             assert await call(b"x", timeout=30, wait_for_ready=True) == b"x"
+
+
+@pytest.mark.parametrize("ends", ["server", "connection"])
+async def test_client_that_is_behind_gets_time_to_read_before_its_connection_ends(
+    echo: Echo, ends: str
+) -> None:
+    window = 4 * SIZE
+    widen = http2.frame(http2.WINDOW_UPDATE, 0, 0, window.to_bytes(4, "big"))
+    with http2.Http2Connection(echo.address, window) as slow:
+        slow.send([widen, http2.headers(1, "/echo/Long") + http2.message(1, b"x")])
+        await until(lambda: any(each.is_behind for each in echo.server._clients), 0.02)
+        [client] = echo.server._clients
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            if ends == "server":
+                tasks.create_task(echo.server.stop(0.0))
+            else:
+                for _ in range(2):  # as idle: it is asked to leave, and closed
+                    client.close_idle(time.monotonic())
+            await asyncio.sleep(0.05)
+            assert len(await asyncio.to_thread(slow.read)) > 2 * SIZE
 
 
 async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo: Echo) -> None:

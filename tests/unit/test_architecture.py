@@ -325,9 +325,3 @@ def test_serving_process_imports_no_command_line(module: str, absent: set[str]) 
     program = f"import sys; import {module}\nprint(*sorted({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.split() == []
-
-
-def test_each_remedy_for_a_fault_of_grpcio_says_when_it_can_go() -> None:
-    folder = ROOT / "synergai" / "protocol" / "grpcio"
-    for path in folder.glob("[!_]*.py"):
-        assert "\nRemove " in (ast.get_docstring(ast.parse(path.read_text())) or ""), path.name
