@@ -18,4 +18,4 @@ DEFAULT_MAX_UNREAD_BYTES: Final = 512 * 1024 * 1024
 MAX_HELD_BYTES: Final = 128 * 1024 * 1024
 """Tensors that an agent holds until the agents of the next stages pull them."""
 MAX_INCOMPLETE_BYTES: Final = 512 * 1024 * 1024
-"""Of requests that have not arrived in full, of all calls to a native server."""
+"""Of requests that have not arrived in full, of all calls on a port."""
