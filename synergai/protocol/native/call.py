@@ -410,10 +410,6 @@ class Call:
         """Return the message of the status."""
         return self._status[1]
 
-    def peer(self) -> str:
-        """Return the address of the client."""
-        return self.client.address
-
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
         return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())

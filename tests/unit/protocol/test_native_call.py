@@ -143,7 +143,7 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left" and context.peer() == "ipv4:192.0.2.0:80"
+            return request != b"left" and context.client.address == "ipv4:192.0.2.0:80"
 
         context.take_at_once(take)
         async for request in requests:
