@@ -254,7 +254,7 @@ class Dispatcher:
         return self._core.explain(name, self._clock.now())
 
     def explained_s(self) -> float | None:
-        """Return for how long explanations have been kept at present; None if there are none."""
+        """Return for how long explanations are kept at present; None if none was dropped."""
         since = self._core.explained_since
         return None if math.isinf(since) else self._clock.now() - since
 

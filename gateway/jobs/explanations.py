@@ -40,7 +40,7 @@ def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
     since = "" if kept_s is None else f", at present those of the last {duration(kept_s)}"
     what = f"nothing is known of {name[:_QUOTED]!r}" if name else "there is nothing to explain"
     raise NotFound(
-        f"{what}: the gateway keeps the last {KEPT:,} requests and "
+        f"{what}: until it restarts, the gateway keeps the last {KEPT:,} requests and "
         f"jobs that were late, refused or failed{since}, and none that were in time"
     )
 

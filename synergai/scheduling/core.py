@@ -175,7 +175,7 @@ class SchedulerCore:
 
     @property
     def explained_since(self) -> float:
-        """When the oldest request or job ended that can be explained; infinite without any."""
+        """When the oldest explained request or job ended; infinite if none was dropped."""
         return self._history.kept_since
 
     def refused(self, job: Job, reason: str, refusal: Cause | None, now: float) -> None:

@@ -100,8 +100,8 @@ class History:
 
     @property
     def kept_since(self) -> float:
-        """When the oldest of the kept requests and jobs ended; infinite without any."""
-        return next((at for at, _ in self._kept.values()), math.inf)
+        """When the oldest of the kept requests and jobs ended; infinite while there is room."""
+        return next(iter(self._kept.values()))[0] if len(self._kept) == KEPT else math.inf
 
     def find(self, name: str) -> Iterator[Explanation]:
         """Yield what ended under an id of the gateway's or a client's, or all; the newest first."""

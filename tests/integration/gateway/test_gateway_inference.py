@@ -101,7 +101,9 @@ async def test_explanation_of_an_unknown_id_says_how_long_ids_are_kept(caller: C
     unknown = caller.fleet.Explain(fleet_pb2.ExplainRequest(id="nobody"))
     failure = await caller.failure(unknown)
     assert failure.code() is grpc.StatusCode.NOT_FOUND
-    assert "'nobody': the gateway keeps the last 2,000 requests" in (failure.details() or "")
+    assert "'nobody': until it restarts, the gateway keeps the last 2,000 requests" in (
+        failure.details() or ""
+    )
 
 
 async def test_failed_response_of_a_stream_has_the_id_of_its_request(

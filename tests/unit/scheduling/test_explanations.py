@@ -1,5 +1,6 @@
 """Staged situations, each with the cause that the core names for it."""
 
+import math
 from typing import get_args
 
 from hypothesis import given
@@ -314,10 +315,13 @@ def test_request_in_time_is_not_kept_and_the_number_of_others_is_bounded() -> No
     [mine] = arrive(core, new_request("r1", "m", deadline=1.0))
     end(core, mine, 0.1)
     assert not list(core.explain("r1", 1.0))
+    core.refused(new_request("q", "m", 1.0, deadline=1.5).job, "late", None, 1.0)
+    assert core.explained_since == math.inf  # none has been dropped
     for number in range(history.KEPT + 5):
         request = new_request(f"q{number}", "m", 2.0, deadline=2.5).job
         core.refused(request, "late", None, 2.0)
     assert not list(core.explain("q4", 3.0))
+    assert core.explained_since == 2.0
     assert next(core.explain("q5", 3.0)).has_details
     assert not next(core.explain(f"q{history.KEPT}", 3.0)).has_details
 
