@@ -194,6 +194,17 @@ async def test_client_that_is_behind_gets_time_to_read_before_its_connection_end
             assert len(await asyncio.to_thread(slow.read)) > 2 * SIZE
 
 
+async def test_ping_is_answered_before_most_of_a_long_response(echo: Echo) -> None:
+    window, ping = 4 * SIZE, b"slowlink"
+    widen = http2.frame(http2.WINDOW_UPDATE, 0, 0, window.to_bytes(4, "big"))
+    with http2.Http2Connection(echo.address, window) as slow:
+        slow.send([widen, http2.headers(1, "/echo/Long") + http2.message(1, b"x")])
+        await until(lambda: any(each.is_behind for each in echo.server._clients), 0.02)
+        slow.send([http2.frame(http2.PING, 0, 0, ping)])
+        received = await asyncio.to_thread(slow.read)
+    assert received.index(ping) < SIZE // 4
+
+
 async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo: Echo) -> None:
     # The handler waits for the client to read its responses, and reads no further requests.
     before = psutil.Process().memory_info().rss

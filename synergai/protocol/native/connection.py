@@ -64,7 +64,9 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether the client has not read all that was sent."""
-        return self.opening.done() and self._transport.get_write_buffer_size() > 0
+        return self.opening.done() and (
+            not self._session.writable or self._transport.get_write_buffer_size() > 0
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
@@ -118,7 +120,10 @@ class ClientConnection(asyncio.Protocol):
         self._full = False
         self._read_if_wanted()
         self._turns.serve(self.begin_calls)
-        self._session.resume()
+        # Not before the event loop has polled: a client on a slow link, for which data waits all
+        # the time, would otherwise get no answers to its pings.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._send_blocked)
 
     def close_idle(self, idle_since: float) -> None:
         """Ask the client to leave if it has had no calls since then; the next time, close."""
@@ -164,6 +169,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         else:
             self.opening.cancel()
+
+    def _send_blocked(self) -> None:
+        if not self._full:
+            self._session.resume()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
         call = Call(stream, headers, self._peer, self._handlers)

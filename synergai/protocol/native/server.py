@@ -30,6 +30,8 @@ _ACCEPT_AGAIN_S: Final = 0.5
 _PROBE_AFTER_S: Final = 30
 """Time without bytes of a client after which the system asks whether its machine is there."""
 _PROBE_INTERVAL_S: Final = 10
+_UNSENT_BYTES: Final = 128 << 10
+"""Bytes that the system takes before it can send them. The answer to a ping waits behind them."""
 _DRAIN_S: Final = 2.0
 """Time that clients which are behind get to read the last responses of a server that stops."""
 _IDLE_S: Final = 60.0
@@ -184,4 +186,5 @@ def _watch(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_INTERVAL_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * UNREAD_S))
