@@ -149,6 +149,7 @@ def test_job_over_inputs_survives_the_death_of_the_gateway(fleet: LocalFleet) ->
         found = [(index, float(result["y"].item())) for index, result in job.results()]
         assert sorted(found) == [(index, float(index)) for index in range(2000)]
         assert job.wait().state is synergai.JobState.SUCCEEDED
+    fleet.wait_for_workers(1)  # for the following tests: the job may have ended without it
 
 
 # --- idempotency keys ----------------------------------------------------------------------------

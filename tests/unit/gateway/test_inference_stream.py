@@ -238,6 +238,6 @@ async def test_answered_request_leaves_no_garbage(harness: GatewayHarness) -> No
             harness.complete(worker, assignment, [response], done=1)
             del assignment
             assert len(await streaming.sent()) == 1
-            assert not any(isinstance(each, Request) for each in gc.get_objects())
+            assert not any(type(each) is Request for each in gc.get_objects())
     finally:
         gc.enable()
