@@ -260,6 +260,8 @@ async def test_stream_yields_in_order_of_the_inputs(
     gateway.backwards = 4
     stream = client.stream("identity", ({"x": [i]} for i in range(40)), window=8)
     assert [result["y"].item() async for result in stream] == list(range(40))
+    await client.infer("identity", {"x": [1]})
+    assert len(gateway.metadata_within) == 1, "the engine is described once"
 
 
 async def test_stream_is_limited_to_its_window(
