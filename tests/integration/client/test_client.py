@@ -257,10 +257,10 @@ async def test_priority_out_of_range_is_rejected(client: synergai.Client, priori
 async def test_stream_yields_in_order_of_the_inputs(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
+    await client.infer("identity", {"x": [1]})
     gateway.backwards = 4
     stream = client.stream("identity", ({"x": [i]} for i in range(40)), window=8)
     assert [result["y"].item() async for result in stream] == list(range(40))
-    await client.infer("identity", {"x": [1]})
     assert len(gateway.metadata_within) == 1, "the engine is described once"
 
 
