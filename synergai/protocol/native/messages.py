@@ -18,6 +18,9 @@ _FILLED: Final = 7 / 8
 MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
 time and memory than their bytes."""
+_SMALL_BYTES: Final = 1024
+_MOST_SMALL: Final = 64
+"""Small pieces of a message that are kept apart while it arrives: each takes memory of its own."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -50,6 +53,8 @@ class MessageReader:
         # Of the message whose prefix has arrived.
         self._chunks: list[Buffer] = []
         self._released = 0
+        # The last of its pieces that are small.
+        self._small = 0
         self.to_come = 0
         self._uncut: deque[Buffer] = deque()
 
@@ -98,13 +103,18 @@ class MessageReader:
                     raise _too_large(self.to_come, self._max_bytes)
             taken = min(self.to_come, end - at)
             self._chunks.append(data[at : at + taken])
+            self._small = self._small + 1 if taken <= _SMALL_BYTES else 0
+            if self._small == _MOST_SMALL:
+                self._chunks[-_MOST_SMALL:] = [b"".join(self._chunks[-_MOST_SMALL:])]
+                self._released = min(self._released, len(self._chunks))
+                self._small = 0
             self.to_come -= taken
             at += taken
             if not self.to_come:
                 message = b"".join(self._chunks)
                 messages.append(Compressed(message) if self._prefix[0] else message)
                 self._chunks.clear()
-                self._released = 0
+                self._released = self._small = 0
                 self._prefix = b""
         if at < end and len(messages) == most:
             self._uncut.appendleft(bytes(data[at:]))
@@ -114,7 +124,7 @@ class MessageReader:
         """Drop all data that is not part of a message returned."""
         self._chunks.clear()
         self._uncut.clear()
-        self._released = 0
+        self._released = self._small = 0
 
     def release(self, size: int) -> None:
         """Copy the data fed since the last time if it is little of its buffers, of this size."""

@@ -1,6 +1,8 @@
 """Messages of gRPC in the data of a call."""
 
 import gzip
+import random
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -60,3 +62,17 @@ def test_message_that_cannot_be_decompressed_is_refused(data: bytes) -> None:
 def test_unknown_compression_is_refused() -> None:
     with pytest.raises(NotSupported, match="'snappy'"):
         reader("snappy").decompress(Compressed(b"x"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_message_in_small_pieces_takes_little_more_memory_than_its_bytes(size: int) -> None:
+    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(300_000)
+    received.feed(b"\0" + (len(content) + 1).to_bytes(4))
+    tracemalloc.start()
+    try:
+        for at in range(0, len(content), size):
+            assert not received.feed(content[at : at + size])
+        assert tracemalloc.get_traced_memory()[0] < 1.7 * len(content)
+    finally:
+        tracemalloc.stop()
+    assert received.feed(b"!") == [content + b"!"]
