@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from synergai.errors import SynergaiError
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -33,12 +35,15 @@ class TaskBag:
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, even if the caller is cancelled; return its result."""
+        """Run `work` to its end, even if the caller is cancelled; return its result.
+
+        Errors are the caller's; without it, only what is a bug is logged.
+        """
         task = self._add(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)
+            task.add_done_callback(_log_bug)
             raise
 
     def cancel(self) -> None:
@@ -66,3 +71,8 @@ class TaskBag:
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a background task has failed", exc_info=error)
+
+
+def _log_bug(task: asyncio.Task[Any]) -> None:
+    if not (task.cancelled() or isinstance(task.exception(), SynergaiError)):
+        _log_failure(task)

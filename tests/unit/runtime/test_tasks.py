@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import pytest
 
+from synergai.errors import NotFound
 from synergai.runtime.tasks import TaskBag
 from tests.waiting import until
 
@@ -68,3 +69,18 @@ async def test_work_is_completed_and_its_failure_goes_to_the_caller_while_there_
     with pytest.raises(asyncio.CancelledError if gone else ValueError):
         await caller
     assert ("a bug" in caplog.text) == gone
+
+
+async def test_refusal_whose_caller_is_gone_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse() -> NoReturn:
+        await asyncio.sleep(0)
+        raise NotFound("there is none")
+
+    bag = TaskBag()
+    caller = asyncio.create_task(bag.complete(refuse()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await bag.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert not caplog.text
