@@ -46,7 +46,7 @@ def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
 
 
 def _joined(name: str, stages: Sequence[Explanation]) -> Explanation:
-    """Return the explanation of a job from those of its stages; most of it is of the slowest."""
+    """Join the explanations of a job's stages; the slowest stage gives most of the facts."""
     stages = sorted(stages, key=lambda each: int(each.id.rpartition(".")[2]))
     slowest = max(stages, key=lambda each: each.waited_s)
     last = max(stages, key=lambda each: each.total_s)

@@ -431,7 +431,7 @@ def channel_options(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", ping_ms),
-        # Whatever the timeout of its keepalive, gRPC waits a minute for the answer to a ping.
+        # gRPC ignores the timeout of its keepalive, and waits a minute for the answer to a ping.
         ("grpc.http2.ping_timeout_ms", answer_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),

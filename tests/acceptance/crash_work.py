@@ -180,7 +180,7 @@ class ImageWork(DataWork):
         job_id = client.submit(self.engine, inputs=inputs, idempotency_key=key).id
         if queries >= READ_ALONG and job_id not in self._read:
             self._read[job_id] = self._readers.submit(self._read_along, job_id)
-            self._outcomes["jobs whose results were read meanwhile"] += 1
+            self._outcomes["jobs whose results were read while they ran"] += 1
         return job_id
 
     def start_requests(self, address: str, _stopped: threading.Event) -> list[threading.Thread]:

@@ -11,7 +11,7 @@ journal must have no other jobs.
 
 With stages, agents pull tensors from each other, or get them through the gateway. Jobs have inputs
 of their own, and clients send requests as well. All answers must be those of the whole engine.
-Over images, uploads are interrupted and continue, and results are read meanwhile.
+Over images, uploads are interrupted and continue, and results are read while jobs run.
 """
 
 import argparse

@@ -18,6 +18,7 @@ from synergai import SyncClient
 from synergai.testing import LocalFleet
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
+from tests.waiting import wait_until
 from tests.wheel import build_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,7 @@ def bare_environment() -> dict[str, str]:
 def infer(python: Path, models: Path, engine: str, tensor: str, folder: Path) -> list[float]:
     """Return the engine's output for [1, 2], served by an agent that runs with `python`."""
     with running_agent(python, models, folder) as (address, _), SyncClient(address) as client:
+        wait_until(client.workers)
         result = client.infer(engine, {tensor: np.array([[1, 2]], np.float32)}, deadline=120.0)
     [values] = result.outputs.values()
     answer: list[float] = values.ravel().tolist()

@@ -333,7 +333,7 @@ class Estimator:
         query_s: float,
         jobs: Iterable[JobRecord],
     ) -> None:
-        """Expect a time per query, whatever was observed, until the next one shows it."""
+        """Drop what was observed, and expect this time per query until the next one ends."""
         self.reset_paces(engine, [worker], jobs)
         entry = self.estimates(engine, worker)[0].entry
         worker.observed.pace[engine] = query_s * entry.planned_qps
