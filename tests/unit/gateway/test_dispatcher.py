@@ -88,15 +88,8 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
 
 
-async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answered_request(
-    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = [harness.add_worker("w1"), harness.add_worker("w2")]
-    for _ in workers:
-        harness.begin_request()
-    for worker in workers:
-        (assignment,) = harness.assignments(worker)
-        harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scheduler fail at the next event, and only there."""
     core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
     handle = core.handle
 
@@ -106,6 +99,18 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answer
         return handle(event, now)
 
     monkeypatch.setattr(core, "handle", fail_once)
+
+
+async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answered_request(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [harness.add_worker("w1"), harness.add_worker("w2")]
+    for _ in workers:
+        harness.begin_request()
+    for worker in workers:
+        (assignment,) = harness.assignments(worker)
+        harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    fail_next_event(harness, monkeypatch)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     await turns(2)
     assert harness.admission.requests == 1
@@ -118,15 +123,7 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_event_that_
     harness.begin_request()
     (assignment,) = harness.assignments(worker)
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
-    core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
-    handle = core.handle
-
-    def fail_once(event: Event, now: float) -> list[Command]:
-        for failure in failures:
-            raise failure
-        return handle(event, now)
-
-    monkeypatch.setattr(core, "handle", fail_once)
+    fail_next_event(harness, monkeypatch)
     failed: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
