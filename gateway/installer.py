@@ -60,9 +60,9 @@ class GatewayInstallation:
         yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)
         yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
         yield RunCommand(("systemctl", "daemon-reload"))
-        yield RunCommand(("systemctl", "enable", "--now", SERVICE))
-        # A service that was already running still uses the previous files.
-        yield RunCommand(("systemctl", "try-restart", SERVICE))
+        yield RunCommand(("systemctl", "enable", SERVICE))
+        # Not `enable --now`: a service that is already running still uses the previous files.
+        yield RunCommand(("systemctl", "restart", SERVICE))
 
     def refusal(self, root: Path) -> str:
         """Return why the gateway will refuse to start once it is installed, or nothing."""

@@ -92,9 +92,10 @@ class AgentInstallation:
         if power == "cgroup":
             yield WriteFile(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
         yield RunCommand(("systemctl", "daemon-reload"))
-        yield RunCommand(("systemctl", "enable", "--now", _SOCKET, SERVICE))
-        # A service that was already running still uses the previous files.
-        yield RunCommand(("systemctl", "try-restart", SERVICE))
+        yield RunCommand(("systemctl", "enable", "--now", _SOCKET))
+        yield RunCommand(("systemctl", "enable", SERVICE))
+        # Not `enable --now`: a service that is already running still uses the previous files.
+        yield RunCommand(("systemctl", "restart", SERVICE))
 
     def _with_installed(self, files: MachineFiles) -> AgentInstallation:
         """Return these options with those of the environment file on which other files depend.

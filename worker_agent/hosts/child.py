@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _EXIT_TIMEOUT_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
+# Sent by the kernel when memory is short, or to all processes of a service or terminal that ends:
+# the engine may load another time.
+_FROM_OUTSIDE: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _log = logging.getLogger(__name__)
 
@@ -81,9 +84,8 @@ class Child:
 
     def load_error(self, reason: str) -> SynergaiError:
         """Return why a load failed during which the process died."""
-        # Killed from outside, as by the kernel when memory is short, it may load another time.
-        killed = self._process.returncode == -signal.SIGKILL
-        return self._kill_error or (Unavailable if killed else LoadCrashed)(reason)
+        ended = -(self._process.returncode or 0) in _FROM_OUTSIDE
+        return self._kill_error or (Unavailable if ended else LoadCrashed)(reason)
 
     async def log_output(self) -> None:
         """Log the output of the runtime until the process closes it."""

@@ -50,8 +50,9 @@ def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
     assert systemd.read_text().splitlines() == [
         "systemd-sysusers /etc/sysusers.d/synergai.conf",
         "systemctl daemon-reload",
-        "systemctl enable --now synergai-power.socket synergai-agent.service",
-        "systemctl try-restart synergai-agent.service",
+        "systemctl enable --now synergai-power.socket",
+        "systemctl enable synergai-agent.service",
+        "systemctl restart synergai-agent.service",
     ]
 
 

@@ -25,6 +25,7 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
+from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
@@ -270,15 +271,20 @@ async def test_broken_model_is_reported_and_other_sessions_load(
     assert not (await hosts.load(TWICE)).is_closed
 
 
-async def test_host_that_dies_while_loading_is_unavailable(models: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_load_ended_from_outside_is_no_crash_of_the_engine(
+    models: Path, number: signal.Signals
+) -> None:
+    """A crash is remembered; the end of all processes of a service is none."""
     start = asyncio.create_task(HostProcess.start(models, TWICE))
     children: list[psutil.Process] = []
     while not children:
         await asyncio.sleep(0)
         children = psutil.Process().children()
-    children[0].kill()
-    with pytest.raises(Unavailable, match="died by signal 9 while loading"):
+    children[0].send_signal(number)
+    with pytest.raises(Unavailable, match=f"died by signal {number:d} while loading") as raised:
         await start
+    assert not isinstance(raised.value, LoadCrashed)
 
 
 async def test_load_times_out(models: Path) -> None:

@@ -58,8 +58,8 @@ def test_installation_writes_the_settings_and_starts_the_unit(root: Path, system
         assert f"{directive}\n" in unit
     assert systemd.read_text().splitlines() == [
         "systemctl daemon-reload",
-        f"systemctl enable --now {SERVICE}",
-        f"systemctl try-restart {SERVICE}",
+        f"systemctl enable {SERVICE}",
+        f"systemctl restart {SERVICE}",
     ]
 
 
