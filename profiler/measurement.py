@@ -40,7 +40,7 @@ class Measurement:
 
     Attributes:
         background: share of the machine's CPU time that other processes took, 0 to 1.
-        elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
+        fallback_share: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
         first_load_s: seconds to load it when its execution provider had it to compile; None if that
             keeps no compiled models.
@@ -50,7 +50,7 @@ class Measurement:
     single_stream: SingleStreamResult
     logs: Path
     background: float
-    elsewhere: float | None = None
+    fallback_share: float | None = None
     first_load_s: float | None = None
 
     @property
@@ -130,7 +130,7 @@ def measure(
         single_stream=result,
         logs=output,
         background=measured.background,
-        elsewhere=measured.elsewhere,
+        fallback_share=measured.fallback_share,
         first_load_s=measured.first_load_s,
     )
 

@@ -30,7 +30,7 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
         "background": measurement.background,
-        "elsewhere": measurement.elsewhere,
+        "fallback_share": measurement.fallback_share,
         "first_load_s": measurement.first_load_s,
         "single_stream": measurement.single_stream,
         "logs": str(measurement.logs),
@@ -65,8 +65,8 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
 def provider_text(measurement: Measurement) -> str:
     """Return a remark about the execution provider of a measurement; empty if there is none."""
     texts = []
-    if measurement.elsewhere:
-        texts.append(f"{measurement.elsewhere:.0%} of the nodes run elsewhere")
+    if measurement.fallback_share:
+        texts.append(f"{measurement.fallback_share:.0%} of the nodes fall back to another provider")
     if measurement.first_load_s is not None:
         texts.append(
             f"T_pre {format_seconds(measurement.entry.t_pre_s)} with a filled cache, "

@@ -229,7 +229,7 @@ def _measure(
         watts=power.watts,
         background=background.share,
         batch_qps=batch_qps,
-        elsewhere=ready.elsewhere,
+        fallback_share=ready.fallback_share,
         first_load_s=first_load_s,
         labelled=right.labelled,
         correct=right.correct,

@@ -26,7 +26,7 @@ class Measured:
         watts: mean power of the machine during the ranges; 0 without a meter.
         background: share of the machine's CPU time that other processes took, 0 to 1.
         batch_qps: queries per second in batches of 2, 4, 8, …, if the engine supports batches.
-        elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
+        fallback_share: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
         first_load_s: seconds of the load before, which compiled the model and filled the cache of
             its execution provider; None if there is no such cache.
@@ -44,7 +44,7 @@ class Measured:
     watts: float = 0.0
     background: float = 0.0
     batch_qps: list[float] = field(default_factory=list)
-    elsewhere: float | None = None
+    fallback_share: float | None = None
     first_load_s: float | None = None
     error: float = 0.0
     clock_mhz: float = 0.0

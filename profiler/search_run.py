@@ -126,7 +126,7 @@ class SearchRun:
         are missing.
         """
         state, space = self._search.state, self._searched.space
-        rows = [row for row in self._searched.rows if row not in state.given_up]
+        rows = [row for row in self._searched.rows if row not in state.unmeasurable]
         missing = [row for row in rows if not state.measured(row)]
         found: set[str] = set()
         for row in missing:

@@ -255,7 +255,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         variants: the variants that the worker has, in the order of the engine's folder; empty if
             the engine has a single model file. With variants, the other fields are those of the
             first one.
-        left_out: files in the worker's folder that are not used there, and why.
+        unused_variants: files in the worker's folder that are not used there, and why.
         stage_of: of a stage, sha256 of the whole model, hexadecimal; otherwise empty.
         stage_end: of a stage, number of the last position in the whole model, its outputs.
         exit: the early exit of a stage, at its end; None without any.
@@ -277,7 +277,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     pending: bool = False
     variants: tuple[Variant, ...] = ()
-    left_out: tuple[UnusedVariant, ...] = ()
+    unused_variants: tuple[UnusedVariant, ...] = ()
     samples_digest: str = ""
     other_samples: str = ""
     query_s: float = 0.0

@@ -350,8 +350,8 @@ class Agent:
         if not any([worker.hosts.keep(name) for worker in self._workers]):  # noqa: C419 - each one
             return False
         _log.warning("engine %s: its changed files are not used, the former ones still are", name)
-        left_out = [each for each in former.left_out if each.variant]
-        self._update_engine(replace(former, left_out=(*left_out, UnusedVariant("", fault))))
+        unused = [each for each in former.unused_variants if each.variant]
+        self._update_engine(replace(former, unused_variants=(*unused, UnusedVariant("", fault))))
         return True
 
     async def _replace(self, engine: Engine) -> None:

@@ -25,7 +25,7 @@ class HillClimbing:
         """Return the next neighbour, of a row whose turn is next."""
         wanted: list[tuple[int, int]] = []
         for row, points in state.rows.items():
-            if row in state.given_up:
+            if row in state.unmeasurable:
                 continue
             best = state.best(row)
             if best is None:

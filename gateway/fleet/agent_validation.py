@@ -52,7 +52,9 @@ def engine_from_agent(message: common_pb2.Engine) -> Engine:
         fault=printable(engine.fault),
         unverified=printable(engine.unverified),
         variants=tuple(replace(each, digest=printable(each.digest)) for each in engine.variants),
-        left_out=tuple(replace(each, reason=printable(each.reason)) for each in engine.left_out),
+        unused_variants=tuple(
+            replace(each, reason=printable(each.reason)) for each in engine.unused_variants
+        ),
         stage_of=printable(engine.stage_of),
         samples_digest=printable(engine.samples_digest),
         other_samples="",

@@ -28,7 +28,7 @@ from synergai.versions import by_version, engine_of_stage, stage_positions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-    from gateway.fleet.descriptions import EngineConflict, EstablishedDescription
+    from gateway.fleet.descriptions import CommittedDescription, EngineConflict
     from synergai.domain import Engine, Variant, WorkerId
     from synergai.errors import EngineNotFound
 
@@ -44,7 +44,7 @@ class Catalogue:
     One description of each name and version is in service. It is
 
     1. that of the version in the store, if there is one that a worker has;
-    2. otherwise, the first one that a client has asked for, which is then *established*: it stays,
+    2. otherwise, the first one that a client has asked for, which is then *committed*: it stays,
        across restarts too, until the workers that serve it offer another one;
     3. until a client has asked, the one of the worker that has been connected the longest.
 
@@ -63,8 +63,8 @@ class Catalogue:
         self,
         known: Iterable[EngineName] = (),
         unloaded: Iterable[EngineName] = (),
-        established: Mapping[EngineName, EstablishedDescription] | None = None,
-        on_established: Callable[[EngineName, EstablishedDescription], object] = lambda *_: None,
+        committed: Mapping[EngineName, CommittedDescription] | None = None,
+        on_commit: Callable[[EngineName, CommittedDescription], object] = lambda *_: None,
         suggests: Callable[[str], bool] = lambda _: True,
         stored: Callable[[EngineName], Collection[str]] = lambda _: (),
     ) -> None:
@@ -72,11 +72,9 @@ class Catalogue:
         self._known = KnownEngines(suggests)
         known = set(known)
         self.add_known(known | set(map(engine_of_stage, known)))
-        # Engines with an offer or an established description.
-        self._offers = {
-            name: EngineOffers(name, each) for name, each in (established or {}).items()
-        }
-        self._on_established = on_established
+        # Engines with an offer or a committed description.
+        self._offers = {name: EngineOffers(name, each) for name, each in (committed or {}).items()}
+        self._on_commit = on_commit
         self._stored = stored
         self._usable: dict[EngineName, Engine] = {}
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
@@ -193,7 +191,7 @@ class Catalogue:
         """Return whether clients have asked for an engine that a connected worker has."""
         offers = self._offers.get(engine)
         usable = engine not in self._unloaded and not self.is_faulty(engine)
-        return offers is not None and offers.established and bool(offers.by_worker) and usable
+        return offers is not None and offers.committed and bool(offers.by_worker) and usable
 
     def has_same_tensors(self, engine: EngineName, other: EngineName) -> bool:
         """Return whether two engines that were described have the same inputs and outputs."""
@@ -378,7 +376,7 @@ class Catalogue:
         return [self._resolve(name) for name in names]
 
     def forget(self, name: str) -> dict[WorkerId, Engine]:
-        """Forget the established description of an engine; return the engine per worker."""
+        """Forget the committed description of an engine; return the engine per worker."""
         if name not in self._known:
             raise self.not_found(name)
         engine = EngineName(name)
@@ -408,7 +406,7 @@ class Catalogue:
         resolved = offers.resolve(self._stored(name))
         record = offers.record()
         if record is not None and record != before:
-            self._on_established(name, record)
+            self._on_commit(name, record)
         self._set_usable(name, offers.engine)
         if offers.engine is not None or not offers.is_pending:
             inspected = self._inspected.pop(name, None)
@@ -422,11 +420,11 @@ class Catalogue:
     def _on_asked(self, name: EngineName) -> None:
         """Establish the description of an engine that a client has asked for."""
         offers = self._offers[name]
-        if not offers.established:
-            offers.established = True
+        if not offers.committed:
+            offers.committed = True
             record = offers.record()
             if record is not None:
-                self._on_established(name, record)
+                self._on_commit(name, record)
 
     def _offers_of(self, name: str) -> Mapping[WorkerId, Engine]:
         offers = self._offers.get(EngineName(name))

@@ -126,7 +126,7 @@ class EngineConflict(NamedTuple):
     difference: str
 
 
-class EstablishedDescription(Struct, frozen=True, kw_only=True):
+class CommittedDescription(Struct, frozen=True, kw_only=True):
     """A description that clients have relied on, and the workers that serve or served it."""
 
     description: Description

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import (
+    CommittedDescription,
     Description,
     EngineConflict,
-    EstablishedDescription,
     mark_other_samples,
 )
 from synergai.domain import UnusedVariant
@@ -31,39 +31,39 @@ class EngineOffers:
         engine: the engine that clients see; None if no worker serves it.
     """
 
-    def __init__(self, name: EngineName, established: EstablishedDescription | None = None) -> None:
+    def __init__(self, name: EngineName, committed: CommittedDescription | None = None) -> None:
         self.by_worker: dict[WorkerId, Engine] = {}
-        self.description = None if established is None else established.description
-        self.established = established is not None
+        self.description = None if committed is None else committed.description
+        self.committed = committed is not None
         self.engine: Engine | None = None
         self.conflicts: list[EngineConflict] = []
         self._name = name
-        # Workers that serve the description and, once it is established, those that did.
-        self._holders = dict.fromkeys(() if established is None else established.holders)
+        # Workers that serve the description and, once it is committed, those that did.
+        self._holders = dict.fromkeys(() if committed is None else committed.holders)
 
     @property
     def is_pending(self) -> bool:
         """Whether a worker is still inspecting the engine."""
         return any(engine.pending for engine in self.by_worker.values())
 
-    def record(self) -> EstablishedDescription | None:
-        """Return the record of the description, if it is established."""
-        if self.description is None or not self.established:
+    def record(self) -> CommittedDescription | None:
+        """Return the record of the description, if it is committed."""
+        if self.description is None or not self.committed:
             return None
         while len(self._holders) > _MAX_HOLDERS:
             del self._holders[next(iter(self._holders))]
-        return EstablishedDescription(description=self.description, holders=tuple(self._holders))
+        return CommittedDescription(description=self.description, holders=tuple(self._holders))
 
     def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
         """Remove the offer of a worker."""
         del self.by_worker[worker_id]
-        if not (holds and self.established):
+        if not (holds and self.committed):
             self._holders.pop(worker_id, None)
 
     def forget_description(self) -> None:
         """Forget the description in service; the next `resolve` chooses another one."""
         self.description = None
-        self.established = False
+        self.committed = False
         self._holders = {}
 
     def resolve(self, stored: Collection[str]) -> dict[WorkerId, Engine]:
@@ -96,7 +96,7 @@ class EngineOffers:
                 self._holders[worker_id] = None
         serving = mark_other_samples(serving.items())
         self.engine = _merged(serving.values())
-        if not self.by_worker and not self.established:  # no client knows it
+        if not self.by_worker and not self.committed:  # no client knows it
             self.forget_description()
         return resolved | serving
 
@@ -108,12 +108,12 @@ class EngineOffers:
     ) -> None:
         """Choose the description in service, again if no worker has the files of the former one.
 
-        A worker that served an established description and offers nothing usable now, because it
+        A worker that served a committed description and offers nothing usable now, because it
         is absent or inspects its engines, still has all files.
         """
         changed: list[Engine] = []
         description = self.description
-        if description is not None and self.established:
+        if description is not None and self.committed:
             changed = [engine for each, engine in candidates.items() if each in self._holders]
             for engine in candidates.values():
                 description = description.joined(engine)
@@ -159,15 +159,15 @@ class EngineOffers:
         if not engine.variants:
             return replace(engine, file_variant=file_variant)
         others = description.other_files(engine)
-        left_out = list(engine.left_out)
+        unused = list(engine.unused_variants)
         for name, digest in others.items():
             difference = description.file_difference(name, digest)
             self._add_conflict(worker_id, name, digest, difference)
             reason = f"it differs from the variant of this name in service: {difference}"
-            left_out.append(UnusedVariant(name, reason))
+            unused.append(UnusedVariant(name, reason))
         variants = tuple(each for each in engine.variants if each.name not in others)
         return replace(
-            engine, variants=variants, digest=variants[0].digest, left_out=tuple(left_out)
+            engine, variants=variants, digest=variants[0].digest, unused_variants=tuple(unused)
         )
 
     def _add_conflict(

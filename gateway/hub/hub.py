@@ -330,7 +330,7 @@ class Hub:
                 asked = engine.name in worker.being_removed
                 level = logging.INFO if asked or engine.pending else logging.WARNING
                 _log.log(level, "worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
-            _log_left_out(worker, engine)
+            _log_unused_variants(worker, engine)
             _log_other_samples(worker, engine)
             worker.engines[engine.name] = engine
             for event in self._profiles.engine_changed(worker, engine):
@@ -435,11 +435,11 @@ class Hub:
                 self._unregister(connection)
 
 
-def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
+def _log_unused_variants(worker: ConnectedWorker, engine: Engine) -> None:
     """Log the files of an engine that a worker has stopped using."""
     before = worker.engines.get(engine.name)
-    for each in engine.left_out:
-        if before is None or before.fault or each not in before.left_out:
+    for each in engine.unused_variants:
+        if before is None or before.fault or each not in before.unused_variants:
             what = f"variant {each.variant}" if each.variant else "changed files"
             text = "worker %s: engine %s: %s not used: %s"
             _log.warning(text, worker.id, engine.name, what, each.reason)

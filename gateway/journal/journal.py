@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.fleet.descriptions import EstablishedDescription
+    from gateway.fleet.descriptions import CommittedDescription
     from gateway.journal.job_record import (
         RecordedExecution,
         RecordedJob,
@@ -222,11 +222,11 @@ class Journal:
         )
 
     def set_description(
-        self, engine: EngineName, established: EstablishedDescription | None
+        self, engine: EngineName, committed: CommittedDescription | None
     ) -> asyncio.Future[None]:
-        """Record the established description of an engine; None removes it."""
+        """Record the committed description of an engine; None removes it."""
         return self._enqueue_write(
-            partial(operations.set_description, engine=engine, established=established)
+            partial(operations.set_description, engine=engine, committed=committed)
         )
 
     def change_documents(
@@ -251,8 +251,8 @@ class Journal:
         """Return the names of the unloaded engines."""
         return self._enqueue(operations.unloaded_engines)
 
-    def descriptions(self) -> asyncio.Future[dict[EngineName, EstablishedDescription]]:
-        """Return the established descriptions by engine."""
+    def descriptions(self) -> asyncio.Future[dict[EngineName, CommittedDescription]]:
+        """Return the committed descriptions by engine."""
         return self._enqueue(operations.descriptions)
 
     def documents(self) -> asyncio.Future[dict[str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 import msgspec
 
-from gateway.fleet.descriptions import EstablishedDescription
+from gateway.fleet.descriptions import CommittedDescription
 from gateway.journal.errors import RuleViolated
 from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
@@ -284,10 +284,10 @@ def unloaded_engines(connection: Connection) -> frozenset[EngineName]:
 
 
 def set_description(
-    connection: Connection, engine: EngineName, established: EstablishedDescription | None
+    connection: Connection, engine: EngineName, committed: CommittedDescription | None
 ) -> None:
-    """Set the established description of an engine; None removes it."""
-    text = "" if established is None else msgspec.json.encode(established).decode()
+    """Set the committed description of an engine; None removes it."""
+    text = "" if committed is None else msgspec.json.encode(committed).decode()
     connection.execute(
         "INSERT INTO engines (name, description) VALUES (?, ?) "
         "ON CONFLICT (name) DO UPDATE SET description = excluded.description",
@@ -295,13 +295,13 @@ def set_description(
     )
 
 
-def descriptions(connection: Connection) -> dict[EngineName, EstablishedDescription]:
-    """Return the established descriptions by engine."""
+def descriptions(connection: Connection) -> dict[EngineName, CommittedDescription]:
+    """Return the committed descriptions by engine."""
     rows: list[Row] = connection.execute(
         "SELECT name, description FROM engines WHERE description <> ''"
     ).fetchall()
     return {
-        EngineName(name): msgspec.json.decode(text, type=EstablishedDescription)
+        EngineName(name): msgspec.json.decode(text, type=CommittedDescription)
         for name, text in rows
     }
 

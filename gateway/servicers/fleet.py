@@ -150,7 +150,7 @@ class FleetServicer:
     async def forget_engine(
         self, request: fleet_pb2.ForgetEngineRequest, _context: Context
     ) -> fleet_pb2.ForgetEngineResponse:
-        """Forget the established description of an engine, durably."""
+        """Forget the committed description of an engine, durably."""
         current_caller().check(Role.OPERATE, engine=request.engine)
         for engine in self._versions.selected(request.engine):
             self._hub.forget_engine(engine)

@@ -33,7 +33,7 @@ class SearchState:
         results: results by point, in order, including earlier searches.
         new: points that this search measured, in order.
         failed: points that cannot be measured.
-        given_up: rows that cannot be measured.
+        unmeasurable: rows that cannot be measured.
         spent_s: seconds that the search took so far, without the failures that a row may have
             before it is given up: an engine that does not start leaves the others their time.
         modes: the power mode in force, by worker class.
@@ -54,7 +54,7 @@ class SearchState:
         self.results: dict[int, list[TrialResult]] = {}
         self.new: list[int] = []
         self.failed: set[int] = set()
-        self.given_up: set[Row] = set()
+        self.unmeasurable: set[Row] = set()
         self.spent_s = 0.0
         self.modes: dict[str, str] = {}
         self.belief = Belief(space)
@@ -82,7 +82,7 @@ class SearchState:
         if failures > _HOPELESS:
             self.spent_s += seconds
         if failures >= _HOPELESS and not any(point in self.results for point in points):
-            self.given_up.add(row)
+            self.unmeasurable.add(row)
 
     def measures_power(self, device: Device) -> bool:
         """Return whether the device's power can be measured, as far as is known."""
@@ -106,7 +106,7 @@ class SearchState:
 
     def is_hopeless(self, point: int) -> bool:
         """Return whether a point failed, or its row is given up."""
-        return point in self.failed or self.space.points[point].row in self.given_up
+        return point in self.failed or self.space.points[point].row in self.unmeasurable
 
     def is_possible(self, point: int) -> bool:
         """Return whether an open point can be measured within the rest of the budget."""

@@ -96,9 +96,9 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
             if unusable.session.engine == engine.name:
                 text = f"{unusable.session.configuration}: {unusable.reason}"
                 yield "", "", cut_text(text, "red")
-        for left_out in engine.left_out:
-            what = f"variant {left_out.variant}" if left_out.variant else "its changed files"
-            text = f"{what}: {left_out.reason}"
+        for unused in engine.unused_variants:
+            what = f"variant {unused.variant}" if unused.variant else "its changed files"
+            text = f"{what}: {unused.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
         if engine.other_samples:
             yield "", "", Text(engine.other_samples, "yellow")  # whole: it names two files

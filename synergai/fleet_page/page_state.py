@@ -59,7 +59,7 @@ class PageState:
     _seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
     _ended_jobs: deque[str] = field(default_factory=deque)
     _ended_assignments: deque[int] = field(default_factory=deque)
-    _left_out: dict[str, float] = field(default_factory=dict)
+    _omitted: dict[str, float] = field(default_factory=dict)
     _changed: dict[int, PageRecord] = field(default_factory=dict)
     _interval: float = 0.0
     _requests: int = 0
@@ -169,7 +169,7 @@ class PageState:
                 self._interval, self._requests = now, 0
             self._requests += 1
             if self._requests > MAX_REQUESTS:
-                self._left_out[job.id] = job.deadline
+                self._omitted[job.id] = job.deadline
                 return
         self._jobs[job.id] = record = PageJob(
             id=job.id,
@@ -184,7 +184,7 @@ class PageState:
         self._note(record)
 
     def _dispatch(self, given: events.Assignment, now: float) -> None:
-        if given.job_id in self._left_out:
+        if given.job_id in self._omitted:
             return
         key = given.id
         self._assignments[key] = record = PageAssignment(
@@ -233,7 +233,7 @@ class PageState:
             self._end(key, "revoked", detail, now)
 
     def _end_job(self, job_id: str, state: str, reason: str, now: float) -> None:
-        deadline = self._left_out.pop(job_id, None)
+        deadline = self._omitted.pop(job_id, None)
         surplus = deadline is not None
         if deadline is None:
             job = self._jobs.get(job_id)
@@ -249,7 +249,7 @@ class PageState:
                 self._tell(now, f"{job_id} {state}: {reason}")
         if state != "cancelled":
             second = self._second(now)
-            second.left_out += surplus
+            second.omitted += surplus
             if state == "finished" and now <= deadline:
                 second.met += 1
             else:

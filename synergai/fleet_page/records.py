@@ -79,12 +79,12 @@ class Incident(PageRecord, kw_only=True):
 
 
 class Second(PageRecord, kw_only=True):
-    """What ended within one second; `left_out` is the number of requests without a record."""
+    """What ended within one second; `omitted` is the number of requests without a record."""
 
     at: int
     met: int = 0
     violated: int = 0
-    left_out: int = 0
+    omitted: int = 0
 
 
 class Batch(Struct, gc=False):

@@ -35,18 +35,18 @@ function errors() {
 }
 
 function lately(at) {
-  const sum = { met: 0, violated: 0, left: 0 };
+  const sum = { met: 0, violated: 0, omitted: 0 };
   for (let second = Math.floor(at) - 59; second <= at; second++) {
     const one = model.seconds.get(second);
     sum.met += one?.met ?? 0;
     sum.violated += one?.violated ?? 0;
-    sum.left += one?.left_out ?? 0;
+    sum.omitted += one?.omitted ?? 0;
   }
   return sum;
 }
 
 function showFigures(queue) {
-  const { met, violated, left } = lately(now()), ended = met + violated;
+  const { met, violated, omitted } = lately(now()), ended = met + violated;
   const workers = [...model.workers.values()];
   const serving = workers.filter((each) => (each.state ?? "serving") === "serving").length;
   const metered = workers.filter((each) => each.watts != null);
@@ -57,7 +57,7 @@ function showFigures(queue) {
   ];
   if (metered.length)
     all.push(["Power", `${metered.reduce((sum, each) => sum + each.watts, 0).toFixed(0)} W`]);
-  if (left) all.push(["Requests not drawn", `${left}`]);
+  if (omitted) all.push(["Requests not drawn", `${omitted}`]);
   const list = byId("figures");
   while (list.children.length > all.length) list.lastChild.remove();
   while (list.children.length < all.length) {

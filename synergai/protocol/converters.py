@@ -144,9 +144,9 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         "inputs": map(tensor_to_proto, engine.inputs),
         "outputs": map(tensor_to_proto, engine.outputs),
         "variants": map(variant_to_proto, engine.variants),
-        "left_out": [
-            common_pb2.LeftOutVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
-            for each in engine.left_out[:MAX_VARIANTS]
+        "unused_variants": [
+            common_pb2.UnusedVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
+            for each in engine.unused_variants[:MAX_VARIANTS]
         ],
         "exit": None if engine.exit is None else common_pb2.Exit(**structs.asdict(engine.exit)),
     }
@@ -199,14 +199,14 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     for tensors in (inputs, outputs):
         if len({spec.name for spec in tensors}) != len(tensors):
             raise InvalidInput(f"{where} has two tensors of the same name")
-    if max(len(message.variants), len(message.left_out)) > MAX_VARIANTS:
+    if max(len(message.variants), len(message.unused_variants)) > MAX_VARIANTS:
         raise InvalidInput(f"{where} has more than {MAX_VARIANTS} variants")
     variants = tuple(map(variant_from_proto, message.variants))
     if len({variant.name for variant in variants}) != len(variants):
         raise InvalidInput(f"{where} has two variants of the same name")
     for field in ("digest", "fault", "unverified", "samples_digest", "other_samples", "stage_of"):
         _validate_text(getattr(message, field), f"the field {field} of {where}")
-    for each in message.left_out:
+    for each in message.unused_variants:
         _validate_text(each.reason, "the reason why a variant is left out")
     return from_message(
         Engine,
@@ -217,7 +217,9 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         outputs=outputs,
         max_batch=message.max_batch or 1,
         variants=variants,
-        left_out=tuple(UnusedVariant(each.name, each.reason) for each in message.left_out),
+        unused_variants=tuple(
+            UnusedVariant(each.name, each.reason) for each in message.unused_variants
+        ),
         query_s=message.query_s if 0.0 < message.query_s < math.inf else 0.0,
         exit=exit_from_proto(message.exit, outputs) if message.HasField("exit") else None,
     )

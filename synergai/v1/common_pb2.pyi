@@ -143,7 +143,7 @@ class Variant(_message.Message):
 Global___Variant: _TypeAlias = Variant  # noqa: Y015
 
 @_typing.final
-class LeftOutVariant(_message.Message):
+class UnusedVariant(_message.Message):
     """Variant of an engine that a worker does not use."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -164,7 +164,7 @@ class LeftOutVariant(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LeftOutVariant: _TypeAlias = LeftOutVariant  # noqa: Y015
+Global___UnusedVariant: _TypeAlias = UnusedVariant  # noqa: Y015
 
 @_typing.final
 class Exit(_message.Message):
@@ -224,7 +224,7 @@ class Engine(_message.Message):
     UNVERIFIED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
-    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    UNUSED_VARIANTS_FIELD_NUMBER: _builtins.int
     SAMPLES_DIGEST_FIELD_NUMBER: _builtins.int
     OTHER_SAMPLES_FIELD_NUMBER: _builtins.int
     QUERY_S_FIELD_NUMBER: _builtins.int
@@ -270,7 +270,7 @@ class Engine(_message.Message):
         """those that the worker has; empty: a single model file"""
 
     @_builtins.property
-    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutVariant]:
+    def unused_variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnusedVariant]:
         """variants that are not used on the worker"""
 
     @_builtins.property
@@ -294,7 +294,7 @@ class Engine(_message.Message):
         unverified: _builtins.str = ...,
         pending: _builtins.bool = ...,
         variants: _abc.Iterable[Global___Variant] | None = ...,
-        left_out: _abc.Iterable[Global___LeftOutVariant] | None = ...,
+        unused_variants: _abc.Iterable[Global___UnusedVariant] | None = ...,
         samples_digest: _builtins.str = ...,
         other_samples: _builtins.str = ...,
         query_s: _builtins.float = ...,
@@ -304,7 +304,7 @@ class Engine(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "unused_variants", b"unused_variants", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

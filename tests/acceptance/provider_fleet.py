@@ -136,7 +136,15 @@ def profile(
         "--while-serving",
     )
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    keys = ("engine", "threads", "execution_provider", "qps", "first_load_s", "elsewhere", "label")
+    keys = (
+        "engine",
+        "threads",
+        "execution_provider",
+        "qps",
+        "first_load_s",
+        "fallback_share",
+        "label",
+    )
     loads = ("backend_start_s", "model_load_s", "data_preparation_s")
     return [
         {**{key: record[key] for key in keys}, "t_pre_s": sum(record[key] for key in loads)}

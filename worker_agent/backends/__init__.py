@@ -75,7 +75,7 @@ class Placed(Protocol):
     """A backend that knows which part of the model its execution provider runs."""
 
     @property
-    def elsewhere(self) -> float | None:
+    def fallback_share(self) -> float | None:
         """Share of the model's nodes that other providers run, 0 to 1; None if not known."""
 
 

@@ -61,7 +61,7 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntimeBackend:
-    """A model in an ONNX Runtime session; `elsewhere` is the share of nodes on other providers."""
+    """A model in an ONNX Runtime session; `fallback_share` is that of nodes on other providers."""
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         try:
@@ -98,9 +98,9 @@ class OnnxRuntimeBackend:
             how = "" if provider is None else f" with {provider}"
             message = f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
             raise runtime_failure(message, error) from None
-        self.elsewhere: float | None = None
+        self.fallback_share: float | None = None
         if provider is not None:
-            self.elsewhere = self._check_provider(provider)
+            self.fallback_share = self._check_provider(provider)
         self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
         # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
@@ -115,7 +115,7 @@ class OnnxRuntimeBackend:
         )
 
     def _check_provider(self, provider: ProviderChoice) -> float | None:
-        """Check that the session uses the provider; return the share of nodes elsewhere."""
+        """Check that the session uses the provider; return the share of nodes on others."""
         runtime_name = provider.details.runtime_name
         used = self._session.get_providers()
         if used[:1] != [runtime_name]:

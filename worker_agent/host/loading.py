@@ -151,7 +151,7 @@ class ModelLoader:
             max_batch=engine.max_batch,
             unverified=engine.unverified,
             query_s=checked.query_s,
-            elsewhere=backend.elsewhere if isinstance(backend, Placed) else None,
+            fallback_share=backend.fallback_share if isinstance(backend, Placed) else None,
             backend_start_s=started - since,
             model_load_s=loaded - started + checked.run_s,
             data_preparation_s=prepared - loaded - checked.run_s,

@@ -21,7 +21,7 @@ from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.preloads import FREE_SHARE, GivenUp, Preloads, without_variant
+from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
@@ -134,14 +134,14 @@ class HostPool:
         """
         self._preloads.need(session)
         task = self._loads.get(session)
-        if task is not None and not task.done():  # a finished load may have been given up
+        if task is not None and not task.done():  # a finished load may have been aborted
             return task
         return self._begin_load(session, self._load(session))
 
     def preload(self, session: Session, limit_s: float = math.inf) -> asyncio.Task[HostProcess]:
         """Load `session`, which nothing needs yet; see `worker_agent.hosts.preloads`.
 
-        The task raises the exceptions of `load`, and GivenUp if it was given up.
+        The task raises the exceptions of `load`, and PreloadAborted if it was aborted.
         """
         if (task := self._loads.get(session)) is not None:
             return task
@@ -161,8 +161,8 @@ class HostPool:
             del self._loads[session]
 
     def end_preloads(self, reason: str) -> None:
-        """Give up all preloads."""
-        self._preloads.give_up(reason)
+        """Abort all preloads."""
+        self._preloads.abort(reason)
 
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
@@ -240,7 +240,7 @@ class HostPool:
                     f"{self.memory_bytes / 1e6:,.0f} MB, and was killed"
                 )
         if len(self._preloads) and not self._fits(0):
-            self._give_up_preloads()
+            self._abort_preloads()
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
         if self._memory.exceeded:
             await self._enforce_limit()
@@ -250,7 +250,7 @@ class HostPool:
 
         Preloads go first.
         """
-        if self._give_up_preloads():
+        if self._abort_preloads():
             return
         for session, host in list(self._hosts.items()):
             if not self._is_pinned(session) and _is_idle(session, host):
@@ -280,14 +280,14 @@ class HostPool:
     async def _preload(self, session: Session, preload: Preload) -> HostProcess:
         try:
             return await self._load(session, preload)
-        except GivenUp as given_up:
+        except PreloadAborted as aborted:
             if preload.needed:  # by now
-                _log.info("%s is loaded again: the preload %s", session.engine, given_up)
+                _log.info("%s is loaded again: the preload %s", session.engine, aborted)
                 return await self._load(session)
-            _log.info("%s is not preloaded: %s", session.engine, given_up)
+            _log.info("%s is not preloaded: %s", session.engine, aborted)
             size = self._initial_bytes.get(session, 0)
             self._on_change(
-                SessionChange(session, resident=False, no_room=given_up.no_room, size=size)
+                SessionChange(session, resident=False, no_room=aborted.no_room, size=size)
             )
             raise
         finally:
@@ -331,7 +331,7 @@ class HostPool:
                 alone = self._unusable.is_suspected(session)
                 host = shared
                 ready = await shared.load_variant(session.configuration.variant, alone=alone)
-        except GivenUp:
+        except PreloadAborted:
             raise
         except SynergaiError as failure:
             error = self._blame(session, failure)
@@ -346,10 +346,11 @@ class HostPool:
         self._initial_bytes[session] = grown = max(size - before, 0)
         if preload is not None and not preload.needed and not self._fits(0):
             await self._evict_session(session, host)
-            raise GivenUp(f"it takes {grown / 1e6:,.0f} MB, which are not free", no_room=True)
+            raise PreloadAborted(f"its {grown / 1e6:,.0f} MB are not free", no_room=True)
         _log.info("loaded %s in %.2f s", session, ready.setup_s)
-        if ready.elsewhere:
-            _log.info("%s: %.0f %% of the nodes run elsewhere", session, 100.0 * ready.elsewhere)
+        if share := ready.fallback_share:
+            text = "%s: %.0f %% of the nodes fall back to another provider"
+            _log.info(text, session, 100.0 * share)
         times = None if host.was_suspended and shared is None else ready
         self._on_change(SessionChange(session, resident=True, ready=times, size=grown))
         await self._evict(0, keep=session)
@@ -363,10 +364,10 @@ class HostPool:
             preload.check()
         if preload is None or preload.needed:
             if not self._fits(size):
-                self._give_up_preloads()
+                self._abort_preloads()
             await self._evict(size, beside=shared)
         elif not self._fits(size):
-            raise GivenUp(f"{size / 1e6:,.0f} MB are not free", no_room=True)
+            raise PreloadAborted(f"{size / 1e6:,.0f} MB are not free", no_room=True)
 
     def _fits(self, size: int) -> bool:
         """Return whether `size` more bytes fit into the memory, with all that is being loaded."""
@@ -377,9 +378,9 @@ class HostPool:
             and available_memory_bytes() - size >= FREE_SHARE * physical_memory_bytes()
         )
 
-    def _give_up_preloads(self) -> bool:
-        """Give up the preloads; return whether that frees memory."""
-        used = self._preloads.give_up_for_memory()
+    def _abort_preloads(self) -> bool:
+        """Abort the preloads; return whether that frees memory."""
+        used = self._preloads.abort_for_memory()
         for session, size in used.items():  # it takes at least as much as it has by now
             self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)
         return bool(used)

@@ -78,7 +78,7 @@ class PowerModeHosts:
         mode = session.configuration.power_mode
         # Sessions are tuned to the cores of their mode; some runtimes even abort when the cores
         # that they started on go offline.
-        self._hosts.end_preloads("was given up for a switch of the power mode")
+        self._hosts.end_preloads("was aborted for a switch of the power mode")
         for other in self._hosts.resident_sessions():
             if other.configuration.power_mode != mode:
                 await self._hosts.unload(other)

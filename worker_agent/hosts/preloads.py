@@ -1,7 +1,7 @@
 """Preloads, which do not affect the worker's sessions and other work.
 
 While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
-short, the load is given up; it evicts nothing. One that takes much longer than estimated hangs, and
+short, the load is aborted; it evicts nothing. One that takes much longer than estimated hangs, and
 starts again once a query needs it.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts.process import HostProcess
 
 PATIENCE_S: Final = 30.0
-"""A load that was suspended for this long is given up."""
+"""A load that was suspended for this long is aborted."""
 VARIANT_PATIENCE_S: Final = 1.0
 """The same of a variant, as gateways let requests for its engine wait until its load has ended."""
 CHECK_S: Final = 0.01
@@ -32,8 +32,8 @@ FREE_SHARE: Final = 0.1
 """Share of the machine's memory that preloads leave free."""
 
 
-class GivenUp(Unavailable):
-    """A preload was given up, which says nothing about its engine; `no_room` if memory lacked."""
+class PreloadAborted(Unavailable):
+    """A preload was aborted, which says nothing about its engine; `no_room` if memory lacked."""
 
     def __init__(self, reason: str, *, no_room: bool = False) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class Preload:
         self._is_busy = is_busy
         self._patience_s = VARIANT_PATIENCE_S if of_variant else PATIENCE_S
         self._limit_s = limit_s
-        self._given_up: GivenUp | None = None
+        self._aborted: PreloadAborted | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, host: HostProcess) -> None:
@@ -63,23 +63,23 @@ class Preload:
         Both until `end`.
         """
         self.host = host
-        if self._given_up is not None and not self.needed:
-            host.kill(str(self._given_up), self._given_up)
+        if self._aborted is not None and not self.needed:
+            host.kill(str(self._aborted), self._aborted)
         self._task = asyncio.create_task(self._supervise(host))
 
-    def give_up(self, reason: str, *, no_room: bool) -> None:
+    def abort(self, reason: str, *, no_room: bool) -> None:
         """Kill the host, or let none be started.
 
         A variant that is being loaded into the host of others is loaded all the same.
         """
-        self._given_up = GivenUp(reason, no_room=no_room)
+        self._aborted = PreloadAborted(reason, no_room=no_room)
         if self.host is not None:
-            self.host.kill(reason, self._given_up)
+            self.host.kill(reason, self._aborted)
 
     def check(self) -> None:
-        """Check that the load was not given up before it began."""
-        if self._given_up is not None and not self.needed:
-            raise self._given_up
+        """Check that the load was not aborted before it began."""
+        if self._aborted is not None and not self.needed:
+            raise self._aborted
 
     async def end(self) -> None:
         """Resume the host, because it is loaded or the load is over."""
@@ -101,8 +101,8 @@ class Preload:
                     host.resume()
                     suspended = False
                 if waited_s > self._patience_s:
-                    reason = f"gave way to other work for {self._patience_s:g} s, and was given up"
-                    host.kill(reason, GivenUp(reason))
+                    reason = f"gave way to other work for {self._patience_s:g} s, and was aborted"
+                    host.kill(reason, PreloadAborted(reason))
                     return
                 began = now()
                 await asyncio.sleep(CHECK_S)
@@ -115,8 +115,8 @@ class Preload:
                 host.resume()
         if math.isfinite(self._limit_s):
             await asyncio.sleep(self._limit_s - loaded_s)
-            reason = f"did not end within {self._limit_s:.0f} s, and was given up"
-            host.kill(reason, GivenUp(reason))
+            reason = f"did not end within {self._limit_s:.0f} s, and was aborted"
+            host.kill(reason, PreloadAborted(reason))
 
 
 class Preloads:
@@ -147,7 +147,7 @@ class Preloads:
     def need(self, session: Session) -> None:
         """Let the load of a session, if there is one, be a load like any other.
 
-        Loads of other variants of its engine are given up: they would be suspended in turn for it.
+        Loads of other variants of its engine are aborted: they would be suspended in turn for it.
         """
         load = self._loads.pop(session, None)
         if load is not None:
@@ -155,19 +155,19 @@ class Preloads:
         family = without_variant(session)
         for other, each in self._loads.items():
             if without_variant(other) == family:
-                each.give_up("was given up for another variant", no_room=False)
+                each.abort("was aborted for another variant", no_room=False)
 
-    def give_up(self, reason: str) -> None:
-        """Give up all loads."""
+    def abort(self, reason: str) -> None:
+        """Abort all loads."""
         for load in self._loads.values():
-            load.give_up(reason, no_room=False)
+            load.abort(reason, no_room=False)
 
-    def give_up_for_memory(self) -> dict[Session, int]:
-        """Give up the loads that use memory; return the bytes that each has used so far."""
+    def abort_for_memory(self) -> dict[Session, int]:
+        """Abort the loads that use memory; return the bytes that each has used so far."""
         used = {session: rss_bytes(host.pid) for session, host in self.hosts().items()}
         for session in used:
-            reason = "needs memory that is not free, and was given up"
-            self._loads[session].give_up(reason, no_room=True)
+            reason = "needs memory that is not free, and was aborted"
+            self._loads[session].abort(reason, no_room=True)
         return used
 
     def hosts(self) -> dict[Session, HostProcess]:

@@ -100,10 +100,10 @@ class Describer:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
         self._keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
-        left_out: list[UnusedVariant] = []
+        unused: list[UnusedVariant] = []
         try:
             if definition.variants:
-                models, left_out = await self._describe_variants(definition, inspect)
+                models, unused = await self._describe_variants(definition, inspect)
             else:
                 models = [await self._describe_model(definition, inspect)]
         except CrowdedOut:
@@ -114,7 +114,7 @@ class Describer:
             return faulty_engine(definition, str(error))
         except OSError as error:
             return faulty_engine(definition, f"{error.filename} cannot be read: {error.strerror}")
-        engine = described_engine(definition, models, left_out)
+        engine = described_engine(definition, models, unused)
         if engine.unverified:
             _log.warning(
                 "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
@@ -130,7 +130,7 @@ class Describer:
     ) -> tuple[list[Model], list[UnusedVariant]]:
         """Describe the variants of an engine, and say which cannot serve as it."""
         found: list[Model] = []
-        left_out: list[UnusedVariant] = []
+        unused: list[UnusedVariant] = []
         first_error: SynergaiError | OSError | None = None
         for variant in definition.variants:
             try:
@@ -143,13 +143,13 @@ class Describer:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
                 )
-                left_out.append(UnusedVariant(variant.name, printable(str(error))))
+                unused.append(UnusedVariant(variant.name, printable(str(error))))
                 first_error = first_error or error
             else:
                 found.append(model)
         if not found and first_error is not None:
             raise first_error
-        return found, left_out
+        return found, unused
 
     async def _describe_model(self, definition: EngineDefinition, inspect: Inspect) -> Model:
         """Describe an engine with a single model, or with one of its variants."""

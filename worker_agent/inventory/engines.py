@@ -44,7 +44,7 @@ def faulty_engine(definition: EngineDefinition, fault: str) -> Engine:
 
 
 def described_engine(
-    definition: EngineDefinition, models: Sequence[Model], left_out: Iterable[UnusedVariant]
+    definition: EngineDefinition, models: Sequence[Model], unused: Iterable[UnusedVariant]
 ) -> Engine:
     """Return an engine as its first model describes it, with the variants that it has."""
     first = models[0]
@@ -71,7 +71,7 @@ def described_engine(
             for model in models
             if (name := model.definition.variant)
         ),
-        left_out=tuple(left_out),
+        unused_variants=tuple(unused),
         samples_digest=first.samples_digest,
         query_s=first.description.query_s,
         stage_of=definition.stage_of,

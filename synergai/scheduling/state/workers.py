@@ -168,8 +168,8 @@ class WorkerRecord(Struct, eq=False):
     @property
     def takes_more(self) -> bool:
         """Whether it is busy, and may get further assignments before it is idle."""
-        given_up = self.draining or self.on_trial or self.ejected_until is not None
-        return bool(self.leases) and not given_up
+        out_of_service = self.draining or self.on_trial or self.ejected_until is not None
+        return bool(self.leases) and not out_of_service
 
     @property
     def is_interruptible(self) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.fleet.descriptions import Description, EstablishedDescription
+from gateway.fleet.descriptions import CommittedDescription, Description
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, JobState, WorkerId
@@ -229,18 +229,16 @@ async def test_unloaded_engine_is_recorded_until_it_is_loaded(journals: Journals
     await journal.close()
 
 
-async def test_established_description_is_recorded_until_it_is_forgotten(
+async def test_committed_description_is_recorded_until_it_is_forgotten(
     journals: Journals,
 ) -> None:
-    established = EstablishedDescription(
-        description=Description.of(ENGINE), holders=(WorkerId("w1"),)
-    )
+    committed = CommittedDescription(description=Description.of(ENGINE), holders=(WorkerId("w1"),))
     journal = await journals.open()
     await journal.set_unloaded(ENGINE.name, unloaded=True)
-    await journal.set_description(ENGINE.name, established)
+    await journal.set_description(ENGINE.name, committed)
     await journal.close()
     journal = await journals.open()
-    assert await journal.descriptions() == {ENGINE.name: established}
+    assert await journal.descriptions() == {ENGINE.name: committed}
     assert await journal.unloaded_engines() == {ENGINE.name}
     await journal.set_description(ENGINE.name, None)
     assert await journal.descriptions() == {}

@@ -534,8 +534,8 @@ async def test_loaded_engine_serves_until_its_changed_file_is_checked_and_loaded
         file.write_bytes(content[:100])
         engine = (await hub.heard("engine_changed")).engine_changed.engine
         assert engine.fault == ""
-        [left_out] = engine.left_out
-        assert "m.tflite" in left_out.reason
+        [unused] = engine.unused_variants
+        assert "m.tflite" in unused.reason
         hub.assign(2, "sum", count=10)
         assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
         hub.assign(3, "sum", configuration=TWO)
@@ -545,7 +545,7 @@ async def test_loaded_engine_serves_until_its_changed_file_is_checked_and_loaded
             pass
         assert changed.session == first.session
         engine = (await hub.heard("engine_changed")).engine_changed.engine
-        assert (engine.fault, len(engine.left_out)) == ("", 0)
+        assert (engine.fault, len(engine.unused_variants)) == ("", 0)
         for number, configuration in ((4, ONE), (5, TWO)):
             hub.assign(number, "sum", configuration=configuration)
             assert (await hub.ended(number)).outcome == hub_pb2.OUTCOME_COMPLETED

@@ -94,7 +94,7 @@ def test_surplus_requests_are_counted_without_a_record() -> None:
         "id": "1",
         "at": 1,
         "met": MAX_REQUESTS + 3,
-        "left_out": 3,
+        "omitted": 3,
     }
 
 

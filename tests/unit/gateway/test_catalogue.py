@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import MAX_ABSENT, Catalogue
-from gateway.fleet.descriptions import Description, EstablishedDescription
+from gateway.fleet.descriptions import CommittedDescription, Description
 from synergai.domain import Engine, EngineName, TensorSpec, Variant, WorkerId
 from synergai.errors import EngineNotFound, Unavailable
 
@@ -44,9 +44,9 @@ def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
     resolved = catalogue.update(W2, family(engine, int8="x", full="a", p25="c"))
     assert names(resolved[W1]) == ["full", "int8"]
     assert (names(resolved[W2]), resolved[W2].digest) == (["full", "p25"], "a")
-    [left_out] = resolved[W2].left_out
-    assert left_out.variant == "int8"
-    assert "a file of SHA-256 x… instead of b…" in left_out.reason
+    [unused] = resolved[W2].unused_variants
+    assert unused.variant == "int8"
+    assert "a file of SHA-256 x… instead of b…" in unused.reason
     assert not resolved[W2].fault
     assert [each.digest for each in catalogue.find("echo").variants] == ["a", "b", "c"]
     [conflict] = catalogue.conflicts
@@ -78,8 +78,8 @@ def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) 
 
 
 def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: Engine) -> None:
-    recorded: dict[EngineName, EstablishedDescription] = {}
-    catalogue = Catalogue(on_established=recorded.__setitem__)
+    recorded: dict[EngineName, CommittedDescription] = {}
+    catalogue = Catalogue(on_commit=recorded.__setitem__)
     plain, variants = replace(engine, digest="a"), family(engine, full="a", int8="b")
     for offer in (plain, variants, plain):
         for worker_id in (W1, W2):
@@ -88,7 +88,7 @@ def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: E
             catalogue.find("echo")
     assert not catalogue.find("echo").variants
     assert "is none of" in catalogue.update(W1, replace(engine, digest="x"))[W1].fault
-    later = Catalogue(recorded, established=recorded)
+    later = Catalogue(recorded, committed=recorded)
     assert "is none of" in later.update(W3, replace(engine, digest="x"))[W3].fault
     assert not later.update(W3, variants)[W3].fault
     assert not later.update(W2, plain)[W2].fault
@@ -159,16 +159,16 @@ def test_worker_that_changes_its_engine_goes_before_one_that_waited(
     assert catalogue.find("echo") == newer
 
 
-class Recorded(dict[EngineName, EstablishedDescription]):
-    """The journal's record of established descriptions."""
+class Recorded(dict[EngineName, CommittedDescription]):
+    """The journal's record of committed descriptions."""
 
     def catalogue(self) -> Catalogue:
         """Return the catalogue of a gateway that has just started."""
-        return Catalogue(self, established=self.copy(), on_established=self.__setitem__)
+        return Catalogue(self, committed=self.copy(), on_commit=self.__setitem__)
 
 
 @pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
-def test_established_description_survives_a_restart_in_any_order_of_arrival(
+def test_committed_description_survives_a_restart_in_any_order_of_arrival(
     engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId]
 ) -> None:
     recorded = Recorded()
@@ -176,9 +176,7 @@ def test_established_description_survives_a_restart_in_any_order_of_arrival(
     catalogue.update(W1, engine)
     assert not recorded
     catalogue.find("echo")
-    assert recorded[ECHO] == EstablishedDescription(
-        description=Description.of(engine), holders=(W1,)
-    )
+    assert recorded[ECHO] == CommittedDescription(description=Description.of(engine), holders=(W1,))
     catalogue = recorded.catalogue()
     for worker_id in order:
         resolved = catalogue.update(worker_id, {W1: engine, W2: other}[worker_id])

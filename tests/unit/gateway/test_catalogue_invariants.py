@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.descriptions import EstablishedDescription
+from gateway.fleet.descriptions import CommittedDescription
 from synergai.domain import Engine, EngineName, Variant, WorkerId
 from synergai.errors import SynergaiError
 from tests.unit.gateway.conftest import ENGINE
@@ -39,7 +39,7 @@ class Fleet:
     """
 
     def __init__(self) -> None:
-        self.recorded: dict[EngineName, EstablishedDescription] = {}
+        self.recorded: dict[EngineName, CommittedDescription] = {}
         self.held: dict[WorkerId, Engine] = {}
         self.resolved: dict[WorkerId, Engine] = {}
         self.seen: Engine | None = None
@@ -49,8 +49,8 @@ class Fleet:
         self.resolved.clear()
         self.catalogue = Catalogue(
             self.recorded,
-            established=self.recorded.copy(),
-            on_established=self.recorded.__setitem__,
+            committed=self.recorded.copy(),
+            on_commit=self.recorded.__setitem__,
         )
 
     def take(self, step: str, worker_id: WorkerId, engine: Engine) -> None:
@@ -132,12 +132,12 @@ def test_served_variants_of_a_name_are_one_file(
         assert served.keys() <= names
         assert asks or served.keys() == names
         for worker, each in resolved.items():
-            left_out = [conflict.variant for conflict in each.left_out]
+            unused = [conflict.variant for conflict in each.unused_variants]
             if not each.fault:
                 assert {
                     variant.name for variant in (*each.variants, *offered[worker].variants)
                 } == {
-                    *left_out,
+                    *unused,
                     *(variant.name for variant in each.variants),
                 }
         if asks and served:
@@ -173,7 +173,7 @@ def test_workers_with_a_file_in_common_serve_one_engine_with_or_without_variants
     fleet = Fleet()
     for step, worker_id, engine in steps:
         fleet.take(step, worker_id, engine)
-        assert not any(each.fault or each.left_out for each in fleet.resolved.values())
+        assert not any(each.fault or each.unused_variants for each in fleet.resolved.values())
         if asks and fleet.resolved:
             found = fleet.ask()
             assert found is not None

@@ -92,12 +92,12 @@ def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
     text = "one\x1b[2J\ntwo"
     message = engine_to_proto(ENGINE)
     message.variants.add(name="full", origin="declared", digest=text)
-    message.left_out.add(name="int8", reason=text)
+    message.unused_variants.add(name="int8", reason=text)
     for name in ("digest", "fault", "unverified", "samples_digest"):
         setattr(message, name, text)
     engine = engine_from_agent(message)
     texts = {engine.digest, engine.fault, engine.unverified, engine.samples_digest}
-    texts |= {engine.variants[0].digest, engine.left_out[0].reason}
+    texts |= {engine.variants[0].digest, engine.unused_variants[0].reason}
     assert texts == {"one?[2J two"}
 
 

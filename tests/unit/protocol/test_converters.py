@@ -68,7 +68,7 @@ ENGINES = ENGINE_NAMES.flatmap(
         postprocess=st.just("") | NAMES,
         max_batch=st.integers(1, 256),
         variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
-        left_out=st.lists(
+        unused_variants=st.lists(
             st.builds(UnusedVariant, VARIANT_NAMES, st.text(max_size=50)), max_size=3
         ).map(tuple),
     )
@@ -233,9 +233,9 @@ def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
         converters.profile_entry_from_proto(message)
 
 
-def test_engine_with_more_variants_left_out_than_peers_accept_is_shortened() -> None:
+def test_engine_with_more_unused_variants_than_peers_accept_is_shortened() -> None:
     # A worker's own, and those whose files differ from other workers'.
-    left_out = tuple(UnusedVariant(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
-    engine = new_engine("e", fault="broken", left_out=left_out)
+    unused = tuple(UnusedVariant(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
+    engine = new_engine("e", fault="broken", unused_variants=unused)
     received = converters.engine_from_proto(converters.engine_to_proto(engine))
-    assert received.left_out == left_out[:MAX_VARIANTS]
+    assert received.unused_variants == unused[:MAX_VARIANTS]

@@ -161,4 +161,4 @@ def test_provider_that_runs_no_node_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 def test_share_of_nodes_elsewhere_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(monkeypatch, FakeRuntime(nodes={CPU: 3, CUDA: 9}))
-    assert loaded.elsewhere == 0.25
+    assert loaded.fallback_share == 0.25

@@ -15,7 +15,7 @@ from tests.loaded_host import LoadedHost
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.hosts.preloads import GivenUp, Preload
+from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
 
 SESSION = Session(EngineName("engine"), Configuration(1))
@@ -89,7 +89,7 @@ async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
 @pytest.mark.parametrize(
     ("of_variant", "limit"), [(False, "PATIENCE_S"), (True, "VARIANT_PATIENCE_S")]
 )
-async def test_a_load_that_would_wait_for_long_is_given_up(
+async def test_a_load_that_would_wait_for_long_is_aborted(
     monkeypatch: pytest.MonkeyPatch, *, of_variant: bool, limit: str
 ) -> None:
     monkeypatch.setattr(worker_agent.hosts.preloads, "CHECK_S", 1e-6)
@@ -99,7 +99,7 @@ async def test_a_load_that_would_wait_for_long_is_given_up(
     load.watch(cast("HostProcess", host))
     await until(lambda: host.killed is not None)
     await load.end()
-    assert isinstance(host.killed, GivenUp)
+    assert isinstance(host.killed, PreloadAborted)
     assert not host.killed.no_room
 
 
@@ -111,7 +111,7 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
     load.watch(cast("HostProcess", host))
     await until(lambda: host.killed is not None)
     await load.end()
-    assert isinstance(host.killed, GivenUp)
+    assert isinstance(host.killed, PreloadAborted)
 
 
 class Pool:
@@ -124,7 +124,7 @@ class Pool:
 
         async def start(_models: Path, session: Session, **_: object) -> HostProcess:
             self.started.append(session)
-            raise GivenUp("suspended for too long")
+            raise PreloadAborted("suspended for too long")
 
         monkeypatch.setattr(HostProcess, "start", start)
         self.changes: list[SessionChange] = []
@@ -146,13 +146,13 @@ async def test_a_preload_without_room_is_refused(
 ) -> None:
     monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: available)
     run = Pool(monkeypatch, tmp_path, memory_bytes=memory_bytes, limit=limit)
-    with pytest.raises(GivenUp):
+    with pytest.raises(PreloadAborted):
         await run.hosts.preload(SESSION)
     assert run.started == []
     assert run.changes == [SessionChange(SESSION, resident=False, no_room=True)]
 
 
-async def test_a_preload_that_outgrows_the_memory_is_given_up_and_its_size_reported(
+async def test_a_preload_that_outgrows_the_memory_is_aborted_and_its_size_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 30)
@@ -171,21 +171,21 @@ async def test_a_preload_that_outgrows_the_memory_is_given_up_and_its_size_repor
     assert not loading.done()
     sizes[0] = 1 << 31
     await run.hosts.check_memory()
-    with pytest.raises(GivenUp):
+    with pytest.raises(PreloadAborted):
         await loading
     assert run.changes == [SessionChange(SESSION, resident=False, no_room=True, size=1 << 31)]
 
 
-async def test_a_load_that_was_given_up_is_begun_again_when_it_is_needed(
+async def test_a_load_that_was_aborted_is_begun_again_when_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
     first = run.hosts.preload(SESSION)
     assert run.hosts.load(SESSION) is first
-    with pytest.raises(GivenUp):
+    with pytest.raises(PreloadAborted):
         await first
     assert run.started == [SESSION, SESSION]
-    assert run.changes == []  # the fake gives up even what is needed
+    assert run.changes == []  # the fake aborts even what is needed
 
 
 async def test_a_preload_ends_for_a_switch_of_the_power_mode(
@@ -210,20 +210,20 @@ async def test_a_preload_ends_for_a_switch_of_the_power_mode(
     loading = run.hosts.preload(SESSION)
     await until(lambda: bool(run.hosts._preloads.hosts()))
     run.hosts.end_preloads("the power mode changes")
-    with pytest.raises(GivenUp):
+    with pytest.raises(PreloadAborted):
         await loading
     assert run.changes == [SessionChange(SESSION, resident=False)]
 
 
-async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then() -> None:
+async def test_a_load_that_is_aborted_before_its_host_is_started_is_killed_then() -> None:
     host = Host()
     load = Preload(lambda: False)
-    load.give_up("the power mode changes", no_room=False)
-    with pytest.raises(GivenUp):
+    load.abort("the power mode changes", no_room=False)
+    with pytest.raises(PreloadAborted):
         load.check()
     load.watch(cast("HostProcess", host))
     await load.end()
-    assert isinstance(host.killed, GivenUp)
+    assert isinstance(host.killed, PreloadAborted)
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["starting", "loading"])
@@ -258,7 +258,7 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
     may_launch.set()
     with pytest.raises(ConfigurationUnusable):
         await second
-    with pytest.raises(GivenUp):
+    with pytest.raises(PreloadAborted):
         await first
     assert started == ["small", "large"]
 
@@ -279,7 +279,7 @@ async def test_what_was_preloaded_is_evicted_before_what_was_used(
     assert run.hosts.resident_sessions() == [ahead, SESSION]
 
 
-async def test_a_load_that_was_just_given_up_is_not_what_a_query_gets(
+async def test_a_load_that_was_just_aborted_is_not_what_a_query_gets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1)
@@ -293,11 +293,11 @@ async def test_a_load_that_was_just_given_up_is_not_what_a_query_gets(
     waiting = asyncio.create_task(load_when_over())
     first = run.hosts.preload(SESSION)
     await waiting
-    with pytest.raises(GivenUp, match="not free"):
+    with pytest.raises(PreloadAborted, match="not free"):
         await first
     second = await over
     assert second is not first
-    with pytest.raises(GivenUp, match="suspended"):  # by the fake, which was started
+    with pytest.raises(PreloadAborted, match="suspended"):  # by the fake, which was started
         await second
     assert run.started == [SESSION]
     assert not run.hosts._loads
