@@ -67,23 +67,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         )
     worker_id = WorkerId(validate_name(message.worker_id, "worker id"))
     where = f"worker {worker_id!r}"
-    sessions_told = max(len(message.sessions), len(message.pinned))
-    if max(len(message.engines), sessions_told) > MAX_ENGINES:
-        raise InvalidInput(f"{where} has more than {MAX_ENGINES:,} engines or sessions")
-    if len(message.configurations) > _MAX_CONFIGURATIONS:
-        raise InvalidInput(f"{where} has more than {_MAX_CONFIGURATIONS:,} configurations")
-    if len(message.agent_version) > _MAX_VERSION_TEXT or not message.agent_version.isprintable():
-        raise InvalidInput(f"{where} has an invalid agent version")
+    _check_sizes(message, where)
     mode = validate_name(message.power_mode, "power mode") if message.power_mode else ""
-    if len(message.instance) > _MAX_INSTANCE_TEXT:
-        raise InvalidInput(f"{where} has an instance id of more than {_MAX_INSTANCE_TEXT} bytes")
-    if len(message.meter) > _MAX_METER_TEXT or not message.meter.isprintable():
-        raise InvalidInput(f"{where} has an invalid power meter name")
-    enforcement = message.memory_enforcement
-    if len(enforcement) > _MAX_ENFORCEMENT_TEXT or not enforcement.isprintable():
-        raise InvalidInput(f"{where} has an invalid memory enforcement text")
-    if max(len(message.backends), len(message.labels)) > _MAX_LABELS:
-        raise InvalidInput(f"{where} has more than {_MAX_LABELS} backends or labels")
     engines = {}
     for engine_message in message.engines:
         engine = engine_from_agent(engine_message)
@@ -97,10 +82,6 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     for session in [each for each in sessions if lacks_variant(engines[each.engine], each)]:
         _log.warning("%s: a loaded session is ignored: %s", where, lacking_text(session))
         sessions.discard(session)
-    if len(message.session_memory) > _MAX_SESSION_SIZES:
-        raise InvalidInput(f"{where} has sizes of more than {_MAX_SESSION_SIZES:,} sessions")
-    if len(message.unusable) > MAX_UNUSABLE:
-        raise InvalidInput(f"{where} has more than {MAX_UNUSABLE:,} unusable configurations")
     unusable = unusable_sessions(message.unusable)
     configurations = tuple(dict.fromkeys(map(configuration_from_proto, message.configurations)))
     for configuration in configurations:
@@ -139,6 +120,28 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         pinned=frozenset(map(session_from_proto, message.pinned)),
         engine_cores=message.engine_cores,
     )
+
+
+def _check_sizes(message: hub_pb2.Register, where: str) -> None:
+    """Check the lengths of the lists and of the texts for people."""
+    sessions = max(len(message.sessions), len(message.pinned))
+    for what, count, limit in (
+        ("engines or sessions", max(len(message.engines), sessions), MAX_ENGINES),
+        ("configurations", len(message.configurations), _MAX_CONFIGURATIONS),
+        ("backends or labels", max(len(message.backends), len(message.labels)), _MAX_LABELS),
+        ("sizes of sessions", len(message.session_memory), _MAX_SESSION_SIZES),
+        ("unusable configurations", len(message.unusable), MAX_UNUSABLE),
+    ):
+        if count > limit:
+            raise InvalidInput(f"{where} has more than {limit:,} {what}")
+    for what, text, limit in (
+        ("agent version", message.agent_version, _MAX_VERSION_TEXT),
+        ("instance id", message.instance, _MAX_INSTANCE_TEXT),
+        ("power meter name", message.meter, _MAX_METER_TEXT),
+        ("memory enforcement text", message.memory_enforcement, _MAX_ENFORCEMENT_TEXT),
+    ):
+        if len(text) > limit or not text.isprintable():
+            raise InvalidInput(f"{where} has an invalid {what}")
 
 
 def lacks_variant(engine: Engine, session: Session) -> bool:

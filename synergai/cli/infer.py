@@ -17,7 +17,7 @@ from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -101,15 +101,7 @@ def infer(
         description = await client.engine(
             f"{engine}/{version}" if version else engine, deadline=deadline_s
         )
-        requested = list(outputs or ())
-        if not requested and description.postprocess:
-            requested = [_default_output(description)]
-        count = len(requested or description.outputs)
-        if save is not None and save.suffix == _SINGLE and count > 1:
-            raise InvalidInput(
-                f"--save: {save} holds one output, and there are {count}: "
-                "name a .npz file, or choose one by --output"
-            )
+        requested = _requested(outputs or (), description, save)
         values = parse_inputs(inputs or (), description)
         result = await client.infer(
             engine,
@@ -134,6 +126,20 @@ def infer(
         typer.echo(f"answered by version {result.version} of {result.engine}")
     if timings:
         _print_timings(result.parameters)
+
+
+def _requested(names: Sequence[str], engine: Engine, save: Path | None) -> list[str]:
+    """Return the outputs to ask for; empty for all of the engine."""
+    requested = list(names)
+    if not requested and engine.postprocess:
+        requested = [_default_output(engine)]
+    count = len(requested or engine.outputs)
+    if save is not None and save.suffix == _SINGLE and count > 1:
+        raise InvalidInput(
+            f"--save: {save} holds one output, and there are {count}: "
+            "name a .npz file, or choose one by --output"
+        )
+    return requested
 
 
 def _default_output(engine: Engine) -> str:
