@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -76,17 +76,6 @@ class RequestId(Struct, frozen=True):
     job: JobId
     client: str = ""
     trace: Trace | None = None
-
-
-class PendingRequest(Protocol):
-    """An accepted request."""
-
-    @property
-    def result(self) -> asyncio.Future[Buffer]:
-        """The serialised ``ModelInferResponse``, or a `SynergaiError`."""
-
-    def abandon(self) -> None:
-        """Cancel the request, because its client is gone or has cancelled it."""
 
 
 class Request(JobHandler):

@@ -21,11 +21,10 @@ from synergai.protocol.unread import COUNTED_BYTES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.call_metadata import CallIds
     from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import Context, Malformed, RawRequest
+    from synergai.protocol.rpc import Context, Malformed, PendingCall, RawRequest
     from synergai.protocol.unread import UnreadResponses
 
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
@@ -155,7 +154,7 @@ class InferenceServicer:
         raw: RawRequest[RequestHeader],
         context: Context,
         on_response: Callable[[Buffer], None] | None,
-    ) -> PendingRequest:
+    ) -> PendingCall:
         """Begin one request; its tensors are not decoded."""
         tenant, ids = _read_metadata(context.invocation_metadata() or ())
         request = self._calls.begin(raw, rpc.budget_s(context), tenant, ids)

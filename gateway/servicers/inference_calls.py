@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from gateway.monitoring.tracing import Trace, Tracing
     from gateway.requests.held import HeldRequests
-    from gateway.requests.inference import Inference, PendingRequest
+    from gateway.requests.inference import Inference
     from gateway.requests.staged import StagedRequests
     from synergai.domain import Engine, EngineName
     from synergai.protocol.call_metadata import CallIds
     from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import RawRequest
+    from synergai.protocol.rpc import PendingCall, RawRequest
     from synergai.runtime.clock import Clock
 
 _EXTENSIONS: Final = (
@@ -128,7 +128,7 @@ class InferenceCalls:
         budget_s: float | None,
         tenant: str,
         ids: CallIds = NO_IDS,
-    ) -> PendingRequest:
+    ) -> PendingCall:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
         The `ids` of the call precede the message's.

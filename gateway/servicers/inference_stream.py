@@ -18,10 +18,9 @@ from synergai.runtime.send_queue import SendQueue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import Malformed, RawRequest
+    from synergai.protocol.rpc import Malformed, PendingCall, RawRequest
     from synergai.protocol.unread import UnreadResponses
 
 MAX_UNREAD_BYTES: Final = 64 << 20
@@ -65,8 +64,8 @@ class InferenceStream:
         self._tenant = tenant
         self._window = window
         self._end_on_error = end_on_error
-        self._running: dict[object, PendingRequest] = {}
-        self._by_id: dict[str, PendingRequest] = {}
+        self._running: dict[object, PendingCall] = {}
+        self._by_id: dict[str, PendingCall] = {}
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
         self._refusal: SynergaiError | None = None

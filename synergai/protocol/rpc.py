@@ -248,7 +248,7 @@ def unary(
     return grpc.unary_unary_rpc_method_handler(_answer(handler), deserializer(cls), serialise)
 
 
-class Begun(Protocol):
+class PendingCall(Protocol):
     """A call that was begun, and waits for its response."""
 
     @property
@@ -279,7 +279,7 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
 
     def __init__(
         self,
-        begin: Callable[[RawRequest[ReadT], Context, Callable[[Buffer], None] | None], Begun],
+        begin: Callable[[RawRequest[ReadT], Context, Callable[[Buffer], None] | None], PendingCall],
         finish: Callable[[Buffer, Context], bytes],
         read: Callable[[bytes], ReadT],
         cls: type[Message],
@@ -308,7 +308,7 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
         request: RawRequest[ReadT] | Malformed,
         context: Context,
         on_response: Callable[[Buffer], None] | None,
-    ) -> Begun:
+    ) -> PendingCall:
         """Begin a call; it may raise what any handler may."""
         if isinstance(request, Malformed):
             raise request.error()

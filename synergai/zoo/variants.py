@@ -8,7 +8,7 @@ engine can be loaded at every instant, and an interruption leaves it as it was.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -57,11 +57,8 @@ class CheckedVariant:
     correct: int = 0
 
 
-class VariantCheck(Protocol):
-    """Runs a variant on the engine's samples, in an engine host."""
-
-    def __call__(self, models: Path, name: str, variant: str) -> CheckedVariant:
-        """Run a variant of an engine in a model directory."""
+VariantCheck: TypeAlias = "Callable[[Path, str, str], CheckedVariant]"
+"""Runs a variant of an engine in a model directory on the engine's samples, in an engine host."""
 
 
 def make_variants(

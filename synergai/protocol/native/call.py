@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from synergai.protocol.native.session import Stream
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.rpc import Begun
+    from synergai.protocol.rpc import PendingCall
 
 _OK: Final = grpc.StatusCode.OK
 
@@ -73,7 +73,7 @@ class Call:
         self._serialise: Callable[[Any], bytes] | None = None
         self._deserialise: Callable[[bytes], Any] = bytes
         self._begins: BegunUnary[Any] | None = None
-        self._begun: Begun | None = None
+        self._begun: PendingCall | None = None
         self._has_begun = self._has_ended = False
         self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
 
