@@ -50,7 +50,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
         machine: what the workers of one machine have in common; empty if it has no others.
-        cores: CPU cores of its engines, for `WorkerRecord.runs_concurrently`; 0 if it runs one
+        cores: CPU cores of its engines, for concurrent requests; 0 if it runs one
             assignment after another.
     """
 
@@ -86,7 +86,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
         concurrent: it waits for no assignment in another session; see
-            `WorkerRecord.runs_concurrently`.
+            ``synergai.scheduling.rules.concurrency``.
     """
 
     id: AssignmentId

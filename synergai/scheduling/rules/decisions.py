@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from synergai.domain import JobState
 from synergai.scheduling.events import Reject
 from synergai.scheduling.policy import Assign, Expect, Preempt
-from synergai.scheduling.state.workers import MEASURED_S, is_brief
+from synergai.scheduling.rules.concurrency import (
+    MEASURED_S,
+    expected_wait_s,
+    is_brief,
+    may_run_concurrently,
+    runs_concurrently,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,7 +161,7 @@ class Decisions:
             lease = self._leases.probe(job, worker)
             self._probes.started(lease.assignment, worker.worker.worker_class)
 
-    # --- sharing cores; see `WorkerRecord.runs_concurrently` ----------------------------
+    # --- sharing cores -------------------------------------------------------------------
 
     # Engines are small or large. If all of a worker's took turns, a query of a tenth of a
     # millisecond would wait for every long one ahead of it.
@@ -184,13 +190,15 @@ class Decisions:
                 estimate = estimates[0]
                 if head.estimate is None and head.session in worker.sessions:
                     self._await_measurement(head)
-                if not worker.may_run_concurrently(estimate):
+                if not may_run_concurrently(worker, estimate):
                     continue
                 place = worker.index, is_brief(estimate, head)
                 if place in awaited:
                     continue
-                if worker.runs_concurrently(estimate):
-                    answer_s = worker.ahead_s(estimate, self._state.now) + estimate.per_query_s
+                if runs_concurrently(worker, estimate):
+                    answer_s = (
+                        expected_wait_s(worker, estimate, self._state.now) + estimate.per_query_s
+                    )
                     found.append((answer_s, worker.index, worker, estimate))
                 else:
                     awaited.add(place)

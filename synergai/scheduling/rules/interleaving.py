@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR, engines_of
+from synergai.scheduling.rules.concurrency import expected_wait_s, may_run_concurrently
 from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.jobs import LeasePhase
 from synergai.scheduling.state.workers import ABORT_S
@@ -278,11 +279,11 @@ class Interleaver:
                 continue
             workers.append(worker)
             yields = interruptible and len(worker.leases) > worker.requests
-            concurrent = worker.may_run_concurrently(estimate)
+            concurrent = may_run_concurrently(worker, estimate)
             waits = False
             if concurrent:
                 yields = False
-                wait_s = worker.ahead_s(estimate, now)
+                wait_s = expected_wait_s(worker, estimate, now)
             elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
                 wait_s = self._delay_s(worker)
             else:

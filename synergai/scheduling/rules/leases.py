@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
+from synergai.scheduling.rules.concurrency import expected_wait_s, runs_concurrently
 from synergai.scheduling.state.estimate import SHORTEST_S, Observation
 from synergai.scheduling.state.jobs import Lease, LeasePhase
 
@@ -166,9 +167,9 @@ class Leases:
         now, configuration = self._state.now, session.configuration
         ahead_s, concurrent = worker.free_at(now) - now, False
         if cost.estimate is not None and job.is_request and worker.leases:
-            concurrent = worker.runs_concurrently(cost.estimate)
+            concurrent = runs_concurrently(worker, cost.estimate)
             if concurrent:
-                ahead_s = worker.ahead_s(cost.estimate, now)
+                ahead_s = expected_wait_s(worker, cost.estimate, now)
         estimate_s = ahead_s + cost.total_s
         assignment = Assignment(
             id=AssignmentId(self._next_id),

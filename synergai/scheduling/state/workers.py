@@ -10,8 +10,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from synergai.domain import Session, WorkerId
-from synergai.scheduling.state.estimate import BRIEF_S, Limit, Observed
-from synergai.scheduling.state.jobs import Group, LeasePhase, Stretch
+from synergai.scheduling.state.estimate import Limit, Observed
+from synergai.scheduling.state.jobs import Group, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,16 +26,8 @@ if TYPE_CHECKING:
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in
 the queue, in its order."""
-BRIEF_SHARE: Final = 0.25
-"""A query is brief up to `BRIEF_S`, or this share of the time of the query at a worker's head."""
-MAX_BRIEF: Final = 4
-"""Sessions per core that run brief queries concurrently with other work."""
-MAX_BRIEF_REQUESTS: Final = 32
-"""Concurrent brief requests in one session; together they also take no more than `prefetch_s`."""
 MOST_AHEAD_S: Final = 0.5
 """Longest time by which work is sent ahead, however long its inputs take to arrive."""
-MEASURED_S: Final = 0.5
-"""Time that requests leave a worker to a query that is measured; then it is long, and shares."""
 DECAY: Final = 0.9
 """Weight of a worker's longest silence so far, with each further sign of progress."""
 _STRETCHES: Final = 32
@@ -182,67 +174,6 @@ class WorkerRecord(Struct, eq=False):
             and self.requests < MAX_REQUESTS
             and all(lease.estimate is not None for lease in self.leases.values())
         )
-
-    def may_run_concurrently(self, estimate: Estimate) -> bool:
-        """Return whether requests of this cost may run concurrently with its `leases` at all.
-
-        The session is loaded. Nothing is computed while the head's is being loaded, or the cores
-        suffice for the threads of both, or the request is brief. A switch of the power mode comes
-        with a load, so sessions of another mode have to wait. So do engines with variants: a
-        request would get the one that fits next to the head, not the one that its time pays for.
-        A measurement is disturbed only once its query has turned out to be long.
-        A request in the session of the last of the `leases` follows that one.
-        """
-        session, head = estimate.session, self.head
-        if head is None:
-            return False
-        in_heads = session == head.session
-        if in_heads and self.last is not None and self.last.session == session:
-            return False  # as of most requests
-        if not (self.takes_more and self.worker.cores and session in self.sessions):
-            return False
-        ours, theirs = session.configuration, head.session.configuration
-        if ours.power_mode != theirs.power_mode:
-            return False
-        if head.phase is LeasePhase.SETUP and head.session not in self.sessions:
-            return True
-        if ours.variant or (head.estimate is None and not head.is_long_probe):
-            return False
-        if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
-            return False
-        if in_heads:
-            return is_brief(estimate, head)
-        return is_brief(estimate, head) or ours.threads + theirs.threads <= self.worker.cores
-
-    def runs_concurrently(self, estimate: Estimate) -> bool:
-        """Return whether a further request of this cost runs concurrently with its `leases` now."""
-        if not self.may_run_concurrently(estimate):
-            return False
-        session, head = estimate.session, self.head
-        brief = head is None or is_brief(estimate, head)
-        if (others := self.concurrent.get(session)) is not None:
-            if (times := estimate.entry.batch_times) is not None:
-                return len(others) < 2 * times.max_rows
-            if brief:
-                most, query_s = MAX_BRIEF_REQUESTS, estimate.typical_s
-            else:
-                most, query_s = MAX_REQUESTS, estimate.seconds(1, with_tensors=True)
-            return len(others) < most and len(others) * query_s <= self.prefetch_s
-        if head is None or brief:
-            return len(self.concurrent) < MAX_BRIEF * self.worker.cores
-        long = [
-            each.configuration.threads
-            for each, leases in self.concurrent.items()
-            if not is_brief(next(iter(leases.values())).estimate, head)
-        ]
-        threads = session.configuration.threads + head.session.configuration.threads
-        return not long or threads + sum(long) <= self.worker.cores
-
-    def ahead_s(self, estimate: Estimate, now: float) -> float:
-        """Return the expected seconds until it starts a further request of this cost."""
-        if not self.may_run_concurrently(estimate):
-            return self.free_at(now) - now
-        return self.session_free_at(estimate.session, now) - now
 
     def session_free_at(self, session: Session, now: float) -> float:
         """Return when its concurrent assignments in a session are expected to be over."""
@@ -449,16 +380,3 @@ class WorkerRecord(Struct, eq=False):
         # Summed from scratch: rounding errors of differences would accumulate.
         seconds = [lease.expected_s for lease in self.leases.values()]
         self.behind_head_s = sum(seconds[1:])
-
-
-def is_brief(estimate: Estimate | None, head: Lease) -> bool:
-    """Return whether queries of this cost are brief compared with what a worker runs at its head.
-
-    They do not wait: the operating system shares the cores among the engine hosts fairly, so that
-    brief queries are answered early, and what runs at the head keeps its share.
-
-    Their mean may be long just because they share the cores, so the median decides.
-    """
-    query_s = MEASURED_S if head.is_long_probe else head.step_s
-    longest_s = max(BRIEF_S, BRIEF_SHARE * query_s)
-    return estimate is not None and estimate.typical_s <= longest_s

@@ -25,8 +25,8 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.registry import POLICIES
+from synergai.scheduling.rules.concurrency import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from synergai.scheduling.rules.interleaving import QUEUED_SHARE
-from synergai.scheduling.state.workers import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
