@@ -52,7 +52,9 @@ PROGRESS_INTERVAL: Final = 0.05
 SHORT_S: Final = 0.0005
 """Compute time below which the result of a query waits for that of the next one."""
 HOLD_S: Final = 0.0002
-"""Longest time for which it waits. The agent reports the first ones while others are computed."""
+"""Longest time for which it waits."""
+FIRST_HOLD_S: Final = 0.00003
+"""The same after a pause: the agent reports the first results while others are computed."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class HostLoop:
     def serve(self) -> None:
         """Compute runs until the agent closes the socket."""
         results: list[bytes] = []
-        held_since = 0.0
+        held_since, hold_s = 0.0, FIRST_HOLD_S
         try:
             while True:
                 run = self._inbox.take()
@@ -107,10 +109,10 @@ class HostLoop:
                     held_since = end
                 # Waking up the agent costs it more than computing a short query costs the host.
                 next_is_short = self._inbox.next_is_query() and end - begin < SHORT_S
-                if not next_is_short or end - held_since > HOLD_S:
+                if not next_is_short or end - held_since > hold_s:
                     self._send(b"".join(results))
                     results.clear()
-                    held_since = 0.0
+                    held_since, hold_s = 0.0, HOLD_S if next_is_short else FIRST_HOLD_S
         except (AgentDisconnected, ConnectionError):
             return
 
