@@ -89,8 +89,8 @@ class Decisions:
             self._stop_for_probes()
 
     def rebalance(self) -> None:
-        """Let the policy move running work, while no job waits."""
-        if self._leases.by_id:
+        """Let the policy move running work to other workers, while no job waits."""
+        if self._leases.by_id and len(self._state.workers) > 1:
             self._execute(self._state.policy.decide(self._state))
         if self._probes.missing:
             self._stop_for_probes()
