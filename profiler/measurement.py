@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Final
 from profiler.background import DISTURBED_SHARE
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
 from profiler.single_stream import SingleStreamResult
-from synergai.domain import MAX_BATCH
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
-from synergai.profiles.dictionary import DISTURBED, LOADGEN, MEASURED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+from synergai.runtime.reexec import encode_config
 from synergai.runtime.report_pipe import run_with_report_pipe
-from worker_agent.cpu_affinity import format_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
     from typing import IO
 
+    from profiler.messages import MeasurementTask
     from synergai.domain import Session, WorkerClass
-    from worker_agent.providers.choice import ProviderChoice
 
 LOG_FILE: Final = "host.log"
 
@@ -80,53 +79,30 @@ class MeasurementOrigin:
 
 
 def measure(
-    models: Path,
-    session: Session,
+    task: MeasurementTask,
     worker_class: WorkerClass,
-    *,
-    cores: Sequence[int] = (),
-    provider: ProviderChoice | None = None,
-    queries: int,
-    min_duration: float,
-    max_batch: int = MAX_BATCH,
-    output: Path,
-    timer: str = LOADGEN,
-    root: Path | None = None,
     origin: MeasurementOrigin | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> Measurement:
-    """Measure `session` in a child process, which ends before this returns or raises.
+    """Measure in a child process, which ends before this returns or raises.
 
     Args:
-        cores: cores to pin the engine to; empty for all.
-        max_batch: largest batch to measure; 1 for none.
-        output: folder for log files; created if missing.
-        timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
-        root: root of the power interface's files; None for ``/``.
         origin: what the entry records in addition to the figures; None for nothing.
     """
     command = (
-        *(sys.executable, "-m", "profiler.measuring_process", "--parent", str(os.getpid())),
-        *("--models", str(models), "--engine", session.engine),
-        *("--variant", session.configuration.variant),
-        *("--threads", str(session.configuration.threads)),
-        *("--cores", format_cores(cores)),
-        *(() if provider is None else ("--provider", provider.encode())),
-        *("--queries", str(queries), "--min-duration", repr(min_duration)),
-        *("--max-batch", str(max_batch)),
-        *(() if origin is not None and origin.accuracy is not None else ("--accuracy",)),
-        *("--output", str(output), "--timer", timer, "--root", str(root or "/")),
+        *(sys.executable, "-m", "profiler.measuring_process", encode_config(task)),
+        *("--parent", str(os.getpid())),
     )
-    log = output / LOG_FILE
+    output, log = task.output, task.output / LOG_FILE
     try:
         output.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
     with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
-        result, measured = _follow(lines, session, report, log)
+        result, measured = _follow(lines, task.session, report, log)
     return Measurement(
-        entry=_entry(session, worker_class, measured, result, timer, origin or MeasurementOrigin()),
+        entry=_entry(task, worker_class, measured, result, origin or MeasurementOrigin()),
         single_stream=result,
         logs=output,
         background=measured.background,
@@ -157,20 +133,19 @@ def _follow(
 
 
 def _entry(
-    session: Session,
+    task: MeasurementTask,
     worker_class: WorkerClass,
     measured: Measured,
     result: SingleStreamResult,
-    timer: str,
     origin: MeasurementOrigin,
 ) -> ProfileEntry:
     accuracy, samples = origin.accuracy or (0.0, 0)
     if measured.labelled:
         accuracy, samples = measured.correct / measured.labelled, measured.labelled
     return ProfileEntry(
-        engine=session.engine,
+        engine=task.session.engine,
         worker_class=worker_class,
-        configuration=session.configuration,
+        configuration=task.session.configuration,
         qps=measured.service_queries / measured.service_s,
         backend_start_s=measured.backend_start_s,
         model_load_s=measured.model_load_s,
@@ -194,7 +169,7 @@ def _entry(
         digest=origin.digest,
         runtime=origin.runtime,
         agent=origin.agent,
-        timer=timer,
+        timer=task.timer,
         accuracy=accuracy,
         accuracy_samples=samples,
         samples_digest=origin.samples_digest if samples else "",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from profiler.measurement import MeasurementOrigin, measure
+from profiler.messages import MeasurementTask
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from synergai.models.origins import agent_version
@@ -77,27 +78,32 @@ class Measurer:
         name = f"{session.engine} with {session.configuration}"
         try:
             self.activate(mode)
-            measurement = measure(
-                self._settings.models,
-                session,
-                WorkerClass(self._settings.worker_class),
-                cores=self._settings.cores,
-                provider=self._providers.get(session.configuration.execution_provider),
+            accuracy = self._accuracies.get(answering)
+            task = MeasurementTask(
+                models=self._settings.models,
+                session=session,
+                cores=tuple(self._settings.cores),
+                provider=self.provider(session.configuration.execution_provider),
                 queries=queries,
-                min_duration=min_duration,
+                min_duration_s=min_duration,
                 max_batch=max_batch,
+                accuracy=accuracy is None,
                 output=self._output / _folder(session),
                 timer=self._timer,
                 root=self._settings.root,
-                origin=MeasurementOrigin(
+            )
+            measurement = measure(
+                task,
+                WorkerClass(self._settings.worker_class),
+                MeasurementOrigin(
                     digest=origin.digest,
                     runtime=origin.runtime,
                     agent=agent_version(),
                     idle_watts=self._idle_watts,
                     samples_digest=self._origins.samples_of(session.engine),
-                    accuracy=self._accuracies.get(answering),
+                    accuracy=accuracy,
                 ),
-                report=report,
+                report,
             )
             if mode:
                 self._modes.check(mode)

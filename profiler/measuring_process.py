@@ -14,26 +14,32 @@ import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from profiler.background import BackgroundLoad
 from profiler.conditions import ConditionsMonitor
-from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
+from profiler.messages import (
+    MESSAGE_CODEC,
+    Measured,
+    MeasurementFailed,
+    MeasurementTask,
+    Message,
+    Progress,
+)
 from profiler.single_stream import SingleStreamResult, time_queries
-from synergai.domain import MAX_BATCH, Configuration, EngineName, Session
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import BUILT_IN, LOADGEN
+from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.processes import die_with_parent
-from worker_agent.cpu_affinity import parse_cores
+from synergai.runtime.reexec import decode_config
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
-from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 REPORT_INTERVAL_S: Final = 0.1
 PROBE_QUERIES: Final = 5
@@ -144,32 +150,28 @@ class SampleRanges(NamedTuple):
         return self.queries / self.seconds
 
 
-class Answers(NamedTuple):
-    """Answers to labelled samples."""
-
-    labelled: int
-    correct: int
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report on the pipe."""
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", help="a `MeasurementTask`, as JSON")
+    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
+    options = parser.parse_args(arguments)
     die_with_parent(options.parent)
     # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)
-    provider: ProviderChoice | None = options.provider
-    name = provider.name if provider else ""
-    configuration = Configuration(options.threads, "", name, options.variant)
-    session = Session(EngineName(options.engine), configuration)
+    task = decode_config(options.task, MeasurementTask)
+    provider = task.provider
+    start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
     try:
         first_load_s = None
         if provider is not None and provider.cache is not None:
             # In service, what it compiles is compiled once; all later loads find it in the cache.
-            with HostClient(options.models, session, cores=options.cores, provider=provider) as one:
+            with start() as one:
                 first_load_s = one.ready.setup_s
-        with HostClient(options.models, session, cores=options.cores, provider=provider) as host:
-            measured = _measure(host, options, reporter, first_load_s)
+        with start() as host:
+            measured = _measure(host, task, options.parent, reporter, first_load_s)
     except SynergaiError as error:
         reporter.send(MeasurementFailed(str(error)))
         return 1
@@ -177,47 +179,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, required=True, help="model directory")
-    parser.add_argument("--engine", required=True, help="name of an engine in it")
-    parser.add_argument("--variant", default="", help="one of its variants")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--cores", type=parse_cores, required=True, help="cores; empty for all")
-    parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
-    parser.add_argument("--queries", type=int, required=True)
-    parser.add_argument("--min-duration", type=float, required=True, help="seconds")
-    parser.add_argument("--max-batch", type=int, default=MAX_BATCH, help="largest batch")
-    parser.add_argument("--accuracy", action="store_true", help="measure it, if there are labels")
-    parser.add_argument("--output", type=Path, required=True, help="folder of log files")
-    parser.add_argument("--timer", choices=(LOADGEN, BUILT_IN), required=True)
-    parser.add_argument("--root", type=Path, default=Path("/"), help="root of the power interface")
-    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
-    return parser.parse_args(arguments)
-
-
 def _measure(
     host: HostClient,
-    options: argparse.Namespace,
+    task: MeasurementTask,
+    parent: int,
     reporter: Reporter,
     first_load_s: float | None,
 ) -> Measured:
     ready = host.ready
-    max_batch = min(ready.max_batch, options.max_batch)
+    max_batch = min(ready.max_batch, task.max_batch)
     plan = MeasurementPlan.probe(
-        host, options.queries, options.min_duration, max_batch, accuracy=options.accuracy
+        host, task.queries, task.min_duration_s, max_batch, accuracy=task.accuracy
     )
-    files = MachineFiles(options.root)
+    files = MachineFiles(task.root)
     with (
-        BackgroundLoad([os.getpid(), host.pid, options.parent]) as background,
+        BackgroundLoad([os.getpid(), host.pid, parent]) as background,
         ConditionsMonitor(files) as monitor,
     ):
-        reporter.send(run_single_stream(host, plan, options.timer, options.output, reporter))
+        reporter.send(run_single_stream(host, plan, task.timer, task.output, reporter))
         with MeanPower(files) as power:
             ranges = measure_ranges(host, plan, reporter)
         batch_qps = measure_batches(host, plan, reporter, ranges.qps)
-    right = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
+    labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
     return Measured(
         **asdict(monitor.conditions),
         backend_start_s=ready.backend_start_s,
@@ -231,8 +214,8 @@ def _measure(
         batch_qps=batch_qps,
         fallback_share=ready.fallback_share,
         first_load_s=first_load_s,
-        labelled=right.labelled,
-        correct=right.correct,
+        labelled=labelled,
+        correct=correct,
     )
 
 
@@ -332,10 +315,11 @@ def measure_ranges(
 
 def measure_accuracy(
     host: HostClient, plan: MeasurementPlan, reporter: Reporter, per_query_s: float
-) -> Answers:
+) -> tuple[int, int]:
     """Run the labelled samples once, or as many of them as time permits, evenly spread.
 
-    They run one at a time, as in jobs, so that the answers are the same.
+    They run one at a time, as in jobs, so that the answers are the same. Return how many had
+    labels, and how many answers were correct.
 
     Args:
         per_query_s: time per query in ranges.
@@ -352,7 +336,7 @@ def measure_accuracy(
         correct += tally.correct
         left_s = (1 - (done + 1) / len(firsts)) * plan.accuracy_s
         reporter.progress(1 - left_s / plan.total_s, time.monotonic())
-    return Answers(labelled, correct)
+    return labelled, correct
 
 
 def standard_error(rates: Sequence[float]) -> float:

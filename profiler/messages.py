@@ -1,12 +1,44 @@
-"""Messages from a measuring process to the profiler: one JSON object per line of a pipe."""
+"""What a measuring process is asked for, and its messages: one JSON object per line of a pipe."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from profiler.single_stream import SingleStreamResult
+from synergai.domain import MAX_BATCH, Session
+from synergai.profiles.dictionary import LOADGEN
 from synergai.runtime.report_pipe import MessageCodec
+from worker_agent.providers.choice import ProviderChoice  # noqa: TC001 - msgspec reads it
+
+
+class MeasurementTask(Struct, frozen=True, kw_only=True):
+    """A session to measure in a process of its own.
+
+    Attributes:
+        cores: cores to pin the engine to; empty for all.
+        queries: minimum number of queries one at a time.
+        max_batch: largest batch to measure; 1 for none.
+        accuracy: whether to measure the accuracy, if there are labels.
+        output: folder for log files; created if missing.
+        timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
+        root: root of the power interface's files.
+    """
+
+    models: Path
+    session: Session
+    cores: tuple[int, ...] = ()
+    provider: ProviderChoice | None = None
+    queries: int
+    min_duration_s: float
+    max_batch: int = MAX_BATCH
+    accuracy: bool = True
+    output: Path
+    timer: str = LOADGEN
+    root: Path = Path("/")
 
 
 @dataclass(frozen=True, slots=True)

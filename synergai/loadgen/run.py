@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.client.client import Client
 from synergai.errors import InternalError, SynergaiError, Unavailable
@@ -41,19 +41,6 @@ if TYPE_CHECKING:
     from synergai.loadgen.library import SampleLibrary
 
 REPORT_INTERVAL_S: Final = 0.1
-
-
-class SystemUnderTest(Protocol):
-    """LoadGen's interface to the gateway; called on LoadGen's thread."""
-
-    def load(self, indices: Sequence[int], /) -> None:
-        """Load samples before they are issued."""
-
-    def unload(self, indices: Sequence[int], /) -> None:
-        """Drop samples that are no longer issued."""
-
-    def issue(self, samples: list[mlperf_loadgen.QuerySample], /) -> None:
-        """Send a query; every sample must be completed eventually, failed or not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +87,7 @@ def _run(
             completer=completer,
             counter=counter,
         )
-        system: SystemUnderTest = sync_system
+        system: SyncSystem | AsyncSystem = sync_system
         if settings.scenario in ("Server", "Offline"):
             client = Client(
                 settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection()
@@ -180,7 +167,7 @@ def _watch(
 
 
 def _run_test(
-    system: SystemUnderTest,
+    system: SyncSystem | AsyncSystem,
     library: SampleLibrary,
     prepare: Callable[[], mlperf_loadgen.TestSettings],
     logs: mlperf_loadgen.LogSettings,

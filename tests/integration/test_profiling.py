@@ -15,6 +15,7 @@ import pytest
 from profiler.background import DISTURBED_SHARE
 from profiler.cli import profile
 from profiler.measurement import measure
+from profiler.messages import MeasurementTask
 from profiler.profiler_settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
@@ -213,9 +214,10 @@ def put_family(folder: Path) -> None:
 
 
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
-    measurement = measure(
-        models, IDENTITY, WorkerClass("x"), queries=100, min_duration=0.2, output=tmp_path
+    task = MeasurementTask(
+        models=models, session=IDENTITY, queries=100, min_duration_s=0.2, output=tmp_path
     )
+    measurement = measure(task, WorkerClass("x"))
 
     # A query of this engine takes microseconds, asking for it over a socket a hundred.
     assert measurement.entry.qps > measurement.single_stream.qps > 0
@@ -224,15 +226,15 @@ def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_pa
 def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
     models: Path, tmp_path: Path
 ) -> None:
-    measurement = measure(
-        models,
-        IDENTITY,
-        WorkerClass("x"),
+    task = MeasurementTask(
+        models=models,
+        session=IDENTITY,
         queries=100,
-        min_duration=0.2,
+        min_duration_s=0.2,
         output=tmp_path,
         timer=BUILT_IN,
     )
+    measurement = measure(task, WorkerClass("x"))
 
     entry = measurement.entry
     assert entry.timer == BUILT_IN

@@ -12,6 +12,7 @@ import pytest
 
 import synergai
 from profiler.measurement import measure
+from profiler.messages import MeasurementTask
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
 from synergai.profiles.files import load_dictionary
@@ -41,14 +42,15 @@ def dictionary(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def entry(variant: str) -> ProfileEntry:
         session = Session(EngineName(ENGINE), Configuration(1, variant=variant))
-        found = measure(
-            *(models, session, WorkerClass(WORKER_CLASS)),
+        task = MeasurementTask(
+            models=models,
+            session=session,
             queries=20,
-            min_duration=0.0,
+            min_duration_s=0.0,
             output=folder / variant,
             timer=BUILT_IN,
         )
-        return found.entry
+        return measure(task, WorkerClass(WORKER_CLASS)).entry
 
     with ThreadPoolExecutor() as threads, DictionaryStore(folder / "d.db") as store:
         store.put_all(threads.map(entry, LAYERS))
