@@ -47,7 +47,7 @@ class StagedRuns:
         One with exits follows from the fleet alone, so that a job does not change it with each
         query.
         """
-        if spec.variant:  # which stages do not have
+        if spec.variant or not self.ways.catalogue.has_any_stages:  # stages have no variants
             return None
         engine, floor = spec.engine_version, spec.min_accuracy
         if not self.ways.has_exits(engine):

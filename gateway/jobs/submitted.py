@@ -308,7 +308,7 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         catalogue, engine = self._versions.catalogue, spec.engine_version
-        way = self._staged_runs.way(spec) if catalogue.has_any_stages else None
+        way = self._staged_runs.way(spec)
         try:
             catalogue.check_known(engine)
         except EngineInStages:

@@ -185,10 +185,7 @@ class SubmittedJob(JobHandler):
         record = self.tracker.record
         job = scheduler_job(record, self.tracker.clock, with_tensors=self.with_tensors)
         done = tuple((each.first, each.stop) for each in record.executions)
-        way = None
-        if self._staged_runs.ways.catalogue.has_any_stages:
-            way = self._staged_runs.way(record.spec)
-        if way is not None:
+        if (way := self._staged_runs.way(record.spec)) is not None:
             log = None if self.feed is None else self.feed.data.inputs.log
             self.staged = StagedRun(
                 self._staged_runs,
