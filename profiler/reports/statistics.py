@@ -132,14 +132,7 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
     Returns:
         From -1 to 1; None if it is undefined: fewer than two points, or all equal in x or in y.
     """
-    if len(xs) != len(ys):
-        raise ValueError(f"{len(xs)} x values and {len(ys)} y values")
-    if len(xs) < 2:
+    try:
+        return statistics.correlation(xs, ys)
+    except statistics.StatisticsError:
         return None
-    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
-    spread_x = math.fsum((x - mean_x) ** 2 for x in xs)
-    spread_y = math.fsum((y - mean_y) ** 2 for y in ys)
-    if spread_x == 0 or spread_y == 0:
-        return None
-    covariance = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    return covariance / math.sqrt(spread_x) / math.sqrt(spread_y)

@@ -73,15 +73,6 @@ def listing(items: Iterable[str], most: int = 8) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def count(value: int, noun: str) -> str:
-    """Return a count with its noun: 1 engine, 12 engines, 5 classes, 9 policies."""
-    if value == 1:
-        return f"1 {noun}"
-    if noun.endswith("y"):
-        return f"{value:,} {noun[:-1]}ies"
-    return f"{value:,} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def shorten(text: str) -> str:
     """Cut the middle out of a name that is too long for a figure."""
     if len(text) <= _MOST_SHOWN:

@@ -33,12 +33,12 @@ def pip_install(extras: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 engine``, ``2 engines``, ``0 entries``."""
+    """Return a count with its noun: ``1 engine``, ``2 classes``, ``0 entries``."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":  # query, but not: day
         return f"{count:,} {noun[:-1]}ies"
-    return f"{count:,} {noun}s"
+    return f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.characterisation.modes import mode_name
-from profiler.reports.wording import correlation, count, factor
+from profiler.reports.wording import correlation, factor
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ def workers_card(classes: Sequence[ClassSummary]) -> str:
     return _card(
         (
             f"{first.worker_class}: {factor(each.qps_ratio)} the mean QPS of {each.worker_class}, "
-            f"over {count(each.shared, 'shared engine')}."
+            f"over {counted(each.shared, 'shared engine')}."
             if each.qps_ratio is not None
             else f"{first.worker_class} and {each.worker_class} have no engine in common."
             for each in others

@@ -9,7 +9,8 @@ from profiler.reports.characterisation.energy import efficiency
 from profiler.reports.characterisation.modes import mode_name
 from profiler.reports.charts import Axis, Boxes, Cloud, Dots, Lines, Polyline, Scatter, Series
 from profiler.reports.document import Figure, Table
-from profiler.reports.wording import correlation, count
+from profiler.reports.wording import correlation
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
             rows=rows,
             series=tuple(
                 Series(
-                    name=str(level) if level != scaling.base else count(level, "thread"),
+                    name=str(level) if level != scaling.base else counted(level, "thread"),
                     values=tuple(
                         value(e) if (e := each.entries.get(level)) is not None else None
                         for each in scaling.engines
@@ -155,7 +156,7 @@ def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
     return Figure(
         key=f"figure-5-2-{scaling.worker_class}",
         title=f"Threads on {scaling.worker_class} (Figure 5.2).",
-        caption=f"Over {count(scaling.base, 'thread')}; thick lines are means over engines.",
+        caption=f"Over {counted(scaling.base, 'thread')}; thick lines are means over engines.",
         panels=(
             dots("Throughput by threads", QPS, lambda entry: entry.qps),
             dots(

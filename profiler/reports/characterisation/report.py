@@ -13,7 +13,8 @@ from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
 from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.printed import CHARACTERISATION
-from profiler.reports.wording import UNKNOWN, count, listing, number, percent
+from profiler.reports.wording import UNKNOWN, listing, number, percent
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from profiler.reports.characterisation.fleet_profile import FleetProfile
@@ -77,9 +78,9 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
     return Report(
         title="Characterisation of engines and workers",
         summary=(
-            f"{count(len(space.engines), 'engine')} on "
-            f"{count(len(space.classes), 'worker class')}, "
-            f"{count(len(space.measured), 'measurement')}: five questions about what determines "
+            f"{counted(len(space.engines), 'engine')} on "
+            f"{counted(len(space.classes), 'worker class')}, "
+            f"{counted(len(space.measured), 'measurement')}: five questions about what determines "
             "their speed, after chapter 5 of the thesis."
         ),
         facts=(
@@ -140,7 +141,7 @@ def _overview(space: FleetProfile) -> Section:
     if disturbed:
         blocks.append(
             Note(
-                f"{count(disturbed, 'measurement')} took place while other processes used the "
+                f"{counted(disturbed, 'measurement')} took place while other processes used the "
                 "machine (label: disturbed). Profile these again on an idle machine."
             )
         )
@@ -148,8 +149,8 @@ def _overview(space: FleetProfile) -> Section:
     if throttled:
         blocks.append(
             Note(
-                f"The machine limited its clocks during {count(throttled, 'measurement')}, because "
-                "of heat or power. These QPS are lower than a cooler machine would reach."
+                f"The machine limited its clocks during {counted(throttled, 'measurement')}, "
+                "because of heat or power. These QPS are lower than a cooler machine would reach."
             )
         )
     return Section(key="space", title="What was measured", blocks=tuple(blocks))

@@ -8,7 +8,8 @@ from profiler.reports import printed
 from profiler.reports.charts import Axis, Bars, Boxes, Cloud, Dots, Scatter, Series, Shares
 from profiler.reports.document import Figure, Table
 from profiler.reports.printed import CELLS
-from profiler.reports.wording import count, listing
+from profiler.reports.wording import listing
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +133,7 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
     return Figure(
         key=f"experiment-{experiment}",
         title=f"{experiment}{source}.",
-        caption=f"Means and distributions over {count(study.seeds, 'seed')}.",
+        caption=f"Means and distributions over {counted(study.seeds, 'seed')}.",
         panels=(
             bars(
                 "Violations",
@@ -220,7 +221,7 @@ def draw_rivals(study: Study, policies: Sequence[str]) -> Figure:
     return Figure(
         key="figure-7-7",
         title="Few policies in all experiments (after Figure 7.7).",
-        caption=f"Means over {count(study.seeds, 'seed')}.",
+        caption=f"Means over {counted(study.seeds, 'seed')}.",
         panels=tuple(
             Dots(
                 title=title,

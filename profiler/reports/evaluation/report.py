@@ -10,7 +10,8 @@ from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.evaluation import cards, figures, thesis
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.printed import P99_OVER_SYNERGAI
-from profiler.reports.wording import UNKNOWN, count, duration, factor, number
+from profiler.reports.wording import UNKNOWN, duration, factor, number
+from synergai.runtime.text import counted
 from synergai.simulator.results import Spread
 from synergai.simulator.workload import QUERY_COUNTS
 
@@ -92,11 +93,12 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
     return Report(
         title="Evaluation of scheduling policies",
         summary=(
-            f"{count(len(study.policies), 'policy')} in "
-            f"{count(len(study.experiments), 'experiment')} with {jobs:g} jobs in all, over "
-            f"{count(study.seeds, 'seed')}, after chapter 7 of the thesis."
+            f"{counted(len(study.policies), 'policy')} in "
+            f"{counted(len(study.experiments), 'experiment')} with {jobs:g} jobs in all, over "
+            f"{counted(study.seeds, 'seed')}, after chapter 7 of the thesis."
             if demand is not None
-            else f"{count(len(study.experiments), 'recorded run')} of a gateway with {jobs:g} jobs."
+            else f"{counted(len(study.experiments), 'recorded run')} of a gateway "
+            f"with {jobs:g} jobs."
         ),
         facts=(
             *origin.facts,
