@@ -34,9 +34,10 @@ def simulate(settings: SimulatorSettings) -> None:
     require("numpy")
     if settings.bounds:
         require("highspy")
-    from synergai.simulator.sweep import load_profile
+    from synergai.profiles.files import load_dictionary
+    from synergai.simulator.workload import Profile
 
-    results = _simulate_all(settings, load_profile(settings))
+    results = _simulate_all(settings, Profile(load_dictionary(settings.profile)))
     if settings.as_json:
         print_json([result.record() for result in results])
     else:

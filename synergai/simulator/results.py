@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from synergai.simulator.outcomes import job_outcomes
+from synergai.simulator.simulator_settings import WATTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.simulation import SimulationRun
-
-
-WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
-"""Power of the thesis's machines under load: the processors' and modules' nominal ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

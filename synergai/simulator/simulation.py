@@ -171,9 +171,6 @@ class _Simulation:
             changes=tuple(each for worker in self.workers.values() for each in worker.changes),
         )
 
-    def _unload(self, worker_id: WorkerId, session: Session, now: float) -> None:
-        self.workers[worker_id].unload(session, now)
-
     def submit(self, job: Job, _: float) -> None:
         """Submit a job with all of its queries ready."""
         self.handle(JobArrived(job, ready=job.queries))
@@ -218,8 +215,7 @@ class _Simulation:
                 case Load(worker_id, session):
                     self.workers[worker_id].load(session, self.now)
                 case Unload(worker_id, session):
-                    unloaded = partial(self._unload, worker_id, session)
-                    self.call_at(self.now, unloaded)
+                    self.call_at(self.now, partial(self.workers[worker_id].unload, session))
                 case Stop(assignment_id, worker_id, abort):
                     self.workers[worker_id].stop(assignment_id, self.now, abort=abort)
                 case Finish(job_id):

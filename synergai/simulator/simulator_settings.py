@@ -34,6 +34,8 @@ MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
 MAX_MEMORY_GIB: Final = 1_000_000
 MIN_LOAD: Final = 1e-6
+WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
+"""Power of the thesis's machines under load: the processors' and modules' nominal ones."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -214,7 +216,7 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
         dict[str, Annotated[float, Meta(gt=0, le=1e6)]],
         "Power of a busy worker by class, where the profile has none; by default the "
         "nominal power of the thesis's machines.",
-    ] = msgspec.field(default_factory=lambda: {"x86": 125.0, "agx": 30.0, "nx": 15.0})
+    ] = msgspec.field(default_factory=WATTS.copy)
     given: frozenset[str] = frozenset()
     max_workers: Annotated[
         int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)

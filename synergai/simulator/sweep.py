@@ -9,7 +9,6 @@ from msgspec import structs
 
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
-from synergai.profiles.files import load_dictionary
 from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.audit import audit
 from synergai.simulator.results import SimulationResult, summarize
@@ -32,16 +31,11 @@ PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
 """Configurations of the profile-agnostic policies; other classes use the most threads."""
 
 
-def load_profile(settings: SimulatorSettings) -> Profile:
-    """Load the profile named in the settings."""
-    return Profile(load_dictionary(settings.profile))
-
-
 def make_workload(
     settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
     """Return the workload of one experiment and seed."""
-    fleet = fleet_of(settings, profile)
+    fleet = by_class(settings.fleet, profile)  # empty for one of each
     given, count = arrivals_of(settings.arrivals, settings.jobs, JOBS)
     workload = draw(
         profile,
@@ -79,11 +73,6 @@ def arrivals_of(
     if given and count > len(given):
         raise InvalidInput(f"{path} has only {len(given):,} jobs, not {count:,}")
     return given, count
-
-
-def fleet_of(settings: SimulatorSettings, profile: Profile) -> dict[WorkerClass, int]:
-    """Return the number of workers by class; empty for one of each."""
-    return by_class(settings.fleet, profile)
 
 
 def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass, Value]:
