@@ -32,8 +32,7 @@ class TensorRoom:
         try:
             await granted
         except asyncio.CancelledError:
-            if not granted.cancelled():
-                self.give(size)
+            self.give(0 if granted.cancelled() else size)  # also to those that waited behind it
             raise
 
     def try_take(self, size: int) -> bool:

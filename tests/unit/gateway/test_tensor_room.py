@@ -48,3 +48,16 @@ async def test_job_that_leaves_while_it_waits_takes_no_room() -> None:
     granted.cancel()  # after it was granted, before it knows
     await asyncio.wait([waiting, granted])
     assert room.used_bytes == 0
+
+
+async def test_job_that_leaves_lets_smaller_ones_behind_it_pass_at_once() -> None:
+    room = TensorRoom(10)
+    await room.take(job("first"), 6)
+    large = asyncio.create_task(room.take(job("large"), 8))
+    small = asyncio.create_task(room.take(job("small"), 3))
+    await turns()
+    large.cancel()
+    await asyncio.wait([large])
+    await turns()
+    assert small.done()
+    assert room.try_take(1)
