@@ -6,6 +6,7 @@ A refused agent tries again every few seconds, for as long as it runs.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -46,16 +47,22 @@ class AgentConnection:
     Attributes:
         joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
+        end_call: ends the control stream while its handler waits for the agent to read.
+        writing_since: since when it waits; infinity while it does not.
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
     joining: JoiningWorker | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
+    end_call: Callable[[SynergaiError], None] = lambda _: None
+    writing_since: float = math.inf
 
     def close(self, error: SynergaiError | None = None) -> None:
         """Close both streams."""
         self.control.close(error)
+        if error is not None and self.writing_since < math.inf:
+            self.end_call(error)
         if self.worker is not None:
             self.worker.orders.close(error)
 

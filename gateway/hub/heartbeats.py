@@ -1,4 +1,4 @@
-"""Heartbeat monitoring: detects workers whose agents have gone silent."""
+"""Heartbeat monitoring: detects workers whose agents have gone silent or take no messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HeartbeatMonitor:
-    """Periodic check of when each worker was last seen."""
+    """Periodic check of when each worker was last seen, and took what it was sent."""
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
         self.interval_s = heartbeat_s / 2
@@ -24,8 +24,8 @@ class HeartbeatMonitor:
 
     def lost(
         self, registered: Iterable[tuple[AgentConnection, ConnectedWorker]], now: float
-    ) -> list[tuple[AgentConnection, ConnectedWorker]]:
-        """Return the `registered` workers that have timed out.
+    ) -> list[tuple[AgentConnection, ConnectedWorker, str]]:
+        """Return the `registered` workers that have timed out, and why.
 
         None have if this check is late: the gateway itself was stalled, and must read what agents
         sent meanwhile first.
@@ -34,7 +34,14 @@ class HeartbeatMonitor:
         if elapsed_s > self._stalled_after_s:
             return []
         return [
-            (connection, worker)
+            (connection, worker, reason)
             for connection, worker in registered
-            if now - worker.last_seen_at > self.timeout_s
+            if (reason := self._reason(connection, worker, now))
         ]
+
+    def _reason(self, connection: AgentConnection, worker: ConnectedWorker, now: float) -> str:
+        if now - worker.last_seen_at > self.timeout_s:
+            return f"no message from worker {worker.id!r} for {self.timeout_s:g} s"
+        if now - connection.writing_since > self.timeout_s:
+            return f"worker {worker.id!r} has taken no control message for {self.timeout_s:g} s"
+        return ""

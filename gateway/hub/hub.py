@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -104,6 +105,7 @@ class Hub:
         self._journal = journal
         self._heartbeat_s = heartbeat_s
         self.work_port = work_port
+        self._slow_calls = rpc.SlowCalls()
         self._tasks = TaskBag()
         self._tasks.start(self._monitor_heartbeats())
 
@@ -136,6 +138,8 @@ class Hub:
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
         """Serve an agent's control stream; one without a context is in this process."""
         connection = self._connections.open()
+        if context is not None:
+            connection.end_call = await self._slow_calls.ending(context)
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
         )
@@ -144,7 +148,9 @@ class Hub:
         try:
             while messages := await connection.control.get_batch():
                 for message in messages:
+                    connection.writing_since = self._clock.now()
                     yield message
+                connection.writing_since = math.inf
         except SynergaiError as error:
             self._connections.refuse(connection, error)
             raise
@@ -428,8 +434,7 @@ class Hub:
         while True:
             await asyncio.sleep(monitor.interval_s)
             lost = monitor.lost(self._connections.registered(), self._clock.now())
-            for connection, worker in lost:
-                reason = f"no message from worker {worker.id!r} for {monitor.timeout_s:g} s"
+            for connection, _, reason in lost:
                 _log.warning("%s: it is lost", reason)
                 connection.close(Unavailable(reason))
                 self._unregister(connection)

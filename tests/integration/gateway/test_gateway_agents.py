@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from gateway.server import Gateway
+from synergai.protocol import rpc
 from synergai.protocol.hub import HUB_VERSION, WORKER_LOST_AFTER
 from synergai.v1 import common_pb2, hub_pb2, jobs_pb2
+from tests import http2
 from tests.calls import raw_stream
 from tests.message_fields import ProgressFields, RequestFactory
 
@@ -138,6 +142,24 @@ async def test_worker_that_only_its_work_socket_shows_alive_is_kept(
         await asyncio.sleep(agent.heartbeat_s / 2)
     assert not agent.gone
     assert len(await caller.workers(1)) == 1
+
+
+async def test_worker_that_takes_no_control_messages_is_lost_although_it_sends_heartbeats(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rpc, "_READ_STATUS_WITHIN_S", 0.1)
+    register = hub_pb2.Register(protocol_version=HUB_VERSION, worker_id="deaf", worker_class="test")
+    hello = hub_pb2.AgentControl(register=register).SerializeToString()
+    beat = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=1)).SerializeToString()
+    with http2.Http2Connection(gateway.hub_address, window=0) as connection:
+        connection.send([http2.headers(1, "/synergai.v1.Hub/Control")])
+        connection.send([http2.message(1, hello, last=False)])
+        async with asyncio.timeout(30):
+            while not connection.is_closed():
+                with contextlib.suppress(OSError):
+                    connection.send([http2.message(1, beat, last=False)])
+                await asyncio.sleep(0.1)
+    assert "worker 'deaf' has taken no control message for 1.5 s: it is lost" in caplog.text
 
 
 async def test_newer_registration_replaces_the_older(

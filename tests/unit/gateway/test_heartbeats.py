@@ -1,5 +1,6 @@
 """The heartbeat monitor, at given times."""
 
+import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,8 +11,10 @@ from gateway.hub.connections import AgentConnection
 from gateway.hub.heartbeats import HeartbeatMonitor
 
 
-def seen(at: float) -> tuple[AgentConnection, ConnectedWorker]:
-    return cast("AgentConnection", None), cast("ConnectedWorker", SimpleNamespace(last_seen_at=at))
+def seen(at: float, writing_since: float = math.inf) -> tuple[AgentConnection, ConnectedWorker]:
+    connection = SimpleNamespace(writing_since=writing_since)
+    worker = SimpleNamespace(id="w1", last_seen_at=at)
+    return cast("AgentConnection", connection), cast("ConnectedWorker", worker)
 
 
 @pytest.fixture
@@ -25,7 +28,16 @@ def monitor() -> HeartbeatMonitor:
 
 def test_worker_is_lost_once_three_heartbeats_are_missing(monitor: HeartbeatMonitor) -> None:
     silent, late, fresh = seen(7.4), seen(7.6), seen(10.4)
-    assert monitor.lost([silent, late, fresh], 10.5) == [silent]
+    reason = "no message from worker 'w1' for 3 s"
+    assert monitor.lost([silent, late, fresh], 10.5) == [(*silent, reason)]
+
+
+def test_worker_that_sends_heartbeats_but_takes_no_control_message_is_lost(
+    monitor: HeartbeatMonitor,
+) -> None:
+    stuck, slow = seen(10.4, writing_since=7.4), seen(10.4, writing_since=7.6)
+    reason = "worker 'w1' has taken no control message for 3 s"
+    assert monitor.lost([stuck, slow], 10.5) == [(*stuck, reason)]
 
 
 def test_stalled_gateway_reads_pending_messages_before_losing_workers(
@@ -34,4 +46,4 @@ def test_stalled_gateway_reads_pending_messages_before_losing_workers(
     silent, alive = seen(9.0), seen(9.0)
     assert monitor.lost([silent, alive], 20.0) == []
     alive[1].last_seen_at = 20.1
-    assert monitor.lost([silent, alive], 20.5) == [silent]
+    assert [lost[:2] for lost in monitor.lost([silent, alive], 20.5)] == [silent]
