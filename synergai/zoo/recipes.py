@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from synergai.domain import EngineName
 from synergai.errors import NotFound
@@ -50,13 +50,9 @@ class Recipe:
 
     def load_builder(self) -> Builder:
         """Import and return the builder."""
-        builder: Builder = _load(self.builder)
+        module, _, function = self.builder.partition(":")
+        builder: Builder = getattr(import_module(module), function)
         return builder
-
-
-def _load(reference: str) -> Any:
-    module, _, function = reference.partition(":")
-    return getattr(import_module(module), function)
 
 
 SEEDED: Final = "seeded weights, calibrated on two photographs; not trained"
