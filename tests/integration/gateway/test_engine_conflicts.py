@@ -90,17 +90,23 @@ async def test_engine_is_measured_again_after_its_file_was_replaced(
         assert (measured.entry.label, measured.entry.digest) == ("observed", "c" * 64)
 
 
+async def break_engine(agent: FakeAgent, caller: Caller, fault: str) -> common_pb2.Engine:
+    """Report a fault of the agent's engine, and wait until clients see it."""
+    engine = agent.register.engines[0]
+    engine.fault = fault
+    changed = hub_pb2.EngineChanged(engine=engine)
+    await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
+    while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
+        await asyncio.sleep(0.02)
+    return engine
+
+
 async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
     gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     async with new_agent("w1") as agent:
         await faults(caller, 1)
-        gone = agent.register.engines[0]
-        gone.fault = "it is no longer in the worker's model directory"
-        changed = hub_pb2.EngineChanged(engine=gone)
-        await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
-        while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.02)
+        gone = await break_engine(agent, caller, "it is no longer in the worker's model directory")
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine=gone.name))
         [worker] = await caller.workers(1)
         assert gone.name not in {engine.name for engine in worker.engines}
@@ -142,12 +148,7 @@ async def test_agent_may_still_drop_sessions_of_a_forgotten_engine(
     session = common_pb2.Session(engine="echo", configuration=common_pb2.Configuration(threads=1))
     async with new_agent("w1") as agent:
         await faults(caller, 1)
-        echo = agent.register.engines[0]
-        echo.fault = "its last load crashed"
-        crashed = hub_pb2.EngineChanged(engine=echo)
-        await agent.control.write(hub_pb2.AgentControl(engine_changed=crashed))
-        while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.02)
+        echo = await break_engine(agent, caller, "its last load crashed")
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
         for resident in (True, False):
             reported = hub_pb2.SessionChanged(session=session, resident=resident)

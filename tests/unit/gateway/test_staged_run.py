@@ -98,6 +98,15 @@ class Stages:
         responses = [data or response(tensor)] * assignment.count
         self.gateway.complete(worker, assignment, responses, done=assignment.count)
 
+    def lose(self, worker: ConnectedWorker, assignment: Assignment, first: int = 0) -> None:
+        """Report that the tensors of the queries from `first` on are gone, others answered."""
+        progress = hub_pb2.Progress(assignment_id=assignment.id, done=assignment.count)
+        for query in range(first, assignment.count):
+            progress.failures.add(query=query, detail="gone", lost=True)
+        ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+        responses = [response("t9")] * first + [b""] * (assignment.count - first)
+        self.gateway.intake.apply_ended(worker, ended, responses)
+
     async def status(self, job: JobStatus) -> JobStatus:
         await turns()
         await self.gateway.flush_journal()
@@ -309,10 +318,7 @@ async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None
     assignment, _ = await stages.next(stages.head)
     stages.answer(stages.head, assignment, "t4")
     assignment, _ = await stages.next(stages.tail)
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
-    progress.failures.add(query=0, detail="gone", lost=True)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
-    stages.gateway.intake.apply_ended(stages.tail, ended, [b""])
+    stages.lose(stages.tail, assignment)
     for worker, tensor in ((stages.head, "t4"), (stages.tail, "t9")):
         assignment, _ = await stages.next(worker)
         stages.answer(worker, assignment, tensor)
@@ -335,11 +341,7 @@ async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_th
     assignment, _ = await stages.next(stages.head)
     stages.answer(stages.head, assignment, "t4")
     assignment, _ = await stages.next(stages.tail)
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=assignment.count)
-    for query in range(assignment.count):
-        progress.failures.add(query=query, detail="gone", lost=True)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
-    stages.gateway.intake.apply_ended(stages.tail, ended, [b""] * assignment.count)
+    stages.lose(stages.tail, assignment)
     await turns()
     readable.set()
     for _ in range(3):
@@ -356,10 +358,7 @@ async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
     assignment, _ = await stages.next(stages.head)
     stages.answer(stages.head, assignment, "t4")
     assignment, _ = await stages.next(stages.tail)
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=2)
-    progress.failures.add(query=1, detail="gone", lost=True)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
-    stages.gateway.intake.apply_ended(stages.tail, ended, [response("t9"), b""])
+    stages.lose(stages.tail, assignment, first=1)
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.FAILED, 1)
     assert not caplog.records
