@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import Configuration, Session, UnusedVariant
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.models.descriptions import (
     EngineDescription,
     LoadFault,
@@ -48,6 +48,7 @@ _TRIED_AGAIN: Final = (
     "it is loaded again when its files change, on request, a day later, or with another version of "
     "the agent"
 )
+_TRIED_SOON: Final = "it is loaded again within minutes"
 
 _log = logging.getLogger(__name__)
 
@@ -62,13 +63,20 @@ class Describer:
         self._now = now
         self._keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
+        # Those whose load, or that of a variant, was ended from outside.
+        self._interrupted: set[EngineName] = set()
         # The content of the cache, and what was found out since.
         self._known: dict[str, EngineDescription] = {}
         self._faults: dict[str, LoadFault] = {}
 
     def remembers_fault(self, name: EngineName) -> bool:
-        """Return whether an engine is faulty only because its load hung or crashed."""
+        """Return whether an engine is faulty only because its load hung, crashed or was ended."""
         return name in self._not_loaded
+
+    def to_retry(self) -> set[EngineName]:
+        """Return the engines whose load was ended from outside, or hung or crashed a day ago."""
+        old = {name for name in self._not_loaded if not any(map(self._fault, self._keys[name]))}
+        return self._interrupted | old
 
     def read_cache(self) -> None:
         """Read what commands have added to the cache."""
@@ -100,6 +108,7 @@ class Describer:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
         self._keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
+        self._interrupted.discard(definition.name)
         unused: list[UnusedVariant] = []
         try:
             if definition.variants:
@@ -109,7 +118,7 @@ class Describer:
         except CrowdedOut:
             raise
         except SynergaiError as error:
-            if isinstance(error, (LoadHung, LoadCrashed)):
+            if isinstance(error, (LoadHung, Unavailable)):
                 self._not_loaded.add(definition.name)
             return faulty_engine(definition, str(error))
         except OSError as error:
@@ -166,6 +175,11 @@ class Describer:
             except (LoadHung, LoadCrashed) as error:
                 self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
                 raise
+            except CrowdedOut:
+                raise
+            except Unavailable as error:  # which says nothing about the model
+                self._interrupted.add(definition.name)
+                raise Unavailable(f"{error}; {_TRIED_SOON}") from None
             self._known[key] = description
             self._faults.pop(key, None)
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.models.directories import ModelDirectories
+from synergai.runtime.backoff import Backoff
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import faulty_engine, pending_engine
@@ -22,7 +23,7 @@ from worker_agent.inventory.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
@@ -37,6 +38,9 @@ _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
+
+
+_RETRY: Final = Backoff(initial_s=10.0, max_s=300.0)
 
 
 class _Outdated(Exception):
@@ -116,7 +120,7 @@ class Inventory:
         )
 
     def remembers_fault(self, name: EngineName) -> bool:
-        """Return whether an engine is faulty only because its load hung or crashed."""
+        """Return whether an engine is faulty only because its load hung, crashed or was ended."""
         return self._describer.remembers_fault(name)
 
     async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:
@@ -124,6 +128,20 @@ class Inventory:
         async with self._again:
             if name in self._described and self.remembers_fault(name):
                 await self._describe([self._described[name]], on_described, again=True)
+
+    async def retry(
+        self,
+        on_described: OnDescribed,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Describe engines again whose fault may have passed, with backoff, until cancelled."""
+        delays = _RETRY.delays()
+        while True:
+            await sleep(next(delays))
+            if names := self._describer.to_retry():
+                await self.describe(names, on_described)
+            else:
+                delays = _RETRY.delays()
 
     async def has_other_folders(self) -> bool:
         """Return whether folders were added, removed or replaced since the last `find_changes`.

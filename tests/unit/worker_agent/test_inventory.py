@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from synergai.domain import Engine, EngineName, TensorSpec
-from synergai.errors import EngineUnusable, NotFound, SynergaiError
+from synergai.errors import EngineUnusable, NotFound, SynergaiError, Unavailable
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
+from tests.waiting import until
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.inventory import Inventory
@@ -315,6 +316,59 @@ async def test_model_that_hung_is_loaded_again_on_request(
     assert loads == [ONE, ONE], "both are in the cache"
 
 
+@pytest.fixture
+def retries() -> asyncio.Semaphore:
+    """Return a semaphore that lets `Inventory.retry` go on once each time it is released."""
+    return asyncio.Semaphore(0)
+
+
+@asynccontextmanager
+async def retrying(inventory: Inventory, retries: asyncio.Semaphore) -> AsyncGenerator[list[float]]:
+    """Retry in the background; yield the delays."""
+    delays: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+        await retries.acquire()
+
+    task = asyncio.create_task(inventory.retry(ignore, sleep))
+    try:
+        yield delays
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
+    models: Path, tmp_path: Path, retries: asyncio.Semaphore
+) -> None:
+    killed = Hanging(Unavailable)
+    inventory = Inventory(models, tmp_path / "engines.json", killed)
+    assert "it is loaded again within" in (await described(inventory))[ONE].fault
+    assert inventory.remembers_fault(ONE)
+    async with retrying(inventory, retries) as delays:
+        for count in range(1, 5):
+            await until(lambda count=count: len(delays) == count)
+            assert len(killed) == count
+            retries.release()
+    assert delays[0] < delays[2] < delays[3]
+
+
+async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(
+    models: Path, tmp_path: Path, retries: asyncio.Semaphore
+) -> None:
+    clock = [1e9]
+    crashing = Hanging(LoadCrashed)
+    inventory = Inventory(models, tmp_path / "engines.json", crashing, now=lambda: clock[0])
+    await described(inventory)
+    async with retrying(inventory, retries) as delays:
+        for count, now in enumerate((1e9, 1e9, 1e9 + 25 * 3600, 1e9 + 26 * 3600), 1):
+            clock[0] = now
+            retries.release()
+            await until(lambda count=count: len(delays) > count)
+    assert crashing == [ONE, ONE]
+
+
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
     models: Path, tmp_path: Path
 ) -> None:
@@ -402,6 +456,21 @@ async def test_variant_that_cannot_be_loaded_costs_only_itself(
     ]
     # Requests to load the engine must not wait for a variant that hangs again.
     assert not inventory.remembers_fault(ONE)
+
+
+async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
+    family: tuple[Inventory, Variants], retries: asyncio.Semaphore
+) -> None:
+    inventory, loads = family
+    loads.errors = {"int8": Unavailable("died by signal 9")}
+    assert not (await described(inventory))[ONE].fault
+    loads.errors.clear()
+    loads.variants.clear()
+    async with retrying(inventory, retries) as delays:
+        for count in (1, 2):
+            retries.release()
+            await until(lambda count=count: len(delays) > count)
+    assert loads.variants == ["int8"]
 
 
 async def test_engine_is_faulty_if_all_variants_are(family: tuple[Inventory, Variants]) -> None:
