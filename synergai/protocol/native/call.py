@@ -299,6 +299,9 @@ class Call:
         """Wait for the next request; None once there are no more."""
         while not self._requests:
             if self._has_all_requests:
+                if self._reader.is_within_message:
+                    text = "the client has ended the call within a message"
+                    await self.abort(grpc.StatusCode.INTERNAL, text)
                 return None
             self._arrived = self._loop.create_future()
             await self._arrived

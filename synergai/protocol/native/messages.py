@@ -58,6 +58,11 @@ class MessageReader:
         self.to_come = 0
         self._uncut: deque[Buffer] = deque()
 
+    @property
+    def is_within_message(self) -> bool:
+        """Whether the data ends within a message or its prefix."""
+        return bool(self._prefix)
+
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[bytes]:
         """Return the messages that the data completes, this many at most; `cut` returns others.
 

@@ -249,6 +249,19 @@ async def test_malformed_field_ends_its_call_and_no_other(server: Server) -> Non
     assert (await server.answer(other))[1]["grpc-status"] == "0"
 
 
+@pytest.mark.parametrize("part", [b"\0", b"\0\0\0\0\2x"], ids=["prefix", "message"])
+@pytest.mark.parametrize("method", ["Echo", "Begin", "Collect", "Yield", "Write"])
+async def test_call_that_its_client_ends_within_a_message_fails(
+    server: Server, method: str, part: bytes
+) -> None:
+    number = 2 * len(server.calls) + 1
+    server.session.receive(http2.headers(number, f"/a/{method}"))
+    server.session.receive(frame(DATA, http2.END_STREAM, number, part))
+    fields = (await server.answer(number))[1]
+    assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
+    assert fields["grpc-message"] == "the client has ended the call within a message"
+
+
 async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
     number = server.call("Echo")
     server.session.receive(frame(DATA, http2.END_STREAM, number))

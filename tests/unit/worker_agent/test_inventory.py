@@ -339,6 +339,10 @@ async def retrying(inventory: Inventory, retries: asyncio.Semaphore) -> AsyncGen
         await asyncio.wait([task])
 
 
+async def reach(delays: list[float], count: int) -> None:
+    await until(lambda: len(delays) >= count)
+
+
 async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
     models: Path, tmp_path: Path, retries: asyncio.Semaphore
 ) -> None:
@@ -348,7 +352,7 @@ async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back
     assert inventory.remembers_fault(ONE)
     async with retrying(inventory, retries) as delays:
         for count in range(1, 5):
-            await until(lambda count=count: len(delays) == count)
+            await reach(delays, count)
             assert len(killed) == count
             retries.release()
     assert delays[0] < delays[2] < delays[3]
@@ -365,7 +369,7 @@ async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(
         for count, now in enumerate((1e9, 1e9, 1e9 + 25 * 3600, 1e9 + 26 * 3600), 1):
             clock[0] = now
             retries.release()
-            await until(lambda count=count: len(delays) > count)
+            await reach(delays, count + 1)
     assert crashing == [ONE, ONE]
 
 
@@ -469,7 +473,7 @@ async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
     async with retrying(inventory, retries) as delays:
         for count in (1, 2):
             retries.release()
-            await until(lambda count=count: len(delays) > count)
+            await reach(delays, count + 1)
     assert loads.variants == ["int8"]
 
 
