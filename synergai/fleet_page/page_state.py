@@ -93,6 +93,8 @@ class PageState:
         match event:
             case events.JobArrived(job):
                 self._arrive(job, now)
+            case events.AssignmentEnded():
+                self._end_reported(event, now)
             case events.JobCancelled(job_id):
                 self._end_job(job_id, "cancelled", "", now)
             case events.AssignmentStarted(assignment_id):
@@ -103,8 +105,6 @@ class PageState:
                 if (assignment := self._assignments.get(assignment_id)) is not None:
                     assignment.done = done
                     self._note(assignment)
-            case events.AssignmentEnded():
-                self._end_reported(event, now)
             case _:
                 self._follow_worker(event, now)
         for command in commands:

@@ -277,11 +277,11 @@ class HostProcess:
 
     def _receive(self, message: Message) -> None:
         match message:
+            case RunEnded(run_id) if run_id in self._runs.by_id:
+                self._end_run(message)
             case RunProgress(run_id, tally) if run := self._runs.by_id.get(run_id):
                 if run.on_progress is not None:
                     run.on_progress(tally)
-            case RunEnded(run_id) if run_id in self._runs.by_id:
-                self._end_run(message)
             case LoadStarted() | Ready() | LoadFailed() | VariantUnloaded():
                 self._loads.receive(message)
             case _:
