@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.zoo.builders.architectures import Architecture
+    from synergai.zoo.builders.layer_builder import Buildable
     from synergai.zoo.recipes import ProgressCallback
 
 SEED: Final = 20190912
@@ -52,7 +52,7 @@ def range_name(layer: Dense) -> str:
 
 
 def seeded_weights(
-    architecture: Architecture,
+    architecture: Buildable,
     images: Array,
     labels: NDArray[np.int64],
     on_progress: ProgressCallback,

@@ -109,6 +109,13 @@ class LayerBuilder(Protocol[Value]):
         """Concatenate along the second axis."""
 
 
+class Buildable(Protocol):
+    """An architecture whose layers can be built."""
+
+    def build_layers(self, builder: LayerBuilder[Value], image: Value) -> object:
+        """Build all layers on `image`; return the value of the last ones."""
+
+
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return TensorFlow's SAME padding before and after; the odd pixel goes after."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
