@@ -17,19 +17,11 @@ import apsw
 
 from gateway.journal import schema
 from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
-from gateway.journal.files import (
-    DATABASE,
-    INDEX,
-    LOG,
-    MARKER,
-    StateInUse,
-    is_empty,
-    lock,
-    sync_directory,
-)
+from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, StateInUse, is_empty, lock
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.runtime.atomic_file import sync_path
 from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.ownership import own_like
 
@@ -92,7 +84,7 @@ def back_up(directory: Path, target: Path) -> JournalReport:
                 with closing(reader(path)) as connection:
                     content = _copy(connection, path, copy)
                 copy.rename(target)
-                sync_directory(target.parent)
+                sync_path(target.parent)
         except (apsw.Error, schema.WrongVersion) as error:
             raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
         except OSError as error:
@@ -137,7 +129,7 @@ def replace_journal(directory: Path, source: Path) -> JournalReport:
             write_marker(directory / MARKER, mark._replace(restoring=True))
             set_aside(directory)
             copy.rename(path)
-            sync_directory(directory)
+            sync_path(directory)
             write_marker(directory / MARKER, mark)
             own_like(directory, directory / MARKER)
         except (OSError, apsw.Error) as error:
@@ -215,8 +207,7 @@ def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
         content = _read_content(target)
         if faults := find_faults(target, thorough=True):
             raise JournalDamaged(path, "; ".join(faults))
-    with copy.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_path(copy)
     return content
 
 
@@ -266,6 +257,6 @@ def set_aside(directory: Path) -> None:
         own_like(directory, folder)
         for file in files:
             file.rename(folder / file.name)
-        sync_directory(folder)
+        sync_path(folder)
     for name in (DATABASE, LOG):
         (directory / name).unlink(missing_ok=True)

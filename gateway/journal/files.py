@@ -73,15 +73,6 @@ def check_leads(directory: Path) -> None:
     )
 
 
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and removed files of `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def is_empty(path: Path) -> bool:
     """Return whether a file is missing or has no content."""
     return not path.exists() or path.stat().st_size == 0

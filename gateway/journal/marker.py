@@ -17,8 +17,7 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.journal.files import sync_directory
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.atomic_file import sync_path, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +56,7 @@ def read_marker(path: Path) -> Mark | None:
 def write_marker(path: Path, mark: Mark) -> None:
     """Replace the marker, durably."""
     write_atomic(path, (_encode(mark) * 2).decode(), 0o600)
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 class Marker:

@@ -31,6 +31,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import InternalError, Unavailable
+from synergai.runtime.atomic_file import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -94,7 +95,7 @@ class RecordLog:
         self._data = -1
         if not directory.exists():
             directory.mkdir(parents=True, mode=0o700)
-            sync_directory(directory.parent)
+            sync_path(directory.parent)
         try:
             self._open()
         except BaseException:
@@ -284,7 +285,7 @@ class RecordLog:
                 self._names[last] = self._segment(last).name
             for index in indexes[-1:]:
                 self._copy(index, _INDEX + self._suffix)
-            sync_directory(self.directory)
+            sync_path(self.directory)
         for name in {name for _, name in files} - {*self._names.values(), _INDEX + self._suffix}:
             (self.directory / name).unlink()
 
@@ -292,8 +293,7 @@ class RecordLog:
         """Copy a file durably; the copy is complete or absent."""
         partial = self.directory / f"{_PARTIAL}{copy}"
         shutil.copyfile(self.directory / name, partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_path(partial)
         partial.rename(self.directory / copy)
 
     def _open_index(self) -> int:
@@ -356,7 +356,7 @@ class RecordLog:
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
         if is_new:
-            sync_directory(self.directory)
+            sync_path(self.directory)
         return descriptor
 
 
@@ -373,15 +373,6 @@ def remove_log(directory: Path, epoch: int = 0) -> None:
 def is_out_of_space(error: OSError) -> bool:
     """Return whether a write failed for lack of space, and can be repeated later."""
     return error.errno in NO_SPACE
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created and removed files of a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _epoch_of(path: Path) -> int:

@@ -8,8 +8,9 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from gateway.records.log import RecordLog, remove_log, sync_directory
+from gateway.records.log import RecordLog, remove_log
 from synergai.errors import Conflict
+from synergai.runtime.atomic_file import sync_path
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
@@ -270,8 +271,8 @@ class DataStore:
         with opened.lock:
             before.rename(target)
             opened.log.directory = target
-        sync_directory(before.parent)
-        sync_directory(target.parent)
+        sync_path(before.parent)
+        sync_path(target.parent)
 
 
 def _close(opened: OpenLog) -> None:

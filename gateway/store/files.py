@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.atomic_file import sync_path
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class LocalFiles:
             new.replace(self.root / name)
         finally:
             new.unlink(missing_ok=True)
-        _sync(new.parent)
+        sync_path(new.parent)
 
     def adopt(self, name: str, file: Path) -> None:
         """Move a file into the directory; copy it if it is on another file system."""
@@ -88,11 +89,11 @@ class LocalFiles:
         try:
             shutil.move(file, new)
             new.chmod(0o600)
-            _sync(new)  # a copy is not on the disk yet
+            sync_path(new)  # a copy is not on the disk yet
             new.replace(self.root / name)
         finally:
             new.unlink(missing_ok=True)
-        _sync(new.parent)
+        sync_path(new.parent)
 
     def remove(self, name: str) -> None:
         """Remove a file, and its folder if nothing else is in it."""
@@ -127,13 +128,12 @@ class FsspecFiles:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files below a folder by name."""
-        try:
+        with self._reached():
             self._fs.invalidate_cache()
-            found = self._fs.find(self._path(folder), detail=True)
-        except FileNotFoundError:
-            return {}
-        except Exception as error:  # noqa: BLE001 - file systems raise what their libraries do
-            self._fail(error)
+            try:
+                found = self._fs.find(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
         return {
             str(path)[len(self._root) + 1 :]: int(facts["size"])
             for path, facts in found.items()
@@ -142,61 +142,50 @@ class FsspecFiles:
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return part of a file."""
-        try:
-            data: Any = self._fs.cat_file(
-                self._path(name), start=offset, end=None if size is None else offset + size
-            )
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+        end = None if size is None else offset + size
+        with self._reached():
+            data: Any = self._fs.cat_file(self._path(name), start=offset, end=end)
         return bytes(data)
 
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a small file."""
-        new = self._new(name)
-        try:
+        with self._reached():
+            new = self._new(name)
             self._fs.pipe_file(new, data)
             self._fs.mv(new, self._path(name))
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
 
     def adopt(self, name: str, file: Path) -> None:
         """Copy a file of this machine, and remove it."""
-        new = self._new(name)
-        try:
+        with self._reached():
+            new = self._new(name)
             self._fs.put_file(str(file), new)
             self._fs.mv(new, self._path(name))
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
         file.unlink()
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        try:
+        with suppress(FileNotFoundError), self._reached():
             self._fs.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
     def _new(self, name: str) -> str:
         folder = self._path(name).rpartition("/")[0]
-        try:
-            self._fs.makedirs(folder, exist_ok=True)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+        self._fs.makedirs(folder, exist_ok=True)
         return f"{folder}/{_TEMPORARY}{secrets.token_hex(8)}"
 
-    def _fail(self, error: Exception) -> NoReturn:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise error
-        raise Unavailable(
-            f"the store {self._url} cannot be reached: {type(error).__name__}: {error}"
-        ) from error
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Raise `Unavailable` for what the file system's library raises, unless `OSError` says."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) is not None:
+                raise
+            raise Unavailable(
+                f"the store {self._url} cannot be reached: {type(error).__name__}: {error}"
+            ) from error
 
 
 def open_files(location: str, state: Path) -> Files:
@@ -204,11 +193,3 @@ def open_files(location: str, state: Path) -> Files:
     if "://" in location:
         return FsspecFiles(location)
     return LocalFiles(Path(location) if location else state / "store")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files, and durable changes."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+def sync_path(path: Path) -> None:
+    """Make a file durable; of a directory, which files were created, renamed and removed in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -228,7 +228,7 @@ def record_workload(
     with (
         mock.patch.object(database, "_CHECKSUM_VFS", _VFS),
         mock.patch(f"{marker}.write_atomic", replaced),
-        mock.patch(f"{marker}.sync_directory", directory_synced),
+        mock.patch(f"{marker}.sync_path", directory_synced),
         mock.patch(f"{marker}.os.pwrite", progressed),
     ):
         asyncio.run(_run(directory / "state", recording, jobs, random.Random(seed), synchronous))

@@ -178,7 +178,7 @@ def test_new_marker_survives_a_loss_of_power(
     marker = tmp_path / "journal.marker"
     synced: list[tuple[Path, Mark | None]] = []
     monkeypatch.setattr(
-        "gateway.journal.marker.sync_directory",
+        "gateway.journal.marker.sync_path",
         lambda directory: synced.append((directory, read_marker(marker))),
     )
     write_marker(marker, Mark())
@@ -223,11 +223,13 @@ async def test_backup_survives_a_loss_of_power(
     backup = tmp_path / "backup.db"
     synced: list[tuple[Path, bool]] = []
     monkeypatch.setattr(
-        "gateway.journal.archive.sync_directory",
-        lambda directory: synced.append((directory, backup.exists())),
+        "gateway.journal.archive.sync_path",
+        lambda path: synced.append((path, backup.exists())),
     )
     archive.back_up(stopped, backup)
-    assert synced == [(tmp_path, True)]
+    [(_, is_named), folder] = synced
+    assert not is_named, "the content is on the disk first"
+    assert folder == (tmp_path, True)
 
 
 async def test_what_can_be_read_of_a_damaged_journal_can_be_restored(
