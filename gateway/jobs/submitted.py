@@ -225,6 +225,8 @@ class SubmittedJobs:
         """Cancel a job before its next query, unless it has ended; return its final status."""
         status = await self._status(job_id)
         check_cancel(caller, status)
+        if job_id != status.id:
+            raise InvalidInput(f"{job_id} is a stage of job {status.id}: cancel that job")
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             await job.cancel()
