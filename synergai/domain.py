@@ -220,7 +220,7 @@ class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         whole_accuracy: share of the whole engine's right answers to them; 0 if it is not known.
     """
 
-    output: str
+    output: Annotated[str, Meta(min_length=1)]
     threshold: float
     rate: float = 0.0
     accuracy: float = 0.0

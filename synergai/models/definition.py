@@ -13,7 +13,7 @@ from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import DEFINITION_FILE, find_models, is_version
 from synergai.models.variants import Sha256, Share, VariantKeys, check_printable
-from synergai.models.warmup import WarmUpInput  # noqa: TC001 - msgspec reads the annotations
+from synergai.models.warmup import WarmUpInput
 from synergai.runtime.toml_file import load_toml, read_toml
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MODEL_KEYS: Final = (
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
-Name = Annotated[str, Meta(min_length=1)]
+Text = Annotated[str, Meta(min_length=1)]
 
 
 class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +37,13 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     With variants, `file`, `sha256` and `accuracy` belong to the first one.
     """
 
-    name: str = ""
-    version: str = ""
-    backend: str = ""
-    file: str = ""
+    name: Text = ""
+    version: Text = ""
+    backend: Text = ""
+    file: Text = ""
     sha256: Sha256 = ""
-    title: str = ""
-    source: str = ""
+    title: Text = ""
+    source: Text = ""
     stage_of: Sha256 = ""
     preprocess: Literal["", "resnet50", "mobilenet", "ssd"] = ""
     postprocess: Literal["", "classes", "boxes"] = ""
@@ -51,9 +51,9 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_batch: int = 1
     stage_end: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     exit: Exit | None = None
-    inputs: tuple[Name, ...] = ()
-    outputs: tuple[Name, ...] = ()
-    warmup: dict[Name, WarmUpInput] = {}
+    inputs: tuple[Text, ...] = ()
+    outputs: tuple[Text, ...] = ()
+    warmup: dict[Text, WarmUpInput] = {}
     variants: Annotated[tuple[VariantKeys, ...], Meta(max_length=MAX_VARIANTS)] = ()
 
     def __post_init__(self) -> None:
@@ -61,6 +61,9 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.max_batch not in _BATCH_SIZES:
             # Batches are profiled at powers of two and never exceed the largest profiled size.
             raise ValueError(f"max_batch must be one of {', '.join(map(str, _BATCH_SIZES))}")
+        for name, given in self.warmup.items():
+            if given == WarmUpInput():
+                raise ValueError(f"warmup.{name} must have a shape, a value or a file")
         for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             _check_distinct(f"{key} has the name", names)
         _check_distinct("two variants have the name", [each.name for each in self.variants])

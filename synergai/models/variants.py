@@ -32,7 +32,7 @@ from synergai.versions import validate_variant
 if TYPE_CHECKING:
     from pathlib import Path
 
-Sha256 = Annotated[str, Meta(pattern="^([0-9a-fA-F]{64})?$")]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 

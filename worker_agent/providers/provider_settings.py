@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
 
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
@@ -36,7 +36,7 @@ _Scalar: TypeAlias = bool | int | float | str
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
-    provider: _Scalar = ""
+    provider: Annotated[str, Meta(min_length=1)] = ""
     devices: tuple[_Scalar, ...] = ()
     parallel: bool = False
     cache: str | None = None
@@ -78,7 +78,7 @@ def _parse_table(name: object, table: object) -> list[ProviderChoice]:
         given = convert(table, _Table)
     except ValidationError as error:
         raise InvalidInput(f"{name}: {sentence(error, _Table)}") from None
-    kind_name = _text(given.provider or name)
+    kind_name = given.provider or name
     if CPU in (name, kind_name):
         if table or name != CPU:
             raise InvalidInput("CPU is the default provider: it has no settings and no other name")

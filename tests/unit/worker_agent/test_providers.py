@@ -44,6 +44,8 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
     [
         ('providers = ["Cuda"]', "'Cuda' is not an execution provider; available: CPU, CUDA, "),
         ('providers = ["cuda"]', "did you mean 'CUDA'?"),
+        ("[providers.CUDA]\nprovider = false", "provider must be a string, not true or false"),
+        ('[providers.CUDA]\nprovider = ""', "provider must not be empty"),
         ("[providers.CUDA]\nspeed = 1", "no setting speed, but provider, devices"),
         ("[providers.CUDA.options]\ncudnn = 1", "CUDA has no option 'cudnn'; available: arena_"),
         ("[providers.CUDA.options]\ndevice_id = 1", "follows from the setting 'devices'"),
