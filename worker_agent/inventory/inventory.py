@@ -86,7 +86,8 @@ class Inventory:
         fetched: Path | None = None,
     ) -> None:
         self._models = ModelDirectories(models, fetched)
-        parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
+        # A core is left to what serves already, or is about to.
+        parallel = parallel or max(1, min(_MAX_PARALLEL, len(os.sched_getaffinity(0)) - 1))
         if memory is not None and memory.limit_bytes:
             parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
         self._slots = Slots(parallel)
