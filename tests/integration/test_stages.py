@@ -59,6 +59,18 @@ def fleet(
         yield fleet
 
 
+@pytest.fixture
+def pair(folders: dict[str, Path], tmp_path: Path) -> Iterator[tuple[LocalFleet, Path]]:
+    """Workers ``one`` and ``other``, with the models of all stages."""
+    models = all_stages(folders, tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        for name in ("one", "other"):
+            fleet.start_agent(name, models=models)
+        fleet.wait_for_workers(2)
+        yield fleet, models
+
+
 # --- requests -----------------------------------------------------------------------------------
 
 
@@ -141,26 +153,19 @@ def test_engine_without_one_of_its_stages_is_unavailable_until_it_is_back(
 
 
 def test_killed_worker_costs_no_request_while_another_one_has_its_stages(
-    folders: dict[str, Path], answers: np.ndarray, tmp_path: Path
+    pair: tuple[LocalFleet, Path], answers: np.ndarray
 ) -> None:
-    models = all_stages(folders, tmp_path / "models")
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway()
-        for name in ("one", "other"):
-            fleet.start_agent(name, models=models)
-        fleet.wait_for_workers(2)
-        with synergai.SyncClient(fleet.address) as client, ThreadPoolExecutor(8) as pool:
-            images = [number % FEW for number in range(400)]
-            found = pool.map(lambda image: answer(client, image, 30.0), images)
-            for number, (image, probabilities) in enumerate(zip(images, found, strict=True)):
-                np.testing.assert_allclose(probabilities, answers[image], atol=1e-6)
-                if number == 100:
-                    fleet.agents["one"].kill()
-                    fleet.agents["one"].wait()
-                    fleet.start_agent("one", models=models)
-                if number == 250:
-                    fleet.agents["other"].kill()
-                    fleet.agents["other"].wait()
+    fleet, models = pair
+    with synergai.SyncClient(fleet.address) as client, ThreadPoolExecutor(8) as pool:
+        images = [number % FEW for number in range(400)]
+        found = pool.map(lambda image: answer(client, image, 30.0), images)
+        for number, (image, probabilities) in enumerate(zip(images, found, strict=True)):
+            np.testing.assert_allclose(probabilities, answers[image], atol=1e-6)
+            if number == 100:
+                fleet.kill("one")
+                fleet.start_agent("one", models=models)
+            if number == 250:
+                fleet.kill("other")
 
 
 # --- jobs ---------------------------------------------------------------------------------------
@@ -306,25 +311,20 @@ def test_job_continues_with_the_whole_engine_and_in_stages_again(
 
 
 def test_killed_workers_and_gateway_lose_and_repeat_no_query(
-    folders: dict[str, Path], answers: np.ndarray, tmp_path: Path
+    pair: tuple[LocalFleet, Path], answers: np.ndarray
 ) -> None:
-    models = all_stages(folders, tmp_path / "models")
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway()
-        for name in ("one", "other"):
-            fleet.start_agent(name, models=models)
-        fleet.wait_for_workers(2)
-        with synergai.SyncClient(fleet.address) as client:
-            job = client.submit(ENGINE, inputs=queries(MANY))
-            for victim in ("one", "gateway", "other"):
-                before = job.status().queries_done
-                wait_until(lambda before=before: job.status().queries_done > before)  # type: ignore[misc]
-                fleet.kill(victim)
-                if victim == "gateway":
-                    fleet.start_gateway()
-                else:
-                    fleet.start_agent(victim, models=models)
-            check(list(job.results()), answers, MANY)
-            status = job.wait()
+    fleet, models = pair
+    with synergai.SyncClient(fleet.address) as client:
+        job = client.submit(ENGINE, inputs=queries(MANY))
+        for victim in ("one", "gateway", "other"):
+            before = job.status().queries_done
+            wait_until(lambda before=before: job.status().queries_done > before)  # type: ignore[misc]
+            fleet.kill(victim)
+            if victim == "gateway":
+                fleet.start_gateway()
+            else:
+                fleet.start_agent(victim, models=models)
+        check(list(job.results()), answers, MANY)
+        status = job.wait()
     assert status.queries_done == MANY
     assert sum(each.count for each in status.executions) == MANY
