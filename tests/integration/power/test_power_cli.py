@@ -52,7 +52,7 @@ def test_a_dry_run_only_prints_the_steps() -> None:
     ]
     done = run("synergai", "agent", "install", *options, "--power", "none", "--dry-run")
     assert done.returncode == 0
-    assert "run systemctl enable --now synergai-power.socket synergai-agent.service" in done.stdout
+    assert "run systemctl restart synergai-agent.service\n" in done.stdout
     assert "    SYNERGAI_AGENT_GATEWAY=10.0.0.1:8010\n" in done.stdout
     assert done.stdout.startswith("check that services can run synergai and synergai-power in /opt")
 
