@@ -287,7 +287,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(watch.run())
             await inventory.describe(pending, self._update_engine)
-            group.create_task(inventory.retry(self._update_engine))
+            group.create_task(inventory.retry(self._loaded_again))
             if not self._engines:
                 _log.warning(
                     "the model directory %s has no engines: add one with "
@@ -366,7 +366,15 @@ class Agent:
         inventory = self._inventory
         if inventory is None or not inventory.remembers_fault(name):
             return None
-        return inventory.describe_again(name, self._update_engine)
+        return inventory.describe_again(name, self._loaded_again)
+
+    def _loaded_again(self, engine: Engine) -> None:
+        """Replace the description of an engine, or its files if sessions run the former ones."""
+        name = engine.name
+        if name in self._replacing or any(worker.hosts.keeps(name) for worker in self._workers):
+            self._engine_changed(name, engine)
+        else:
+            self._update_engine(engine)
 
     def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine

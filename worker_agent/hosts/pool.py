@@ -182,6 +182,10 @@ class HostPool:
         self._kept.add(engine)
         return True
 
+    def keeps(self, engine: EngineName) -> bool:
+        """Return whether the sessions of `engine` run other files than those on disk."""
+        return engine in self._kept
+
     async def replace(self, engine: EngineName) -> None:
         """Load the changed files of `engine` in addition to its sessions, and then retire these.
 

@@ -1,24 +1,27 @@
 """Loads of an engine whose files are replaced meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 import worker_agent.hosts.pool
-from synergai.domain import Configuration, Session, TensorSpec
+from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from tests.engines import new_engine
 from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
+from worker_agent.app import Agent
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hub_client.link import HubLink
+from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.peers.exchange import Exchange
 from worker_agent.worker import LocalWorker
 
@@ -197,3 +200,95 @@ async def test_ordered_load_that_is_cancelled_by_closing_does_not_begin_again(
     await turns(5)
     assert len(starts.begun) == 1
     assert reports.changes == []
+
+
+class LoadedAgain:
+    """Stands for the inventory; it describes an engine again as the test says."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def remembers_fault(self, _name: EngineName) -> bool:
+        return True
+
+    async def describe(self, *_: object) -> None:
+        pass
+
+    async def describe_again(
+        self, _name: EngineName, on_described: Callable[[Engine], None]
+    ) -> None:
+        on_described(self._engine)
+
+    async def retry(self, on_described: Callable[[Engine], None]) -> None:
+        on_described(self._engine)
+
+
+async def on_request(agent: Agent, engine: Engine) -> None:
+    agent._inventory = cast("Inventory", LoadedAgain(engine))
+    loaded = agent._describe_again(engine.name)
+    assert loaded is not None
+    await loaded
+
+
+async def by_retry(agent: Agent, engine: Engine) -> None:
+    watch = cast("ModelDirectoryWatch", SimpleNamespace(run=turns))
+    await agent._track_engines(cast("Inventory", LoadedAgain(engine)), watch)
+
+
+class Former:
+    """An agent that is not connected. Former files of its engine serve: the changed do not load.
+
+    Attributes:
+        told: what it has told the gateway about the engine since.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.told: list[Engine] = []
+        self.hosts = agent._main.hosts
+
+
+@pytest.fixture
+async def former(
+    starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Former]:
+    settings = AgentSettings(
+        gateway="127.0.0.1:1", worker=WorkerSettings(models=tmp_path), state=tmp_path
+    )
+    agent = Agent(settings, cast("HubLink", SimpleNamespace(gateways=1)))
+    former = Former(agent)
+    agent._main.configure([SESSION.configuration], [])
+    agent._set_engine(ENGINE)
+    load = former.hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    await load
+    agent._engine_changed(ENGINE.name, replace(ENGINE, fault="it was killed"))
+    monkeypatch.setattr(agent._main.hub, "send_engine_changed", former.told.append)
+    async with agent._tasks:
+        yield former
+
+
+@pytest.mark.parametrize("load_again", [on_request, by_retry])
+async def test_former_files_serve_on_if_the_changed_ones_fail_again(
+    former: Former, load_again: Callable[[Agent, Engine], Coroutine[Any, Any, None]]
+) -> None:
+    await load_again(former.agent, replace(ENGINE, fault="it was killed again"))
+    [engine] = former.told
+    assert engine.fault == ""
+    assert [each.reason for each in engine.unused_variants] == ["it was killed again"]
+
+
+@pytest.mark.parametrize("load_again", [on_request, by_retry])
+async def test_former_files_are_replaced_once_the_changed_ones_load_again(
+    starts: Starts,
+    former: Former,
+    load_again: Callable[[Agent, Engine], Coroutine[Any, Any, None]],
+) -> None:
+    host, changed = former.hosts.get_resident(SESSION), replace(ENGINE, digest="changed")
+    await load_again(former.agent, changed)
+    await starts.wait(2)
+    assert former.told == []
+    starts.complete()
+    await until(lambda: former.told == [changed])
+    assert former.hosts.get_resident(SESSION) not in (None, host)
