@@ -139,7 +139,7 @@ class Inventory:
         delays = _RETRY.delays()
         while True:
             await sleep(next(delays))
-            if names := self._describer.to_retry():
+            if names := self._describer.to_retry() & self._described.keys():
                 await self.describe(names, on_described)
             else:
                 delays = _RETRY.delays()

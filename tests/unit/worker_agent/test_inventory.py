@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -371,6 +372,21 @@ async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(
             retries.release()
             await reach(delays, count + 1)
     assert crashing == [ONE, ONE]
+
+
+async def test_removed_model_does_not_defer_the_retries_of_others(
+    models: Path, tmp_path: Path, retries: asyncio.Semaphore
+) -> None:
+    inventory = Inventory(models, tmp_path / "engines.json", Hanging(Unavailable))
+    await described(inventory)
+    shutil.rmtree(models / "one")
+    await poll(inventory)
+    assert await poll(inventory) == {ONE: None}
+    async with retrying(inventory, retries) as delays:
+        for count in range(1, 4):
+            retries.release()
+            await reach(delays, count + 1)
+    assert max(delays) <= 10
 
 
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
