@@ -177,11 +177,13 @@ class FsspecFiles:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Raise `Unavailable` for what the file system's library raises, unless `OSError` says."""
+        """Raise `Unavailable` for errors of the file system's library, but not the system's."""
         try:
             yield
+        except FileNotFoundError:
+            raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) is not None:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise Unavailable(
                 f"the store {self._url} cannot be reached: {type(error).__name__}: {error}"

@@ -493,6 +493,36 @@ def test_url_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> N
     assert isinstance(open_files("memory://x", tmp_path), FsspecFiles)
 
 
+class LibraryError(Exception):
+    """An error of a file system's library, with a number that is not the system's."""
+
+    errno = 1
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (LibraryError(), Unavailable),
+        (OSError("timed out"), Unavailable),
+        (OSError(errno.ENOSPC, "full"), OSError),
+        (FileNotFoundError("gone"), FileNotFoundError),
+    ],
+)
+def test_error_of_a_library_means_that_the_store_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    files = open_files("memory://x", tmp_path)
+    assert isinstance(files, FsspecFiles)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(files._fs, "cat_file", fail)
+    with pytest.raises(raised) as found:
+        files.read("name")
+    assert type(found.value) is raised
+
+
 def lying(manifest: bytes, size: int) -> bytes:
     """Return a manifest of only the model of another one, with a wrong size."""
     [model, *_] = msgspec.json.decode(manifest, type=Manifest).files
