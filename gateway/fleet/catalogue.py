@@ -418,7 +418,7 @@ class Catalogue:
         return resolved
 
     def _on_asked(self, name: EngineName) -> None:
-        """Establish the description of an engine that a client has asked for."""
+        """Commit the description of an engine that a client has asked for."""
         offers = self._offers[name]
         if not offers.committed:
             offers.committed = True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HeartbeatMonitor:
-    """Periodic check of when each worker was last seen, and took what it was sent."""
+    """Periodic check that each worker sends messages, and takes those that it is sent."""
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
         self.interval_s = heartbeat_s / 2
