@@ -9,6 +9,13 @@ def job(name: str, priority: int = 0) -> Job:
     return Job(id=JobId(name), engine=EngineName("net"), queries=1, arrival=0.0, priority=priority)
 
 
+async def waiting(room: TensorRoom, *sizes: int) -> list[asyncio.Task[None]]:
+    """Let a job wait for each of these sizes, in this order."""
+    tasks = [asyncio.create_task(room.take(job(f"waiting-{size}"), size)) for size in sizes]
+    await turns()
+    return tasks
+
+
 async def test_most_urgent_job_gets_the_next_room() -> None:
     room, order = TensorRoom(10), list[str]()
 
@@ -39,23 +46,19 @@ async def test_one_query_may_need_more_than_there_is() -> None:
 async def test_job_that_leaves_while_it_waits_takes_no_room() -> None:
     room = TensorRoom(10)
     await room.take(job("first"), 10)
-    waiting = asyncio.create_task(room.take(job("gone"), 10))
-    granted = asyncio.create_task(room.take(job("granted"), 10))
-    await turns()
-    waiting.cancel()
+    gone, granted = await waiting(room, 9, 10)
+    gone.cancel()
     await turns()
     room.give(10)
     granted.cancel()  # after it was granted, before it knows
-    await asyncio.wait([waiting, granted])
+    await asyncio.wait([gone, granted])
     assert room.used_bytes == 0
 
 
 async def test_job_that_leaves_lets_smaller_ones_behind_it_pass_at_once() -> None:
     room = TensorRoom(10)
     await room.take(job("first"), 6)
-    large = asyncio.create_task(room.take(job("large"), 8))
-    small = asyncio.create_task(room.take(job("small"), 3))
-    await turns()
+    large, small = await waiting(room, 8, 3)
     large.cancel()
     await asyncio.wait([large])
     await turns()
