@@ -38,8 +38,6 @@ _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
-
-
 _RETRY: Final = Backoff(initial_s=10.0, max_s=300.0)
 
 
