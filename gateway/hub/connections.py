@@ -48,8 +48,7 @@ class AgentConnection:
         joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
         end_call: ends the control stream while its handler waits for the agent to read.
-        writing_since: since when it waits, for more than files that the agent fetches; infinity
-            while it does not.
+        writing_since: since when it waits; infinity while it does not.
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)

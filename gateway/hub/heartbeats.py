@@ -42,8 +42,6 @@ class HeartbeatMonitor:
     def _reason(self, connection: AgentConnection, worker: ConnectedWorker, now: float) -> str:
         if now - worker.last_seen_at > self.timeout_s:
             return f"no message from worker {worker.id!r} for {self.timeout_s:g} s"
-        if worker.fetches:  # files share the connection: over a slow link, messages wait for them
-            connection.writing_since = max(connection.writing_since, now)
         if now - connection.writing_since > self.timeout_s:
             return f"worker {worker.id!r} has taken no control message for {self.timeout_s:g} s"
         return ""

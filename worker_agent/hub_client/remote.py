@@ -1,4 +1,7 @@
-"""Link to a gateway over the network: a gRPC channel for control, a work socket for work."""
+"""Link to a gateway over the network.
+
+Control messages, work and files have a connection each, so that none waits behind another.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
+_OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
+"""Option of a channel that shares no connection, nor the backoff of a previous one."""
+_ENDED: Final = "the connection to the gateway has ended"
 
 
 class RemoteHub:
@@ -70,16 +76,17 @@ class RemoteHub:
         """Open a channel to the next address, and a control stream on it."""
         self.target = self._targets[0]
         self._targets.rotate(-1)
-        options = [
-            *rpc.channel_options(self._max_message_bytes),
-            # Otherwise a new channel inherits the backoff of the previous one.
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
         tls = await asyncio.to_thread(self._read_tls)
         credentials = await asyncio.to_thread(self._read_credentials, tls)
-        async with open_channel(self.target, options, tls.channel) as channel:
+        options = rpc.channel_options(self._max_message_bytes)
+        async with (
+            open_channel(self.target, [*options, _OWN_CONNECTION], tls.channel) as channel,
+            # Without pings, whose answers wait behind files. It lasts as long as the other channel.
+            open_channel(self.target, [_OWN_CONNECTION], tls.channel) as files,
+        ):
             connection = RemoteConnection(
                 channel,
+                files,
                 self.target,
                 self._max_message_bytes,
                 tls.socket,
@@ -140,6 +147,7 @@ class RemoteConnection:
     def __init__(
         self,
         channel: grpc.aio.Channel,
+        files: grpc.aio.Channel,
         target: str,
         max_message_bytes: int,
         tls: ssl.SSLContext | None = None,
@@ -157,7 +165,7 @@ class RemoteConnection:
             response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
         )
         self._control = keep_status(control())
-        fetch: Any = channel.unary_stream(
+        fetch: Any = files.unary_stream(
             "/synergai.v1.Hub/Fetch",
             request_serializer=hub_pb2.FetchRequest.SerializeToString,
             response_deserializer=rpc.deserializer(hub_pb2.FetchChunk),
@@ -206,7 +214,10 @@ class RemoteConnection:
     async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
         """Yield content of the gateway's store, from an offset to its end."""
         request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
-        call = self._fetch(request)
+        try:
+            call = self._fetch(request)
+        except grpc.aio.UsageError:  # the channel is closed
+            raise Unavailable(_ENDED) from None
         try:
             while (chunk := await call.read()) is not grpc.aio.EOF:
                 if isinstance(chunk, rpc.Malformed):
@@ -214,6 +225,11 @@ class RemoteConnection:
                 yield chunk.data
         except grpc.aio.AioRpcError as error:
             raise error_from_call(self._target, error.code(), error.details() or "") from None
+        except asyncio.CancelledError:  # of the task, or of the call as the channel is closed
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(_ENDED) from None
         finally:
             call.cancel()
 

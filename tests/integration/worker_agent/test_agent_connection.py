@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +19,7 @@ from synergai.protocol import rpc
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
+from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.latest_leader import LatestLeader
@@ -29,6 +30,7 @@ from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
+    from worker_agent.placements.reconciler import Fetch
 
 
 class FailingHandler:
@@ -47,7 +49,13 @@ class FailingHandler:
 
 
 class RegisteringHandler(FailingHandler):
-    """Registers an empty worker."""
+    """Registers an empty worker.
+
+    Attributes:
+        fetch: how to fetch what is placed on it.
+    """
+
+    fetch: Fetch | None = None
 
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()
@@ -56,9 +64,15 @@ class RegisteringHandler(FailingHandler):
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         return hub_pb2.Heartbeat()
 
+    def place(self, _placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+        self.fetch = fetch
+
 
 class FakeHub:
-    """A gateway that registers agents and acknowledges no heartbeat."""
+    """A gateway that registers agents and acknowledges no heartbeat.
+
+    Its store sends a byte of any content, and no more.
+    """
 
     def __init__(self, epoch: int) -> None:
         self.registered = asyncio.Event()
@@ -67,7 +81,10 @@ class FakeHub:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        handlers = {"Control": rpc.stream(self._control, hub_pb2.AgentControl)}
+        handlers = {
+            "Control": rpc.stream(self._control, hub_pb2.AgentControl),
+            "Fetch": rpc.server_stream(self._fetch, hub_pb2.FetchRequest),
+        }
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([rpc.Service("synergai.v1.Hub", handlers)])
         port = server.add_insecure_port("127.0.0.1:0")
@@ -85,7 +102,14 @@ class FakeHub:
             if message.WhichOneof("message") == "register":
                 self.registered.set()
                 yield hub_pb2.GatewayControl(registered=self._answer)
+                yield hub_pb2.GatewayControl(placements=hub_pb2.Placements())
             self.beats.release()
+
+    async def _fetch(
+        self, _request: hub_pb2.FetchRequest, _context: Context
+    ) -> AsyncGenerator[hub_pb2.FetchChunk]:
+        yield hub_pb2.FetchChunk(data=b"x")
+        await asyncio.Event().wait()
 
     async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -194,6 +218,21 @@ async def test_silent_gateway_is_kept_while_no_other_one_listens(unreachable: st
             await silent.beats.acquire()
     await worker.tried.acquire()
     assert worker.tried.locked()
+
+
+async def test_fetch_ends_with_the_connection_of_its_agent() -> None:
+    worker = RegisteringHandler()
+    async with FakeHub(epoch=1).listening() as target:
+        async with dialling(target, worker):
+            await until(lambda: worker.fetch is not None)
+            assert worker.fetch is not None
+            chunks = worker.fetch("0" * 64, 0)
+            assert await anext(chunks) == b"x"
+            with pytest.raises(Unavailable, match="has ended"):  # after 20 heartbeats
+                await anext(chunks)
+            again = worker.fetch
+        with pytest.raises(Unavailable, match="has ended"):
+            await anext(again("0" * 64, 0))
 
 
 async def test_certificate_is_read_before_each_attempt(
