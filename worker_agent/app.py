@@ -195,7 +195,7 @@ class Agent:
             memory_bytes=memory_bytes,
             start_task=self._start_task,
             on_idle=self._idle.set,
-            on_engine_fault=self._update_engine,
+            on_engine_fault=self._engine_failed,
             describe_again=self._describe_again,
         )
 
@@ -361,8 +361,14 @@ class Agent:
         self._replacing.pop(engine.name, None)
         self._engines[engine.name] = engine
 
+    def _engine_failed(self, engine: Engine) -> None:
+        """Take an engine out of service that cannot be loaded, until it is loaded again."""
+        self._update_engine(engine)
+        if self._inventory is not None:
+            self._start_task(self._inventory.retry_later(engine.name, self._loaded_again))
+
     def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:
-        """Return what tries an engine again whose last load hung or crashed; None if it did not."""
+        """Return what loads an engine again whose last load failed; None if that did not."""
         inventory = self._inventory
         if inventory is None or not inventory.remembers_fault(name):
             return None

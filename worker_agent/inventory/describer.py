@@ -63,19 +63,27 @@ class Describer:
         self._now = now
         self._keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
-        # Those whose load, or that of a variant, was ended from outside.
+        # Those that failed to load in service, although they are known.
+        self._doubted: set[EngineName] = set()
+        # Those whose load, or that of a variant, failed for a reason that may pass.
         self._interrupted: set[EngineName] = set()
         # The content of the cache, and what was found out since.
         self._known: dict[str, EngineDescription] = {}
         self._faults: dict[str, LoadFault] = {}
 
     def remembers_fault(self, name: EngineName) -> bool:
-        """Return whether an engine is faulty only because its load hung, crashed or was ended."""
+        """Return whether an engine is faulty only because of how its last load ended."""
         return name in self._not_loaded
 
+    def doubt(self, name: EngineName) -> None:
+        """Let an engine be loaded the next time it is described, even if it is known."""
+        self._not_loaded.add(name)
+        self._doubted.add(name)
+
     def to_retry(self) -> set[EngineName]:
-        """Return the engines whose load was ended from outside, or hung or crashed a day ago."""
-        old = {name for name in self._not_loaded if not any(map(self._fault, self._keys[name]))}
+        """Return the engines whose fault may have passed, or whose load crashed a day ago."""
+        remembered = self._not_loaded - self._doubted
+        old = {name for name in remembered if not any(map(self._fault, self._keys[name]))}
         return self._interrupted | old
 
     def read_cache(self) -> None:
@@ -106,9 +114,9 @@ class Describer:
 
     async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
-        self._keys[definition.name] = set()
-        self._not_loaded.discard(definition.name)
-        self._interrupted.discard(definition.name)
+        name = definition.name
+        self._keys[name] = set()
+        self._interrupted.discard(name)
         unused: list[UnusedVariant] = []
         try:
             if definition.variants:
@@ -117,12 +125,15 @@ class Describer:
                 models = [await self._describe_model(definition, inspect)]
         except CrowdedOut:
             raise
-        except SynergaiError as error:
-            if isinstance(error, (LoadHung, Unavailable)):
-                self._not_loaded.add(definition.name)
+        except (LoadHung, Unavailable) as error:
+            self._not_loaded.add(name)
             return faulty_engine(definition, str(error))
-        except OSError as error:
-            return faulty_engine(definition, f"{error.filename} cannot be read: {error.strerror}")
+        except SynergaiError as error:
+            self._not_loaded.discard(name)
+            return faulty_engine(definition, str(error))
+        # Only now, so that a load that is asked for meanwhile waits for this one.
+        self._not_loaded.discard(name)
+        self._doubted.discard(name)
         engine = described_engine(definition, models, unused)
         if engine.unverified:
             _log.warning(
@@ -140,7 +151,7 @@ class Describer:
         """Describe the variants of an engine, and say which cannot serve as it."""
         found: list[Model] = []
         unused: list[UnusedVariant] = []
-        first_error: SynergaiError | OSError | None = None
+        first_error: SynergaiError | None = None
         for variant in definition.variants:
             try:
                 model = await self._describe_model(definition.of_variant(variant.name), inspect)
@@ -148,7 +159,7 @@ class Describer:
                     check_alike(model, found[0])
             except CrowdedOut:
                 raise
-            except (SynergaiError, OSError) as error:
+            except SynergaiError as error:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
                 )
@@ -163,24 +174,31 @@ class Describer:
     async def _describe_model(self, definition: EngineDefinition, inspect: Inspect) -> Model:
         """Describe an engine with a single model, or with one of its variants."""
         async with self._reading:  # so that loads begin in the order of these calls
-            found = await asyncio.to_thread(digests_of, definition)
+            try:
+                found = await asyncio.to_thread(digests_of, definition)
+            except OSError as error:
+                self._interrupted.add(definition.name)
+                raise Unavailable(
+                    f"{error.filename} cannot be read: {error.strerror}; {_TRIED_SOON}"
+                ) from None
         key = found.key
         self._keys[definition.name].add(key)
         description = self._known.get(key)
-        if description is None:
+        if description is None or definition.name in self._doubted:
             if (fault := self._fault(key)) is not None:
                 raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
             try:
-                description = await inspect(definition)
-            except (LoadHung, LoadCrashed) as error:
-                self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
-                raise
+                loaded = await inspect(definition)
             except CrowdedOut:
                 raise
-            except Unavailable as error:  # which says nothing about the model
+            except (LoadHung, Unavailable) as error:
+                # Neither an end from outside nor a model that was loaded before says much about it.
+                if description is None and isinstance(error, (LoadHung, LoadCrashed)):
+                    self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    raise
                 self._interrupted.add(definition.name)
                 raise Unavailable(f"{error}; {_TRIED_SOON}") from None
-            self._known[key] = description
+            self._known[key] = description = loaded
             self._faults.pop(key, None)
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
         digest = "" if differs else found.model

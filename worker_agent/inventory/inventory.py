@@ -23,7 +23,7 @@ from worker_agent.inventory.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
@@ -39,6 +39,9 @@ _MAX_PARALLEL: Final = 4
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 _RETRY: Final = Backoff(initial_s=10.0, max_s=300.0)
+_RETRY_AFTER_SERVICE: Final = Backoff(initial_s=10.0, max_s=3600.0)
+"""For engines that load when they are inspected, but not in service, where a load may block a
+worker for minutes."""
 
 
 class _Outdated(Exception):
@@ -102,6 +105,8 @@ class Inventory:
         self.is_settling = False
         self._describing = 0
         self._again = asyncio.Lock()
+        # Delays of engines that failed to load in service, until their files change.
+        self._delays: dict[EngineName, Iterator[float]] = {}
 
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described."""
@@ -119,7 +124,7 @@ class Inventory:
         )
 
     def remembers_fault(self, name: EngineName) -> bool:
-        """Return whether an engine is faulty only because its load hung, crashed or was ended."""
+        """Return whether an engine is faulty only because of how its last load ended."""
         return self._describer.remembers_fault(name)
 
     async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:
@@ -127,6 +132,17 @@ class Inventory:
         async with self._again:
             if name in self._described and self.remembers_fault(name):
                 await self._describe([self._described[name]], on_described, again=True)
+
+    async def retry_later(
+        self,
+        name: EngineName,
+        on_described: OnDescribed,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Describe an engine that failed to load in service by loading it, later each time."""
+        self._describer.doubt(name)
+        await sleep(next(self._delays.setdefault(name, _RETRY_AFTER_SERVICE.delays())))
+        await self.describe_again(name, on_described)
 
     async def retry(
         self,
@@ -138,7 +154,8 @@ class Inventory:
         while True:
             await sleep(next(delays))
             if names := self._describer.to_retry() & self._described.keys():
-                await self.describe(names, on_described)
+                async with self._again:
+                    await self.describe(names, on_described)
             else:
                 delays = _RETRY.delays()
 
@@ -176,6 +193,11 @@ class Inventory:
         }
         removed = (self._described.keys() | self._found) - scanned.keys() - before.keys()
         self._found -= removed | changed.keys()
+        self._delays = {
+            name: each
+            for name, each in self._delays.items()
+            if name not in removed and name not in changed
+        }
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
         self.is_settling = self._described != scanned

@@ -1,6 +1,7 @@
 """The inventory of a changing model directory, without loading models."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.inventory import describer
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
@@ -357,6 +359,103 @@ async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back
             assert len(killed) == count
             retries.release()
     assert delays[0] < delays[2] < delays[3]
+
+
+async def at_once(_seconds: float) -> None:
+    pass
+
+
+async def test_model_that_failed_to_load_in_service_is_loaded_again_although_it_is_known(
+    inventory: Inventory, loads: Loads
+) -> None:
+    await described(inventory)
+    engines: list[Engine] = []
+    await inventory.retry_later(ONE, engines.append, at_once)
+    assert loads == [ONE, ONE]
+    assert [engine.fault for engine in engines] == [""]
+    assert not inventory.remembers_fault(ONE)
+
+
+async def test_known_model_that_hangs_again_is_loaded_again_with_back_off(
+    models: Path, tmp_path: Path, loads: Loads, retries: asyncio.Semaphore
+) -> None:
+    cache = tmp_path / "engines.json"
+    await described(Inventory(models, cache, loads))
+    hanging = Hanging(LoadHung)
+    inventory = Inventory(models, cache, hanging)
+    await described(inventory)
+    engines: list[Engine] = []
+    await inventory.retry_later(ONE, engines.append, at_once)
+    assert "it is loaded again within minutes" in engines[0].fault
+    async with retrying(inventory, retries) as delays:
+        for count in range(1, 4):
+            await reach(delays, count)
+            assert len(hanging) == count
+            retries.release()
+
+
+async def test_model_that_fails_in_service_again_and_again_waits_longer_until_its_files_change(
+    inventory: Inventory, models: Path, retries: asyncio.Semaphore
+) -> None:
+    await described(inventory)
+    delays: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+
+    async with retrying(inventory, retries) as looks:
+        for count in range(1, 5):
+            await inventory.retry_later(ONE, ignore, sleep)
+            retries.release()
+            await reach(looks, count + 1)
+    assert delays[0] < delays[2] < delays[3]
+    put(models, "one", b"repaired")
+    await poll(inventory)
+    await poll(inventory)
+    await inventory.retry_later(ONE, ignore, sleep)
+    assert delays[4] <= 10
+
+
+async def test_load_that_is_requested_during_a_retry_waits_for_it(
+    models: Path, tmp_path: Path, retries: asyncio.Semaphore
+) -> None:
+    killed, loads = True, Blocked()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if killed:
+            raise Unavailable("died by signal 9")
+        return await loads(definition)
+
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    await described(inventory)
+    killed = False
+    engines: list[Engine] = []
+    async with retrying(inventory, retries), asyncio.TaskGroup() as group:
+        retries.release()
+        await loads.begun.wait()
+        assert inventory.remembers_fault(ONE)
+        group.create_task(inventory.describe_again(ONE, engines.append))
+        loads.go_on.set()
+    assert (loads, engines) == ([ONE], [])
+
+
+async def test_model_that_cannot_be_read_is_read_again_with_back_off(
+    inventory: Inventory,
+    loads: Loads,
+    retries: asyncio.Semaphore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(definition: EngineDefinition) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(definition.file))
+
+    with monkeypatch.context() as context:
+        context.setattr(describer, "digests_of", denied)
+        fault = (await described(inventory))[ONE].fault
+    assert "model.onnx cannot be read: Permission denied; it is loaded again" in fault
+    async with retrying(inventory, retries) as delays:
+        retries.release()
+        await reach(delays, 2)
+    assert loads == [ONE]
 
 
 async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(

@@ -16,6 +16,7 @@ from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.app import Agent
+from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
@@ -222,6 +223,8 @@ class LoadedAgain:
     async def retry(self, on_described: Callable[[Engine], None]) -> None:
         on_described(self._engine)
 
+    retry_later = describe_again
+
 
 async def on_request(agent: Agent, engine: Engine) -> None:
     agent._inventory = cast("Inventory", LoadedAgain(engine))
@@ -292,3 +295,16 @@ async def test_former_files_are_replaced_once_the_changed_ones_load_again(
     starts.complete()
     await until(lambda: former.told == [changed])
     assert former.hosts.get_resident(SESSION) not in (None, host)
+
+
+async def test_engine_that_fails_to_load_in_service_is_loaded_again(
+    starts: Starts, former: Former
+) -> None:
+    former.hosts.retire(ENGINE.name)
+    former.agent._inventory = cast("Inventory", LoadedAgain(ENGINE))
+    load = former.hosts.load(SESSION)
+    await starts.wait(2)
+    starts.begun[-1].set_exception(LoadHung("it was not loaded within 300 s"))
+    await asyncio.wait([load])
+    await until(lambda: former.told[-1:] == [ENGINE])
+    assert [each.fault for each in former.told] == ["it was not loaded within 300 s", ""]
