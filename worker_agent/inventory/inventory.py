@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
+_SLOW_S: Final = 5.0
+"""Seconds after which a model may hang, and should not hold up the others."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 _RETRY: Final = Backoff(initial_s=10.0, max_s=300.0)
@@ -49,19 +51,45 @@ class _Outdated(Exception):
 
 
 class Slots:
-    """Slots for work; `one` is a context that waits for a slot, and holds it."""
+    """Slots for work. One work that takes long may give its slot back, so that others begin."""
 
     def __init__(self, count: int) -> None:
-        self.one = asyncio.Semaphore(count)
+        self._free = asyncio.Semaphore(count)
         self._count = count
         self._alone = asyncio.Lock()
+        self._none_is_slow = asyncio.Event()
+        self._none_is_slow.set()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[None]:
+        """Wait for a slot, and hold it while the work is not the slow one."""
+        await self._free.acquire()
+        is_slow = False
+
+        def give_back() -> None:
+            nonlocal is_slow
+            if self._none_is_slow.is_set():
+                is_slow = True
+                self._none_is_slow.clear()
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(_SLOW_S, give_back)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if is_slow:
+                self._none_is_slow.set()
+            else:
+                self._free.release()
 
     @asynccontextmanager
     async def all(self) -> AsyncGenerator[None]:
         """Wait for all slots, and hold them, so that nothing else runs."""
         async with self._alone, AsyncExitStack() as stack:
             for _ in range(self._count):
-                await stack.enter_async_context(self.one)
+                await stack.enter_async_context(self._free)
+            await self._none_is_slow.wait()
             yield
 
 
@@ -225,7 +253,7 @@ class Inventory:
 
         async def describe(snapshot: EngineSnapshot) -> None:
             async def inspect_in_turn(definition: EngineDefinition) -> EngineDescription:
-                async with self._slots.one:
+                async with self._slots.one():
                     if not self._is_current(snapshot):
                         raise _Outdated
                     return await self._inspect(definition)

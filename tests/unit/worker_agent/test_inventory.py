@@ -5,26 +5,28 @@ import errno
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+import worker_agent.inventory.inventory
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, SynergaiError, Unavailable
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
-from tests.waiting import until
+from tests.waiting import turns, until
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory import describer
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
-ONE, TWO = EngineName("one"), EngineName("two")
+ONE, TWO, THREE = map(EngineName, ("one", "two", "three"))
 
 
 class Loads(list[EngineName]):
@@ -134,6 +136,60 @@ class Blocked(Loads):
             self.begun.set()
             await self.go_on.wait()
         return await super().__call__(definition)
+
+
+class Held(Loads):
+    """Models whose loads end when the test says so.
+
+    Attributes:
+        ends: by name, the result of the next load.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: defaultdict[EngineName, asyncio.Future[None]] = defaultdict(asyncio.Future)
+
+    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
+        description = await super().__call__(definition)
+        await self.ends[definition.name]
+        return description
+
+
+async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one_at_a_time(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
+    put(models, "two", b"longer than the first")
+    put(models, "three", b"longer than the first and the second")
+    held = Held()
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(described(inventory))
+        await until(lambda: held == [ONE, TWO])
+        await turns(20)
+        assert held == [ONE, TWO]
+        held.ends[TWO].set_result(None)
+        await until(lambda: held == [ONE, TWO, THREE])
+        held.ends[ONE].set_result(None)
+        held.ends[THREE].set_result(None)
+
+
+async def test_model_that_was_crowded_out_waits_for_one_that_loads_slowly(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
+    put(models, "two", b"longer than the first")
+    held = Held()
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(described(inventory))
+        await until(lambda: held == [ONE, TWO])
+        held.ends.pop(TWO).set_exception(CrowdedOut("all engines used more than allowed"))
+        await turns(20)
+        assert held == [ONE, TWO]
+        held.ends[ONE].set_result(None)
+        await until(lambda: held == [ONE, TWO, TWO])
+        held.ends[TWO].set_result(None)
 
 
 async def test_watch_reports_an_engine_while_another_is_inspected(
