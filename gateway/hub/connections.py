@@ -6,7 +6,6 @@ A refused agent tries again every few seconds, for as long as it runs.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 from collections import OrderedDict
@@ -48,7 +47,7 @@ class AgentConnection:
         joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
         end_call: ends the control stream while its handler waits for the agent to read.
-        writing_since: since when it waits; infinity while it does not.
+        unread_s: time for which it has waited, and the agent has taken nothing; 0 if it does not.
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
@@ -56,12 +55,12 @@ class AgentConnection:
     joining: JoiningWorker | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     end_call: Callable[[SynergaiError], None] = lambda _: None
-    writing_since: float = math.inf
+    unread_s: Callable[[], float] = lambda: 0.0
 
     def close(self, error: SynergaiError | None = None) -> None:
         """Close both streams."""
         self.control.close(error)
-        if error is not None and self.writing_since < math.inf:
+        if error is not None and self.unread_s():
             self.end_call(error)
         if self.worker is not None:
             self.worker.orders.close(error)

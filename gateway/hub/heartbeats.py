@@ -42,6 +42,6 @@ class HeartbeatMonitor:
     def _reason(self, connection: AgentConnection, worker: ConnectedWorker, now: float) -> str:
         if now - worker.last_seen_at > self.timeout_s:
             return f"no message from worker {worker.id!r} for {self.timeout_s:g} s"
-        if now - connection.writing_since > self.timeout_s:
+        if connection.unread_s() > self.timeout_s:
             return f"worker {worker.id!r} has taken no control message for {self.timeout_s:g} s"
         return ""

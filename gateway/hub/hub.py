@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -139,6 +139,7 @@ class Hub:
         """Serve an agent's control stream; one without a context is in this process."""
         connection = self._connections.open()
         if context is not None:
+            connection.unread_s = partial(rpc.unread_s, context)
             connection.end_call = await self._slow_calls.ending(context)
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
@@ -148,9 +149,7 @@ class Hub:
         try:
             while messages := await connection.control.get_batch():
                 for message in messages:
-                    connection.writing_since = self._clock.now()
                     yield message
-                connection.writing_since = math.inf
         except SynergaiError as error:
             self._connections.refuse(connection, error)
             raise

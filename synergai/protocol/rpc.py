@@ -129,6 +129,13 @@ def peer_of(context: Context) -> Peer:
     return client
 
 
+def unread_s(context: Context) -> float:
+    """Return the time for which the client of a call has taken nothing of responses that wait."""
+    call: Any = context
+    seconds: float = call.unread_s
+    return seconds
+
+
 def budget_s(context: Context) -> float | None:
     """Return the seconds until the deadline of a call; None if it has none."""
     remaining: float | None = context.time_remaining()

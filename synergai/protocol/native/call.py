@@ -413,6 +413,11 @@ class Call:
         """Return the message of the status."""
         return self._status[1]
 
+    @property
+    def unread_s(self) -> float:
+        """Time for which responses have waited of which the client has taken nothing."""
+        return self._stream.blocked_s
+
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
         return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())

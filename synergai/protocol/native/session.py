@@ -108,6 +108,7 @@ class Stream:
         "_last_fields",
         "_number",
         "_session",
+        "_taken_at",
         "is_open",
         "owner",
         "room",
@@ -122,12 +123,19 @@ class Stream:
         self._session = session
         self._number = number
         self._blocked: deque[memoryview] = deque()
+        # When the client last took some of it.
+        self._taken_at = 0.0
         self._last_fields = b""
 
     @property
     def is_blocked(self) -> bool:
         """Whether data waits until the client takes it."""
         return bool(self._blocked)
+
+    @property
+    def blocked_s(self) -> float:
+        """Time for which data has waited of which the client has taken nothing; 0 if none waits."""
+        return time.monotonic() - self._taken_at if self._blocked else 0.0
 
     def takes(self, size: int) -> bool:
         """Return whether data can be sent now in one frame."""
@@ -157,6 +165,8 @@ class Stream:
     def send(self, data: bytes) -> None:
         """Send data, or keep it until the client takes it."""
         if not self.send_at_once(data):
+            if not self._blocked:
+                self._taken_at = time.monotonic()
             self._blocked.append(memoryview(data))
             self._session.unblock(self)
 
@@ -225,6 +235,7 @@ class Stream:
             self.window -= size
             session.window -= size
             session.send(frame(_DATA, 0, self._number, data[:size]))
+            self._taken_at = time.monotonic()
             if size < len(data):
                 self._blocked[0] = data[size:]
             else:

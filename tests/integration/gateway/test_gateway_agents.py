@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -160,6 +161,24 @@ async def test_worker_that_takes_no_control_messages_is_lost_although_it_sends_h
                     connection.send([http2.message(1, beat, last=False)])
                 await asyncio.sleep(0.1)
     assert "worker 'deaf' has taken no control message for 1.5 s: it is lost" in caplog.text
+
+
+async def test_worker_that_takes_control_messages_slowly_is_kept(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    register = hub_pb2.Register(protocol_version=HUB_VERSION, worker_id="slow", worker_class="test")
+    hello = hub_pb2.AgentControl(register=register).SerializeToString()
+    beat = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=1)).SerializeToString()
+    widen = http2.frame(http2.WINDOW_UPDATE, 0, 1, (1).to_bytes(4, "big"))
+    with http2.Http2Connection(gateway.hub_address, window=0) as connection:
+        connection.send([http2.headers(1, "/synergai.v1.Hub/Control")])
+        connection.send([http2.message(1, hello, last=False)])
+        for _ in range(25):
+            connection.send([http2.message(1, beat, last=False), widen])
+            await asyncio.sleep(0.1)
+    assert "worker slow of class test registered" in caplog.text
+    assert "lost" not in caplog.text
 
 
 async def test_newer_registration_replaces_the_older(

@@ -1,6 +1,5 @@
 """The heartbeat monitor, at given times."""
 
-import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,8 +10,8 @@ from gateway.hub.connections import AgentConnection
 from gateway.hub.heartbeats import HeartbeatMonitor
 
 
-def seen(at: float, writing_since: float = math.inf) -> tuple[AgentConnection, ConnectedWorker]:
-    connection = SimpleNamespace(writing_since=writing_since)
+def seen(at: float, unread_s: float = 0.0) -> tuple[AgentConnection, ConnectedWorker]:
+    connection = SimpleNamespace(unread_s=lambda: unread_s)
     worker = SimpleNamespace(id="w1", last_seen_at=at)
     return cast("AgentConnection", connection), cast("ConnectedWorker", worker)
 
@@ -35,7 +34,7 @@ def test_worker_is_lost_once_three_heartbeats_are_missing(monitor: HeartbeatMoni
 def test_worker_that_sends_heartbeats_but_takes_no_control_message_is_lost(
     monitor: HeartbeatMonitor,
 ) -> None:
-    stuck, slow = seen(10.4, writing_since=7.4), seen(10.4, writing_since=7.6)
+    stuck, slow = seen(10.4, unread_s=3.1), seen(10.4, unread_s=2.9)
     reason = "worker 'w1' has taken no control message for 3 s"
     assert monitor.lost([stuck, slow], 10.5) == [(*stuck, reason)]
 
