@@ -27,6 +27,9 @@ STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _CONNECTION_WINDOW: Final = 1 << 30
 """Of all calls: what is to bound them is the window of each."""
+_ACKNOWLEDGE_S: Final = 1.0
+"""Interval at which data that arrives slowly is acknowledged. Clients ping a server that sends
+nothing, and the pings wait behind their data."""
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _DEFAULT_WINDOW: Final = 65_535
@@ -287,6 +290,7 @@ class NativeSession:
         self.between_frames = False
         self._accept = accept
         self._room = _CONNECTION_WINDOW
+        self._acknowledged_at = 0.0
         self._window_of_streams = _DEFAULT_WINDOW
         self._headers = HeaderDecoder()
         self._of_first_block = NO_TABLE
@@ -494,14 +498,14 @@ class NativeSession:
         if (stream := self._streams.get(number)) is not None:
             self._viewed[stream] = None
         self._receive_data(number, flags, memoryview(data)[start:stop])
+        if self._data_to_come and time.monotonic() - self._acknowledged_at > _ACKNOWLEDGE_S:
+            self._acknowledge()
 
     def _receive_data(self, number: int, flags: int, payload: Buffer) -> None:
         size = len(payload)
         self._room -= size
         if self._room < _CONNECTION_WINDOW // 2:
-            more = _CONNECTION_WINDOW - self._room
-            self._room = _CONNECTION_WINDOW
-            self.send(frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(more)))
+            self._acknowledge()
         stream = self._streams.get(number)
         if stream is None or stream.owner is None:
             self._late_room -= size
@@ -521,6 +525,13 @@ class NativeSession:
             stream.owner.receive(payload)
         if flags & _END_STREAM:
             self._close_requests(stream)
+
+    def _acknowledge(self) -> None:
+        """Let the client send on all streams together as much as it has sent."""
+        more = _CONNECTION_WINDOW - self._room
+        self._room = _CONNECTION_WINDOW
+        self._acknowledged_at = time.monotonic()
+        self.send(frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(more)))
 
     def _close_requests(self, stream: Stream) -> None:
         stream.is_open = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from unittest.mock import patch
@@ -283,6 +284,20 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     assert owner.log == []
     connection.session.receive(part)
     assert owner.log == ["lost"]
+
+
+async def test_data_that_arrives_slowly_is_acknowledged_every_second(
+    connection: Connection,
+) -> None:
+    connection.call()
+    connection.session.receive(frame(DATA, 0, 1, bytes(MAX_FRAME))[:5000])
+    [(kind, _, stream, received)] = await connection.sent()
+    assert (kind, stream, int.from_bytes(received)) == (WINDOW_UPDATE, 0, 5000 - 9)
+    connection.session.receive(bytes(5000))
+    assert await connection.sent() == []
+    with patch("time.monotonic", return_value=time.monotonic() + 1.1):
+        connection.session.receive(bytes(5000))
+    assert await connection.sent() == [(WINDOW_UPDATE, 0, 0, (10_000).to_bytes(4))]
 
 
 async def test_ended_call_may_not_send_more(connection: Connection) -> None:
