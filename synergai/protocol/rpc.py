@@ -429,10 +429,11 @@ def channel_options(
 ) -> list[tuple[str, int | str]]:
     """Return channel options: message size limits, keepalive, fast reconnection, connections.
 
-    With `failover`, a server that hangs or is back is noticed within seconds.
+    With `failover`, a server that hangs or is back is noticed within seconds, but one that pauses
+    for no longer than a leader may, or whose answer waits behind a response, is kept.
     """
     ping_ms, answer_ms, reconnect_ms = (
-        (5_000, 3_000, 1_000) if failover else (30_000, 10_000, 10_000)
+        (2_000, 6_000, 1_000) if failover else (30_000, 10_000, 10_000)
     )
     return [
         ("grpc.max_receive_message_length", max_message_bytes),

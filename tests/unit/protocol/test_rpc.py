@@ -5,6 +5,7 @@ from unittest.mock import MagicMock
 import grpc
 import pytest
 
+from gateway.journal.postgresql.leadership import LEASE_S
 from synergai.protocol import rpc
 from synergai.v1 import hub_pb2
 
@@ -21,6 +22,11 @@ def test_raw_deserializer_keeps_the_serialised_message() -> None:
     assert isinstance(raw, rpc.RawRequest)
     assert raw.data is data
     assert list(raw.parsed.stops) == [3]
+
+
+def test_clients_of_several_gateways_keep_a_leader_that_pauses_within_its_lease() -> None:
+    options = dict(rpc.channel_options(failover=True))
+    assert int(options["grpc.http2.ping_timeout_ms"]) > 1000 * LEASE_S
 
 
 def test_serialised_response_is_not_serialised_again() -> None:
