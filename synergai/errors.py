@@ -151,7 +151,22 @@ class Overloaded(SynergaiError):
 
 
 class Infeasible(Overloaded):
-    """No worker is expected to answer the request before its deadline."""
+    """No worker is expected to answer the request before its deadline.
+
+    Args:
+        expected_s: seconds after which it would be answered.
+        least_s: those of the fastest worker if all were idle.
+        budget_s: those until the deadline.
+    """
+
+    def __init__(self, engine: str, expected_s: float, least_s: float, budget_s: float) -> None:
+        advice = "allow more time, or try later"
+        if least_s > budget_s:
+            advice = f"allow at least {least_s:.2g} s, since no worker is faster"
+        super().__init__(
+            f"a response of engine {engine!r} would take about {expected_s:.2g} s now, but the "
+            f"deadline is in {budget_s:.2g} s: {advice}"
+        )
 
 
 class ResponseTooLarge(Overloaded):

@@ -249,6 +249,10 @@ class Dispatcher:
         """Return the seconds until a new request would be answered at the earliest, if known."""
         return self._core.expected_answer_s(job, self._clock.now())
 
+    def least_answer_s(self, engine: EngineName) -> float:
+        """Return the seconds in which the fastest worker would answer a request; 0 if unknown."""
+        return self._core.least_answer_s(engine)
+
     def explain(self, name: str) -> Iterator[Explanation]:
         """Yield what is known of the requests and jobs with an id, the newest first."""
         return self._core.explain(name, self._clock.now())

@@ -285,7 +285,7 @@ class Catalogue:
 
     def not_found(self, name: str) -> EngineNotFound:
         """Return the error for an engine that is not known, which suggests similar names."""
-        return self._known.not_found(name)
+        return self._known.not_found(name, lambda each: self.serves(each) or self.is_staged(each))
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""

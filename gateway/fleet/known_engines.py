@@ -55,9 +55,10 @@ class KnownEngines:
         """Return the known versions of an engine, in increasing order; empty if there are none."""
         return self._versions.get(name, ())
 
-    def not_found(self, name: str) -> EngineNotFound:
-        """Return the error for an engine that is not known, which suggests names."""
+    def not_found(self, name: str, is_served: Callable[[EngineName], bool]) -> EngineNotFound:
+        """Return the error for an engine that is not known; it suggests names, or served ones."""
         # Bounded: any client may ask for any name.
         first = islice(filterfalse(is_stage, sorted(self._versions)), _MAX_COMPARED)
         known = list(filter(self._suggests, first))
-        return EngineNotFound(name, get_close_matches(name[:_MAX_COMPARED_LENGTH], known), known)
+        served = [each for each in known if any(map(is_served, self._versions[each]))]
+        return EngineNotFound(name, get_close_matches(name[:_MAX_COMPARED_LENGTH], known), served)

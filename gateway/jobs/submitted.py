@@ -226,6 +226,8 @@ class SubmittedJobs:
         status = await self._status(job_id)
         check_cancel(caller, status)
         if job_id != status.id:
+            if self._dispatcher.handler(JobId(job_id)) is None:
+                raise JobNotFound(job_id)
             raise InvalidInput(f"{job_id} is a stage of job {status.id}: cancel that job")
         job = self._unfinished.get(JobId(job_id))
         if job is not None:

@@ -377,6 +377,10 @@ class Inference:
         )
         return self._dispatcher.expected_answer_s(job)
 
+    def least_answer_s(self, engine: EngineName) -> float:
+        """Return the time in which the fastest worker would answer a request; 0 if unknown."""
+        return self._dispatcher.least_answer_s(engine)
+
     def count_staged(self, engine: str, error: SynergaiError | None, seconds: float) -> None:
         """Count a request for an engine in stages, whose requests count for themselves."""
         metrics = self._metrics.engines[engine]
@@ -390,10 +394,8 @@ class Inference:
         """Refuse a request that no worker is expected to complete in time."""
         expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
-            raise Infeasible(
-                f"a response of engine {job.engine!r} would take about {expected_s:.2g} s now, but "
-                f"the deadline is in {budget_s:.2g} s: allow more time, or try later"
-            )
+            least_s = self._dispatcher.least_answer_s(job.engine)
+            raise Infeasible(job.engine, expected_s, least_s, budget_s)
 
     def _bare_job(self, job_id: JobId, client_id: str, engine: EngineName, tenant: str) -> Job:
         """Return the job of a request that was refused before its options were known."""

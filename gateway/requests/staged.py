@@ -18,7 +18,7 @@ from gateway.access.roles import Role
 from gateway.requests.held import HeldRequest
 from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
-from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, TensorsLost
+from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
@@ -27,7 +27,7 @@ from synergai.protocol.validation import DROP, LEAVE, check_header
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
@@ -104,24 +104,26 @@ class StagedRequests:
             return
         if budget_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived")
-        expected_s = self._least_s(way)
+        expected_s = self._least_s(way, self._seconds)
         if expected_s > budget_s:
-            raise Overloaded(
-                f"a response of engine {way.whole.name!r} would take about {expected_s:.2g} s now, "
-                f"but the deadline is in {budget_s:.2g} s: allow more time, or try later"
-            )
+            least_s = self._least_s(way, self._alone_s)
+            raise Infeasible(way.whole.name, expected_s, least_s, budget_s)
 
-    def _least_s(self, way: Way) -> float:
-        """Return the expected time of a request, which leaves at the first exit in need."""
+    def _least_s(self, way: Way, seconds: Callable[[Engine], float]) -> float:
+        """Return the time of a request, which leaves at the first exit in need."""
         exits = (position for position in range(len(way.engines)) if way.may_leave(position))
         if not way.floor and (first := next(exits, None)) is not None:
-            return sum(map(self._seconds, way.engines[: first + 1]))
-        return way.seconds(self._seconds, self._rates.rate)
+            return sum(map(seconds, way.engines[: first + 1]))
+        return way.seconds(seconds, self._rates.rate)
 
     def _seconds(self, engine: Engine) -> float:
         """Return the time that an engine would take now; as inspected, if no more is known."""
         expected_s = self._inference.expected_answer_s(engine.name)
         return engine.query_s if expected_s is None else expected_s
+
+    def _alone_s(self, engine: Engine) -> float:
+        """Return the time that an engine would take if all workers were idle."""
+        return self._inference.least_answer_s(engine.name) or engine.query_s
 
     async def _run(
         self,

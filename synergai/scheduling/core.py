@@ -156,6 +156,10 @@ class SchedulerCore:
             request, interruptible=not self.state.settings.strict
         )
 
+    def least_answer_s(self, engine: EngineName) -> float:
+        """Return the seconds in which the fastest worker would answer a request; 0 if unknown."""
+        return self._interleaver.least_answer_s(engine)
+
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete; None if it has ended or that is unknown."""
         self.state.now = now

@@ -273,10 +273,10 @@ class Interleaver:
             estimate = self._state.estimator.estimate(request.job.engine, worker)
             if estimate is None:
                 return None
-            cost_s = estimate.per_query_s + estimate.transfer_s
             if not worker.leases and estimate.session not in worker.concurrent:
-                idle_s = min(idle_s, cost_s, 1.0 / estimate.entry.qps)
+                idle_s = min(idle_s, _alone_s(estimate))
                 continue
+            cost_s = estimate.per_query_s + estimate.transfer_s
             workers.append(worker)
             yields = interruptible and len(worker.leases) > worker.requests
             concurrent = may_run_concurrently(worker, estimate)
@@ -304,6 +304,15 @@ class Interleaver:
             soonest_s += self._queued_s(request, engines, workers) / QUEUED_SHARE
         expected_s = min(idle_s, soonest_s)
         return expected_s if math.isfinite(expected_s) else None
+
+    def least_answer_s(self, engine: EngineName) -> float:
+        """Return the seconds in which the fastest worker answers a request if all are idle."""
+        estimates = [
+            estimate
+            for worker in self._state.serving(engine)
+            if (estimate := self._state.estimator.estimate(engine, worker)) is not None
+        ]
+        return min(map(_alone_s, estimates), default=0.0)
 
     def _queued_s(
         self,
@@ -453,3 +462,8 @@ def _sent_ahead(worker: WorkerRecord, urgent: Job) -> tuple[Lease, ...]:
 
 def _is_long_request(lease: Lease) -> bool:
     return lease.job.is_request and lease.step_s >= LONG_S
+
+
+def _alone_s(estimate: Estimate) -> float:
+    """Return the time of a request on an idle worker, whose pace an attempt corrects."""
+    return min(estimate.per_query_s + estimate.transfer_s, 1.0 / estimate.entry.qps)

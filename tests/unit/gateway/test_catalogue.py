@@ -299,6 +299,17 @@ def test_engine_that_the_caller_may_not_see_is_not_suggested() -> None:
         catalogue.find("resnet5")
 
 
+def test_engine_that_no_worker_serves_now_is_suggested_only_if_its_name_is_similar(
+    engine: Engine,
+) -> None:
+    catalogue = Catalogue([EngineName("resnet50")])
+    catalogue.update(W1, engine)
+    with pytest.raises(EngineNotFound, match=r"; there are 'echo'$"):
+        catalogue.find("absent")
+    with pytest.raises(EngineNotFound, match=r"; did you mean 'resnet50'\?$"):
+        catalogue.find("resnet5")
+
+
 def test_latest_of_too_many_engines_without_a_worker_are_forgotten(
     engine: Engine,
 ) -> None:

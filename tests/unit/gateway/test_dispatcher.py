@@ -413,14 +413,6 @@ async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarnes
     assert harness.metric("jobs_total", engine="echo", outcome="ok") == 1
 
 
-async def test_stage_of_a_job_is_not_cancelled(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    with pytest.raises(InvalidInput, match=f"is a stage of job {status.id}: cancel that job"):
-        await harness.jobs.cancel(UNRESTRICTED, f"{status.id}.1")
-    assert not (await harness.jobs.get(UNRESTRICTED, status.id)).state.ended
-
-
 async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(UNRESTRICTED, SPEC)

@@ -19,6 +19,7 @@ from gateway.requests.staged import MOST_REPEATS, StagedRequests
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
+    Infeasible,
     InternalError,
     InvalidInput,
     Overloaded,
@@ -105,6 +106,9 @@ class FakeInference:
 
     def expected_answer_s(self, engine: str) -> float:
         return self.seconds.get(engine, 1.0)
+
+    def least_answer_s(self, _engine: str) -> float:
+        return 0.5
 
     def count_rejected(
         self, request_id: RequestId, engine: str, _tenant: str, error: Exception
@@ -289,10 +293,13 @@ async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
 
 
 async def test_request_that_all_stages_cannot_answer_in_time_is_refused(harness: Harness) -> None:
-    with pytest.raises(Overloaded, match=r"'net' would take about 2 s now.*deadline is in 1.5 s"):
+    text = r"'net' would take about 2 s now.*deadline is in 1.5 s: allow more time, or try later"
+    with pytest.raises(Infeasible, match=text):
         harness.begin(1.5)
+    with pytest.raises(Infeasible, match="allow at least 1 s, since no worker is faster"):
+        harness.begin(0.9)
     assert not harness.admission.requests
-    assert harness.inference.counted == [("net", Overloaded)]
+    assert harness.inference.counted == [("net", Infeasible)] * 2
 
 
 async def test_request_whose_deadline_has_passed_is_refused_as_such(harness: Harness) -> None:

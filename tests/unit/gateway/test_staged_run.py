@@ -24,7 +24,7 @@ from gateway.jobs import staged_feed, staged_run
 from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedFeed
 from gateway.journal.journal import Journal
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
-from synergai.errors import EngineUnloaded, EngineUnusable
+from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.job_inputs import split_input
@@ -251,6 +251,19 @@ async def test_query_goes_on_in_no_stage_of_another_model(stages: Stages) -> Non
     stages.answer(stages.head, assignment, "t4")
     assert (await stages.status(job)).state is JobState.RUNNING
     assert not stages.gateway.orders(other)
+
+
+async def test_stage_of_a_job_is_not_cancelled(stages: Stages) -> None:
+    job = await stages.submit(1)
+    await turns()
+    jobs = stages.gateway.jobs
+    for number in (1, 2):
+        with pytest.raises(InvalidInput, match=f"is a stage of job {job.id}: cancel that job"):
+            await jobs.cancel(UNRESTRICTED, f"{job.id}.{number}")
+    for name in ("0", "3", "x"):
+        with pytest.raises(JobNotFound, match=f"{job.id}.{name}"):
+            await jobs.cancel(UNRESTRICTED, f"{job.id}.{name}")
+    assert not (await stages.status(job)).state.ended
 
 
 async def test_job_over_an_unloaded_engine_is_refused(stages: Stages) -> None:

@@ -464,6 +464,13 @@ def test_expected_answer_of_an_idle_worker_is_no_longer_than_profiled() -> None:
     assert expected_answer_s(core, 11.0) == pytest.approx(0.1)
 
 
+def test_least_answer_is_the_query_time_of_the_fastest_worker_although_it_is_busy() -> None:
+    core = core_with(policy="synergai", strict=True)
+    core.handle(make_job("job", queries=100), 0.0)
+    assert core.least_answer_s(LIVE) == pytest.approx(0.1)
+    assert core.least_answer_s(EngineName("absent")) == 0.0
+
+
 def test_expected_answer_of_an_unknown_engine_is_unknown() -> None:
     core = core_with(policy="synergai")
     assert expected_answer_s(core, 0.0, engine=EngineName("absent")) is None
