@@ -26,10 +26,10 @@ class FakeClock:
 class Setup:
     """A worker whose orders are collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_process: bool) -> None:
         self.clock = FakeClock()
         self.worker: ConnectedWorker = make_worker()
-        self.collector = OrderCollector(self.worker, cast("Any", self.clock))
+        self.collector = OrderCollector(self.worker, cast("Any", self.clock), in_process=in_process)
 
     async def collect(self, batch: list[Order]) -> list[Order]:
         return await self.collector.collect(self.worker.orders, batch)
@@ -44,7 +44,7 @@ class Setup:
         self.worker.orders.recheck()
 
     async def put_after_turns(self, order: Order) -> None:
-        await turns()
+        await turns(2)
         self.worker.orders.put(order)
 
 
@@ -61,22 +61,51 @@ async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:
     return collected
 
 
-async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> None:
-    setup = Setup()
+async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() -> None:
+    setup = Setup(in_process=False)
     for number in (1, 2, 3, 4):
         setup.start(number)
     first = setup.start(5)
     collecting = asyncio.create_task(setup.collect([first]))
-    await asyncio.sleep(0)
+    await turns(100)
+    assert not collecting.done()
+    second = setup.start(6)
+    setup.worker.orders.put(second)
+    await turns(100)
+    assert not collecting.done()
     setup.end(1)
     await turns(100)
     assert not collecting.done()
     setup.end(2)
-    assert await collecting == [first]
+    assert await collecting == [first, second]
+
+
+async def test_the_first_order_is_sent_at_once_to_an_agent_that_has_answered_all_others() -> None:
+    setup = Setup(in_process=False)
+    await setup.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first]
+
+
+async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() -> None:
+    setup = Setup(in_process=True)
+    setup.start(1)
+    first = setup.start(2)
+    collecting = asyncio.create_task(setup.collect([first]))
+    later = []
+    for number in (3, 4, 5):
+        await turns(3)
+        later.append(setup.start(number))
+        setup.worker.orders.put(later[-1])
+    await turns(8)
+    assert collecting.done()
+    assert await collecting == [first, *later]
 
 
 async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
-    setup = Setup()
+    setup = Setup(in_process=True)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
@@ -86,7 +115,7 @@ async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately
 
 
 async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
-    setup = Setup()
+    setup = Setup(in_process=True)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
