@@ -17,6 +17,7 @@ from synergai.cli.commands import settings_command
 from synergai.cli.output import print_json
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
+from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,13 @@ NOT_INSTALLED: Final = (
     "MLPerf LoadGen is not installed: the built-in timer measures the latencies, and the entries "
     "say so"
 )
+
+
+def used_by(dictionary: Path) -> str:
+    """Return which commands plan with a dictionary, for people."""
+    if dictionary == default_dictionary():
+        return "used by 'synergai serve' and 'synergai gateway' without --state and --dictionary"
+    return f"used by 'synergai serve --dictionary {dictionary}' and 'synergai gateway' likewise"
 
 
 def profile(settings: ProfilerSettings) -> None:
@@ -105,7 +113,7 @@ def profile(settings: ProfilerSettings) -> None:
         return
     if measurements:
         print_measurements(measurements)
-    typer.echo(f"dictionary: {settings.dictionary}")
+    typer.echo(f"dictionary: {settings.dictionary}, {used_by(settings.dictionary)}")
     if command.summary:
         typer.echo(command.summary)
 

@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from profiler.cli import NOT_INSTALLED, choose_timer
+from profiler.cli import NOT_INSTALLED, choose_timer, used_by
 from profiler.loadgen_run import parse_detail_log, read_detail_log
 from profiler.measuring_process import (
     ACCURACY_S,
@@ -25,6 +25,7 @@ from profiler.single_stream import SingleStreamResult, time_queries
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
+from synergai.runtime.paths import default_dictionary
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -157,6 +158,11 @@ def test_time_for_reports_is_in_no_latency() -> None:
 
     assert result.latency_p99_s == 1e-6
     assert result.qps == pytest.approx(1e6)
+
+
+def test_profile_says_which_commands_use_its_dictionary() -> None:
+    assert "without --state and --dictionary" in used_by(default_dictionary())
+    assert "'synergai serve --dictionary own/d.db'" in used_by(Path("own/d.db"))
 
 
 @pytest.mark.parametrize(("installed", "timer"), [(True, LOADGEN), (False, BUILT_IN)])
