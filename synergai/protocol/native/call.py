@@ -96,6 +96,7 @@ class Call:
     async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
+            del work  # which has the response as well
             if self._stream.is_blocked:
                 await self._wait_sent()
         except grpc.aio.AbortError:

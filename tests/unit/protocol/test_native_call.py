@@ -337,6 +337,15 @@ async def test_response_that_cannot_be_sent_at_once_gets_a_task(server: Server) 
     assert server.ended == ["Begin"]
 
 
+async def test_response_that_its_client_does_not_read_is_kept_once(server: Server) -> None:
+    server.call("Begin", b"x")
+    result = weakref.ref(server.begun[0].result)
+    server.begun.pop().result.set_result(bytes(100_000))
+    await turns()
+    assert server.calls[0]._stream.is_blocked
+    assert result() is None
+
+
 async def test_result_of_a_begun_call_is_answered(server: Server) -> None:
     number = server.call("Begin", b"x")
     server.begun[0].result.set_result(b"response")
