@@ -1,7 +1,8 @@
 """Where the time of a request goes: medians from time stamps, with one request in flight.
 
-    python -m benchmarks.request_steps [unary|stream]
+    python -m benchmarks.request_steps [unary|stream] [MILLISECONDS]
 
+Without milliseconds of pause between them, each request follows the one before at once.
 `serve` runs in this process, client and engine host in processes of their own. All of them read the
 same monotonic clock.
 """
@@ -83,13 +84,14 @@ def stamp(owner: type, function: str, label: str) -> None:
     setattr(owner, function, stamped)
 
 
-async def send_requests(address: str, call: str) -> None:
+async def send_requests(address: str, call: str, pause_s: float) -> None:
     """Send requests one after the other; print a stamp before and after each."""
     request = identity().request
     async with grpc.aio.insecure_channel(address) as channel:
         infer: Any = channel.unary_unary(f"{_SERVICE}/ModelInfer")
         stream: Any = channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")()
         for _ in range(REQUESTS):
+            await asyncio.sleep(pause_s)
             _stamps.append((time.monotonic(), _BEGIN))
             if call == "unary":
                 await infer(request)
@@ -129,7 +131,7 @@ def with_stamps(prepare: Callable[..., Launch], stamps_file: Path) -> Callable[.
     return prepare_with_stamps
 
 
-async def serve_requests(folder: Path, call: str) -> None:
+async def serve_requests(folder: Path, call: str, pause_ms: float) -> None:
     """Serve the requests of a client process, with stamps."""
     workload = identity()
     workload.build(folder / "models")
@@ -141,7 +143,7 @@ async def serve_requests(folder: Path, call: str) -> None:
     async with LocalServer(settings):
         await asyncio.sleep(_SETTLE_S)
         client = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __spec__.name, "client", address, call),
+            *(sys.executable, "-m", __spec__.name, "client", address, call, str(pause_ms)),
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 26,
         )
@@ -176,14 +178,14 @@ def steps(stamps: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
     ]
 
 
-def main(call: str) -> None:
+def main(call: str = "unary", pause_ms: str = "0") -> None:
     """Print the steps of a request, by a unary call or on a stream."""
     with tempfile.TemporaryDirectory() as folder:
         host_stamps = Path(folder) / "host"
         for each in _SERVE_STAMPS:
             stamp(*each)
         stamp_hosts(host_stamps)
-        uvloop.run(serve_requests(Path(folder), call))
+        uvloop.run(serve_requests(Path(folder), call, float(pause_ms)))
         stamps = [*_stamps, *((at, label) for at, label in json.loads(host_stamps.read_text()))]
     for begin, end, microseconds in steps(stamps):
         print(f"{microseconds:7.0f} µs  {begin} → {end}")
@@ -191,13 +193,11 @@ def main(call: str) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["client", address, call]:
-            uvloop.run(send_requests(address, call))
+        case ["client", address, call, pause_ms]:
+            uvloop.run(send_requests(address, call, float(pause_ms) / 1e3))
         case ["host", stamps_file, module, *arguments]:
             sys.exit(run_host(stamps_file, module, arguments))
-        case [("unary" | "stream") as call]:
-            main(call)
-        case []:
-            main("unary")
+        case [] | ["unary" | "stream"] | ["unary" | "stream", _] as arguments:
+            main(*arguments)
         case _:
-            sys.exit(f"usage: python -m {__spec__.name} [unary|stream]")
+            sys.exit(f"usage: python -m {__spec__.name} [unary|stream] [MILLISECONDS]")
