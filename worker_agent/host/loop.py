@@ -15,7 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from synergai.domain import Fault, Outcome
-from synergai.errors import EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
+from synergai.errors import (
+    EngineUnusable,
+    InvalidInput,
+    OutOfMemory,
+    ResponseTooLarge,
+    SynergaiError,
+)
 from synergai.models.warmup import ADVICE
 from synergai.runtime.heap import GlibcHeap
 from worker_agent.backends import Interrupted
@@ -379,6 +385,8 @@ def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:
             fault, detail = Fault.BAD_INPUT, str(error)
         case OutOfMemory():
             fault, detail = Fault.OUT_OF_MEMORY, str(error)
+        case ResponseTooLarge():
+            fault, detail = Fault.RESPONSE_TOO_LARGE, str(error)
         case EngineUnusable() | SynergaiError():
             fault, detail = Fault.ENGINE_BROKEN, str(error)
         case _:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from synergai.domain import Outcome
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, ResponseTooLarge
 from synergai.models.warmup import ADVICE
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.protocol.request_codec import RequestDecoder
@@ -17,7 +17,7 @@ from synergai.versions import versioned_variant
 from worker_agent.host.early_exit import EarlyExit
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.ipc.frames import ArenaRef, RunEnded, Tally
+from worker_agent.ipc.frames import MAX_RESPONSE_BYTES, ArenaRef, RunEnded, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +127,7 @@ class QueryCodec:
             stays = not left_at
         if not stays:
             outputs = self._processing.requested_outputs(message, outputs)
+        _check_size(sum([each.nbytes for each in outputs.values()]))  # before they are copied
         parts = write_response(message, self._version, outputs, raw=stays)
         if left_at:
             left = {EXIT: InferParameter(string_param=left_at)}
@@ -136,11 +137,20 @@ class QueryCodec:
             if message.parameters[TIMINGS].bool_param:
                 postprocess_s = time.perf_counter() - encoding
                 parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))
+        size = sum(map(len, parts))
+        _check_size(size)
         response: bytes | ArenaRef
-        if isinstance(request, ArenaRef) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
+        if isinstance(request, ArenaRef) and INLINE_BYTES < size <= SLOT_BYTES:
             # The inputs are no longer needed, so the response may overwrite the request.
             response = self._arena.write(request.slot, parts)
         else:
             response = b"".join(parts)
         tally = Tally(1, compute_s=compute_s, batch=batch)
         return RunEnded(decoded.query.run_id, Outcome.COMPLETED, tally, response)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_RESPONSE_BYTES:
+        raise ResponseTooLarge(
+            f"the response has {size:,} bytes or more; the limit is {MAX_RESPONSE_BYTES:,}"
+        )

@@ -32,6 +32,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 _LENGTH: Final = struct.Struct("<I")
 MAX_BODY_BYTES: Final = 1 << 30
+MAX_RESPONSE_BYTES: Final = MAX_BODY_BYTES - (1 << 16)
+"""Largest response in a frame."""
 INTERRUPT: Final = struct.Struct("<Q")
 """Message on the pipe that interrupts computing runs: the id of one. Its writes are atomic."""
 
