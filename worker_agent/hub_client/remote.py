@@ -6,6 +6,7 @@ Control messages, work and files have a connection each, so that none waits behi
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import grpc
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.call_errors import error_from_call
+from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_messages import decode_orders
 from synergai.protocol.work_socket import WorkSocket
@@ -209,6 +211,7 @@ class RemoteConnection:
             tls=self._tls,
             max_message_bytes=self._max_message_bytes,
             timeout_s=_SOCKET_TIMEOUT_S,
+            lost_after_s=GATEWAY_LOST_AFTER * registered.heartbeat_s,
         )
 
     async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
@@ -247,12 +250,16 @@ async def open_work_socket(
     tls: ssl.SSLContext | None,
     max_message_bytes: int,
     timeout_s: float,
+    lost_after_s: float,
 ) -> WorkSocket:
-    """Open a work socket."""
+    """Open a work socket, which ends if what was sent is not acknowledged within `lost_after_s`.
+
+    The control stream, which has another connection, may not notice that this one is broken.
+    """
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
-            _, socket = await loop.create_connection(
+            transport, work = await loop.create_connection(
                 lambda: WorkSocket(lambda _: None, max_message_bytes),
                 host,
                 port,
@@ -263,9 +270,12 @@ async def open_work_socket(
         raise Unavailable(
             f"cannot open a work socket to {host}:{port}: {_reason(error, timeout_s)}"
         ) from None
-    socket.listen(decode_orders, on_orders)
-    socket.send((connection_id.encode(),))
-    return socket
+    transport.get_extra_info("socket").setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * lost_after_s)
+    )
+    work.listen(decode_orders, on_orders)
+    work.send((connection_id.encode(),))
+    return work
 
 
 def _reason(error: OSError | TimeoutError, timeout_s: float) -> str:

@@ -194,6 +194,7 @@ async def test_agent_refuses_a_gateway_without_a_valid_certificate(
                 tls=ClientTls.read(authority).socket,
                 max_message_bytes=1 << 20,
                 timeout_s=5.0,
+                lost_after_s=5.0,
             )
     finally:
         await server.close()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -262,7 +263,35 @@ async def test_unreachable_work_port_names_the_option_to_check(unreachable: str)
             tls=None,
             max_message_bytes=1 << 20,
             timeout_s=1.0,
+            lost_after_s=1.0,
         )
+
+
+async def test_system_ends_a_work_socket_whose_gateway_acknowledges_nothing() -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        closed.set()
+
+    closed = asyncio.Event()
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with server:
+        work = await open_work_socket(
+            "127.0.0.1",
+            server.sockets[0].getsockname()[1],
+            "session",
+            lambda _: None,
+            tls=None,
+            max_message_bytes=100,
+            timeout_s=5.0,
+            lost_after_s=4.0,
+        )
+        assert work._transport is not None
+        connection = work._transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 4000
+        work.close()
+        await closed.wait()
 
 
 async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
@@ -278,7 +307,7 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        socket = await open_work_socket(
+        work = await open_work_socket(
             "127.0.0.1",
             port,
             "session",
@@ -286,7 +315,8 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
             tls=None,
             max_message_bytes=100,
             timeout_s=5.0,
+            lost_after_s=5.0,
         )
         with pytest.raises(InvalidInput, match="not a message of the work stream"):
-            await socket.closed
+            await work.closed
         await closed.wait()
