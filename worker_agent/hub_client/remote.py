@@ -37,6 +37,9 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
 _OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
 """Option of a channel that shares no connection, nor the backoff of a previous one."""
+_FILES_PING: Final = ("grpc.keepalive_time_ms", 30_000)
+"""Option of the channel for files: the answer to a ping may take a minute, as it waits behind them.
+"""
 _ENDED: Final = "the connection to the gateway has ended"
 
 
@@ -83,8 +86,7 @@ class RemoteHub:
         options = rpc.channel_options(self._max_message_bytes)
         async with (
             open_channel(self.target, [*options, _OWN_CONNECTION], tls.channel) as channel,
-            # Without pings, whose answers wait behind files. It lasts as long as the other channel.
-            open_channel(self.target, [_OWN_CONNECTION], tls.channel) as files,
+            open_channel(self.target, [_FILES_PING, _OWN_CONNECTION], tls.channel) as files,
         ):
             connection = RemoteConnection(
                 channel,
