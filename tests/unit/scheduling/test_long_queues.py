@@ -177,7 +177,8 @@ def test_all_requests_of_a_higher_priority_are_ahead_of_a_request() -> None:
 class Fleet:
     """A core with two workers that are never idle, and jobs of one query."""
 
-    def __init__(self, policy: str, engines: int, jobs: int) -> None:
+    def __init__(self, policy: str, engines: int, jobs: int, *, deadlines: bool = True) -> None:
+        self.deadlines = deadlines
         self.engines = [EngineName(f"engine-{number}") for number in range(engines)]
         # Periodic reranks have a test of their own.
         self.core = SchedulerCore(
@@ -219,7 +220,8 @@ class Fleet:
     def submit(self, *, is_request: bool = False) -> None:
         self.jobs += 1
         engine = self.engines[self.jobs * 7 % len(self.engines)]
-        deadline = self.now + 1.0 + self.jobs * 13 % 500 if self.jobs % 3 else math.inf
+        has_deadline = self.deadlines and self.jobs % 3
+        deadline = self.now + 1.0 + self.jobs * 13 % 500 if has_deadline else math.inf
         new = new_request if is_request else new_job
         self.handle(new(str(self.jobs), engine, now=self.now, deadline=deadline))
 
@@ -254,6 +256,12 @@ def test_requests_that_wait_for_busy_workers_are_not_planned() -> None:
     short = Fleet("malleable", 1, 20).calls_per_round()
     long = Fleet("malleable", 1, 300).calls_per_round()
     assert short < 1.1 * long
+
+
+def test_of_jobs_without_deadline_only_the_first_are_considered() -> None:
+    few = Fleet("malleable", 1, 4, deadlines=False).calls_per_round()
+    many = Fleet("malleable", 1, 60, deadlines=False).calls_per_round()
+    assert many < 1.2 * few
 
 
 def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> None:

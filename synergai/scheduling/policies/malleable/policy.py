@@ -128,6 +128,8 @@ class Malleable:
         """
         in_time: list[tuple[JobRecord, Candidate]] = []
         late: list[tuple[JobRecord, Candidate]] = []
+        # The workers that have a job without deadline, behind which others of these would come.
+        supplied: set[int] = set()
         level = None
         taken = False
         for job in islice(view.queue.in_order(now=view.now), MAX_SINGLES):
@@ -140,6 +142,10 @@ class Malleable:
             if candidates[0].completes_at <= job.job.deadline:
                 level = job.level
                 in_time.append((job, candidates[0]))
+                if job.job.deadline == math.inf:
+                    supplied.add(candidates[0].worker.index)
+                    if len(supplied) == len(available):
+                        break
             elif job.latest_start < view.now:
                 late.append((job, candidates[0]))
         if not taken:
