@@ -198,6 +198,7 @@ class InferenceServicer:
             while (response := await stream.next_to_send()) is not None:
                 await context.write(response)
                 stream.on_sent(response)
+                del response  # the next one may be a long time coming
             if stream.failure is not None:
                 raise stream.failure
         finally:

@@ -81,6 +81,7 @@ class InferenceStream:
         async for raw in requests:
             while not self.take(raw):
                 await self._wait_readable()
+            del raw  # the next one may be a long time coming
 
     def take(self, raw: RawRequest[RequestHeader] | Malformed) -> bool:
         """Start a request; return False, having done nothing, while none is to be read."""

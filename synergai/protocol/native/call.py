@@ -325,6 +325,7 @@ class Call:
     async def _read_requests(self) -> AsyncIterator[Any]:
         while (request := await self._next_request()) is not None:
             yield self._deserialise(request)
+            del request
 
     def take_at_once(self, take: Callable[[Any], bool]) -> None:
         """Take the requests that the handler of a stream waits for as they arrive.

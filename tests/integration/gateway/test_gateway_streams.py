@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,25 @@ async def test_open_stream_does_not_delay_the_shutdown(
         await call.read()
     assert agent.stops == set()
     await stopped
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_idle_stream_keeps_neither_its_last_request_nor_the_response(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, compression: grpc.Compression
+) -> None:
+    calls = [caller.oip.ModelStreamInfer(timeout=30, compression=compression) for _ in range(4)]
+    large = a_request(values=1 << 20)
+    tracemalloc.start()
+    try:
+        for call in calls:
+            await call.write(large)
+            await call.read()
+        agent.assignments.clear()
+        await until(lambda: tracemalloc.get_traced_memory()[0] < large.ByteSize(), 0.01)
+    finally:
+        tracemalloc.stop()
+        for call in calls:
+            call.cancel()
 
 
 async def read_to_the_end(call: ReadableCall) -> None:
