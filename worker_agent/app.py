@@ -363,9 +363,11 @@ class Agent:
 
     def _engine_failed(self, engine: Engine) -> None:
         """Take an engine out of service that cannot be loaded, until it is loaded again."""
-        self._update_engine(engine)
+        self._update_engine(
+            replace(engine, fault=f"{engine.fault}; it is loaded again within an hour")
+        )
         if self._inventory is not None:
-            self._start_task(self._inventory.retry_later(engine.name, self._loaded_again))
+            self._inventory.retry_later(engine.name)
 
     def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:
         """Return what loads an engine again whose last load failed; None if that did not."""

@@ -135,6 +135,8 @@ class Inventory:
         self._again = asyncio.Lock()
         # Delays of engines that failed to load in service, until their files change.
         self._delays: dict[EngineName, Iterator[float]] = {}
+        self._due: dict[EngineName, float] = {}
+        self._now = now
 
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described."""
@@ -161,16 +163,11 @@ class Inventory:
             if name in self._described and self.remembers_fault(name):
                 await self._describe([self._described[name]], on_described, again=True)
 
-    async def retry_later(
-        self,
-        name: EngineName,
-        on_described: OnDescribed,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """Describe an engine that failed to load in service by loading it, later each time."""
+    def retry_later(self, name: EngineName) -> None:
+        """Let `retry` load an engine that failed to load in service, later each time."""
         self._describer.doubt(name)
-        await sleep(next(self._delays.setdefault(name, _RETRY_AFTER_SERVICE.delays())))
-        await self.describe_again(name, on_described)
+        delays = self._delays.setdefault(name, _RETRY_AFTER_SERVICE.delays())
+        self._due[name] = self._now() + next(delays)
 
     async def retry(
         self,
@@ -181,11 +178,19 @@ class Inventory:
         delays = _RETRY.delays()
         while True:
             await sleep(next(delays))
-            if names := self._describer.to_retry() & self._described.keys():
+            names = self._describer.to_retry() | self._take_due()
+            if names := names & self._described.keys():
                 async with self._again:
                     await self.describe(names, on_described)
             else:
                 delays = _RETRY.delays()
+
+    def _take_due(self) -> set[EngineName]:
+        """Return the engines for which `retry_later` is due, each once."""
+        now = self._now()
+        due = {name for name, at in self._due.items() if at <= now and self.remembers_fault(name)}
+        self._due = {name: at for name, at in self._due.items() if at > now}
+        return due
 
     async def has_other_folders(self) -> bool:
         """Return whether folders were added, removed or replaced since the last `find_changes`.

@@ -417,58 +417,52 @@ async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back
     assert delays[0] < delays[2] < delays[3]
 
 
-async def at_once(_seconds: float) -> None:
-    pass
-
-
-async def test_model_that_failed_to_load_in_service_is_loaded_again_although_it_is_known(
-    inventory: Inventory, loads: Loads
+async def test_known_model_that_failed_to_load_in_service_is_loaded_again(
+    models: Path, tmp_path: Path, loads: Loads, retries: asyncio.Semaphore
 ) -> None:
+    clock = [1e9]
+    inventory = Inventory(models, tmp_path / "engines.json", loads, now=lambda: clock[0])
     await described(inventory)
-    engines: list[Engine] = []
-    await inventory.retry_later(ONE, engines.append, at_once)
-    assert loads == [ONE, ONE]
-    assert [engine.fault for engine in engines] == [""]
+    inventory.retry_later(ONE)
+    assert inventory.remembers_fault(ONE)
+    async with retrying(inventory, retries) as delays:
+        for count, seconds in enumerate((0, 10, 3600), 1):
+            clock[0] += seconds
+            retries.release()
+            await reach(delays, count + 1)
+            assert len(loads) == 1 + bool(clock[0] > 1e9)
     assert not inventory.remembers_fault(ONE)
 
 
 async def test_known_model_that_hangs_again_is_loaded_again_with_back_off(
-    models: Path, tmp_path: Path, loads: Loads, retries: asyncio.Semaphore
+    models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     cache = tmp_path / "engines.json"
     await described(Inventory(models, cache, loads))
     hanging = Hanging(LoadHung)
     inventory = Inventory(models, cache, hanging)
     await described(inventory)
+    inventory.retry_later(ONE)
     engines: list[Engine] = []
-    await inventory.retry_later(ONE, engines.append, at_once)
+    await inventory.describe_again(ONE, engines.append)
     assert "it is loaded again within minutes" in engines[0].fault
-    async with retrying(inventory, retries) as delays:
-        for count in range(1, 4):
-            await reach(delays, count)
-            assert len(hanging) == count
-            retries.release()
+    assert inventory._describer.to_retry() == {ONE}
 
 
 async def test_model_that_fails_in_service_again_and_again_waits_longer_until_its_files_change(
-    inventory: Inventory, models: Path, retries: asyncio.Semaphore
+    models: Path, tmp_path: Path, loads: Loads
 ) -> None:
+    inventory = Inventory(models, tmp_path / "engines.json", loads, now=lambda: 0.0)
     await described(inventory)
     delays: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        delays.append(seconds)
-
-    async with retrying(inventory, retries) as looks:
-        for count in range(1, 5):
-            await inventory.retry_later(ONE, ignore, sleep)
-            retries.release()
-            await reach(looks, count + 1)
+    for count in range(5):
+        if count == 4:
+            put(models, "one", b"repaired")
+            await poll(inventory)
+            await poll(inventory)
+        inventory.retry_later(ONE)
+        delays.append(inventory._due[ONE])
     assert delays[0] < delays[2] < delays[3]
-    put(models, "one", b"repaired")
-    await poll(inventory)
-    await poll(inventory)
-    await inventory.retry_later(ONE, ignore, sleep)
     assert delays[4] <= 10
 
 
