@@ -17,9 +17,10 @@ from synergai.protocol.native.messages import (
     PREFIX_BYTES,
     Compressed,
     MessageReader,
+    prefix,
     prefixed,
 )
-from synergai.protocol.native.session import CANCEL
+from synergai.protocol.native.session import CANCEL, MAX_FRAME
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
 
@@ -340,11 +341,11 @@ class Call:
 
     def _serialised(self, response: Any) -> bytes:
         data: bytes = response if self._serialise is None else self._serialise(response)
-        return prefixed(data)
+        return data
 
     def _respond(self, response: Any) -> None:
         """Send the only response, and end the call."""
-        data = self._serialised(response)
+        data = prefixed(self._serialised(response))
         if not self._has_ended:
             self._has_ended = True
             self._stream.respond(b"" if self._has_begun else RESPONSE, data, SUCCEEDED)
@@ -372,13 +373,17 @@ class Call:
         await self.send_initial_metadata(())
         if self._has_ended:  # the task is about to be cancelled
             return
-        self._stream.send(data)
+        if len(data) > MAX_FRAME:  # not copied, as it may wait for long
+            self._stream.send(prefix(data))
+            self._stream.send(data)
+        else:
+            self._stream.send(prefixed(data))
         if self._stream.is_blocked:
             await self._wait_sent()
 
     def write_at_once(self, message: bytes) -> bool:
         """Send a response if the client takes it now; return whether it does."""
-        can_write = self._has_begun and not self._has_ended
+        can_write = self._has_begun and not self._has_ended and len(message) < MAX_FRAME
         return can_write and self._stream.send_at_once(prefixed(message))
 
     async def send_initial_metadata(self, _metadata: Metadata) -> None:

@@ -24,9 +24,14 @@ _MOST_SMALL: Final = 64
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
+def prefix(message: Buffer) -> bytes:
+    """Return what comes before a message in the data of a call."""
+    return b"\0" + len(message).to_bytes(4)
+
+
 def prefixed(message: Buffer) -> bytes:
     """Return a message as the data of a call."""
-    return b"\0" + len(message).to_bytes(4) + message
+    return prefix(message) + message
 
 
 class Compressed(bytes):

@@ -314,6 +314,22 @@ async def test_call_lasts_until_its_client_has_read_the_response(server: Server)
     await until(lambda: not len(server._handlers.tasks))
 
 
+async def test_large_response_of_a_stream_is_not_copied_while_its_client_does_not_read(
+    server: Server,
+) -> None:
+    number = server.call("Write")
+    await turns()
+    [call] = server.calls
+    response = bytes(100_000)
+    writing = asyncio.create_task(call.write(response))
+    await turns()
+    assert call._stream._blocked[-1].obj is response
+    for stream in (0, number):
+        server.session.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
+    await writing
+    assert server._read(number)[0] == messages(response)
+
+
 # --- calls that begin without a task --------------------------------------------------------------
 
 
