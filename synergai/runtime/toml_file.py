@@ -38,7 +38,7 @@ def load_toml(path: Path, what: str, max_bytes: int = _MAX_BYTES) -> dict[str, A
     if len(content) > max_bytes:
         raise InvalidInput(f"{what} is larger than {max_bytes:,} bytes")
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin files with a mark
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise InvalidInput(f"{what} is not TOML: {error}") from None
     except RecursionError:

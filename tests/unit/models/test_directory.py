@@ -118,6 +118,13 @@ def test_invalid_definition_is_a_fault_of_its_engine_only(
     assert not fault(tmp_path, "good")
 
 
+def test_definition_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    folder = put(tmp_path, "good")
+    (folder / "engine.toml").write_text("max_batch = 8", "utf-8-sig")
+    assert not fault(tmp_path, "good")
+    assert ModelDirectory(tmp_path).get("good").max_batch == 8
+
+
 def test_folder_without_or_with_several_models_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (put(tmp_path, "two") / "second.onnx").write_bytes(b"model")
