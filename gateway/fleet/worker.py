@@ -152,6 +152,7 @@ class ConnectedWorker:
 
     Attributes:
         instance: id of the agent's process; empty from an agent that sends none.
+        local: whether that is the gateway's own.
         unusable: sessions that it cannot run, and why, although it has engine and configuration.
         session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.

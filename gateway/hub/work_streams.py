@@ -83,7 +83,7 @@ class WorkStreams:
     def serve(self, connection_id: str, transport: WorkTransport) -> None:
         """Serve the work stream of the connection with this id."""
         connection, worker = self._connections.authenticate(connection_id)
-        collector = OrderCollector(worker, self._clock, in_process=transport.in_process)
+        collector = OrderCollector(worker, self._clock)
         orders: SendQueue[Order] = SendQueue(
             _ORDERS_LIMIT,
             on_error=transport.close,
@@ -165,10 +165,9 @@ class OrderCollector:
     have some. One in this process works only while the event loop has nothing else to do.
     """
 
-    def __init__(self, worker: ConnectedWorker, clock: Clock, *, in_process: bool) -> None:
+    def __init__(self, worker: ConnectedWorker, clock: Clock) -> None:
         self._worker = worker
         self._clock = clock
-        self._in_process = in_process
         self._expects_more_until = -math.inf
 
     def holds_back(self) -> bool:
@@ -181,7 +180,7 @@ class OrderCollector:
             # It may have answered all of them when the next request arrives, ahead of the others.
             self._expects_more_until = now + CONCURRENT_S
             return True
-        return self._in_process and now < self._expects_more_until
+        return self._worker.local and now < self._expects_more_until
 
     async def collect(self, orders: SendQueue[Order], batch: list[Order]) -> list[Order]:
         """Return `batch` and the orders of the queue to send in the same message.
@@ -192,7 +191,7 @@ class OrderCollector:
         """
         if not self.holds_back() or any(map(outweighs_message, batch)):
             return batch
-        if self._in_process:
+        if self._worker.local:
             return batch + await orders.collect_until_idle(_IDLE_TURNS, COLLECT_S)
         in_flight, held = self._worker.in_flight, len(batch)
         return batch + await orders.collect_until(

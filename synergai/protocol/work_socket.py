@@ -57,8 +57,6 @@ class WorkSocket(asyncio.BufferedProtocol):
         closed: done when the socket is closed; holds the error unless the peer closed it orderly.
     """
 
-    in_process = False
-
     def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:
         self.on_message = on_message
         self.max_bytes = max_bytes

@@ -27,14 +27,8 @@ MessageT = TypeVar("MessageT")
 
 
 class WorkTransport(Protocol):
-    """One end of a work stream.
+    """One end of a work stream; `closed` holds the error unless it was closed orderly."""
 
-    Attributes:
-        closed: holds the error unless it was closed orderly.
-        in_process: whether the other end is in this process.
-    """
-
-    in_process: bool
     max_bytes: int
     closed: asyncio.Future[None]
 
@@ -84,8 +78,6 @@ class WorkPipe:
     limit has no use. What an end sends while it is receiving follows in the next turn of the event
     loop, since the other end is still occupied with its own message. Created by `open_pipe`.
     """
-
-    in_process = True
 
     def __init__(self) -> None:
         # Each end receives what the other one sends, whose type a pipe does not know.

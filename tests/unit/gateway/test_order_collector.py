@@ -26,10 +26,11 @@ class FakeClock:
 class Setup:
     """A worker whose orders are collected."""
 
-    def __init__(self, *, in_process: bool) -> None:
+    def __init__(self, *, local: bool) -> None:
         self.clock = FakeClock()
         self.worker: ConnectedWorker = make_worker()
-        self.collector = OrderCollector(self.worker, cast("Any", self.clock), in_process=in_process)
+        self.worker.local = local
+        self.collector = OrderCollector(self.worker, cast("Any", self.clock))
 
     async def collect(self, batch: list[Order]) -> list[Order]:
         return await self.collector.collect(self.worker.orders, batch)
@@ -62,7 +63,7 @@ async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:
 
 
 async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() -> None:
-    setup = Setup(in_process=False)
+    setup = Setup(local=False)
     for number in (1, 2, 3, 4):
         setup.start(number)
     first = setup.start(5)
@@ -81,7 +82,7 @@ async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() ->
 
 
 async def test_the_first_order_is_sent_at_once_to_an_agent_that_has_answered_all_others() -> None:
-    setup = Setup(in_process=False)
+    setup = Setup(local=False)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
@@ -90,7 +91,7 @@ async def test_the_first_order_is_sent_at_once_to_an_agent_that_has_answered_all
 
 
 async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() -> None:
-    setup = Setup(in_process=True)
+    setup = Setup(local=True)
     setup.start(1)
     first = setup.start(2)
     collecting = asyncio.create_task(setup.collect([first]))
@@ -105,7 +106,7 @@ async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() 
 
 
 async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
-    setup = Setup(in_process=True)
+    setup = Setup(local=True)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
@@ -115,7 +116,7 @@ async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately
 
 
 async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
-    setup = Setup(in_process=True)
+    setup = Setup(local=True)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)

@@ -18,8 +18,6 @@ from tests.waiting import turns
 class FakeTransport:
     """Records the ids of the assignments and stops in each message."""
 
-    in_process = False
-
     def __init__(self) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sent: list[list[int]] = []
