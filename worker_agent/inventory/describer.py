@@ -195,6 +195,7 @@ class Describer:
                 # Neither an end from outside nor a model that was loaded before says much about it.
                 if description is None and isinstance(error, (LoadHung, LoadCrashed)):
                     self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    self._doubted.discard(definition.name)
                     raise
                 self._interrupted.add(definition.name)
                 raise Unavailable(f"{error}; {_TRIED_SOON}") from None

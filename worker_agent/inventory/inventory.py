@@ -57,31 +57,25 @@ class Slots:
         self._free = asyncio.Semaphore(count)
         self._count = count
         self._alone = asyncio.Lock()
-        self._none_is_slow = asyncio.Event()
-        self._none_is_slow.set()
+        # Of the one that has given its slot back.
+        self._slow = asyncio.Lock()
 
     @asynccontextmanager
     async def one(self) -> AsyncGenerator[None]:
         """Wait for a slot, and hold it while the work is not the slow one."""
+
+        async def give_back() -> None:
+            await asyncio.sleep(_SLOW_S)
+            await self._slow.acquire()
+            self._free.release()
+
         await self._free.acquire()
-        is_slow = False
-
-        def give_back() -> None:
-            nonlocal is_slow
-            if self._none_is_slow.is_set():
-                is_slow = True
-                self._none_is_slow.clear()
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(_SLOW_S, give_back)
+        giving_back = asyncio.create_task(give_back())
         try:
             yield
         finally:
-            timer.cancel()
-            if is_slow:
-                self._none_is_slow.set()
-            else:
-                self._free.release()
+            (self._slow if giving_back.done() else self._free).release()
+            giving_back.cancel()
 
     @asynccontextmanager
     async def all(self) -> AsyncGenerator[None]:
@@ -89,7 +83,7 @@ class Slots:
         async with self._alone, AsyncExitStack() as stack:
             for _ in range(self._count):
                 await stack.enter_async_context(self._free)
-            await self._none_is_slow.wait()
+            await stack.enter_async_context(self._slow)
             yield
 
 
@@ -178,11 +172,11 @@ class Inventory:
         delays = _RETRY.delays()
         while True:
             await sleep(next(delays))
-            names = self._describer.to_retry() | self._take_due()
-            if names := names & self._described.keys():
-                async with self._again:
-                    await self.describe(names, on_described)
-            else:
+            async with self._again:
+                names = self._describer.to_retry() | self._take_due()
+                names &= self._described.keys()
+                await self.describe(names, on_described)
+            if not names:
                 delays = _RETRY.delays()
 
     def _take_due(self) -> set[EngineName]:

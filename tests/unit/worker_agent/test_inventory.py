@@ -174,6 +174,24 @@ async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one
         held.ends[THREE].set_result(None)
 
 
+async def test_next_slow_model_holds_up_no_others_once_the_one_before_is_loaded(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
+    put(models, "two", b"longer than the first")
+    put(models, "three", b"longer than the first and the second")
+    held = Held()
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(described(inventory))
+        await until(lambda: held == [ONE, TWO])
+        await turns(20)
+        held.ends[ONE].set_result(None)
+        await until(lambda: held == [ONE, TWO, THREE])
+        held.ends[TWO].set_result(None)
+        held.ends[THREE].set_result(None)
+
+
 async def test_model_that_was_crowded_out_waits_for_one_that_loads_slowly(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +464,23 @@ async def test_known_model_that_hangs_again_is_loaded_again_with_back_off(
     engines: list[Engine] = []
     await inventory.describe_again(ONE, engines.append)
     assert "it is loaded again within minutes" in engines[0].fault
+    assert inventory._describer.to_retry() == {ONE}
+
+
+async def test_changed_model_that_hangs_after_a_failure_in_service_is_loaded_again_a_day_later(
+    models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    clock = [1e9]
+    cache = tmp_path / "engines.json"
+    await described(Inventory(models, cache, loads))
+    inventory = Inventory(models, cache, Hanging(LoadHung), now=lambda: clock[0])
+    await described(inventory)
+    inventory.retry_later(ONE)
+    put(models, "one", b"changed")
+    await poll(inventory)
+    await poll(inventory)
+    assert inventory._describer.to_retry() == set()
+    clock[0] += 86_400
     assert inventory._describer.to_retry() == {ONE}
 
 
