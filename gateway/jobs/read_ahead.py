@@ -30,7 +30,9 @@ class ReadAhead:
         reader = asyncio.create_task(self._read_all())
         reader.add_done_callback(lambda _: self._arrived.set())
         try:
-            yield [first]
+            self._read.append(first)
+            self._arrived.set()
+            del first
             while True:
                 try:
                     async with asyncio.timeout(self._idle_s):
@@ -45,6 +47,7 @@ class ReadAhead:
                 self._room.set()
                 if batch:
                     yield batch
+                del batch  # the next one may be a long time coming
                 if reader.done():
                     if self._read:
                         yield self._read
@@ -62,3 +65,4 @@ class ReadAhead:
             self._read.append(message)
             self._bytes += len(message)
             self._arrived.set()
+            del message

@@ -231,6 +231,7 @@ class StreamedJobs:
             async with aclosing(answers):
                 async for answer in answers:
                     yield answer
+                    del answer
 
     async def _answers(
         self,
@@ -254,6 +255,7 @@ class StreamedJobs:
                 yield answer
                 if isinstance(answer, Result):
                     job.release(answer)
+                del answer  # the next one may be a long time coming
         finally:
             reader.cancel()
             self._dispatcher.cancel(scheduled.id)
@@ -273,6 +275,7 @@ class StreamedJobs:
                 await self._pace(usage, len(query.request))
             await job.put(query)
             self._dispatcher.post(QueriesReady(tracker.id, job.arrived))
+            del query
         expected = tracker.spec.queries
         if job.arrived < expected:
             raise InvalidInput(f"the stream of queries ended after {job.arrived} of {expected}")

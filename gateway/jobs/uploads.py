@@ -137,6 +137,7 @@ class InputUploads:
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
             async with aclosing(ReadAhead(messages, self._idle_s).batches(opening)) as batches:
+                del opening, first
                 if user is not None and key not in self._store:
                     async for batch in batches:
                         yield await asyncio.to_thread(_repeated, user, batch)
@@ -151,6 +152,7 @@ class InputUploads:
                         receipt = await self._write(opened, batch)
                         await self._journal.confirm()
                         yield receipt
+                        del batch
         finally:
             self._open -= Counter((tenant,))  # keeps no tenant without uploads
 

@@ -108,6 +108,7 @@ def _surrounded(handler: Handler, around: Around) -> Handler:
                 if responded is not None:
                     responded(response)
                 yield response
+                del response
 
     behaviour: Any = single if iscoroutinefunction(inner) else several
     make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]

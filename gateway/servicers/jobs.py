@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from gateway.jobs.results import JobResults, SerializedResults
-    from gateway.jobs.streamed import StreamedJobs
+    from gateway.jobs.streamed import Answer, StreamedJobs
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
     from synergai.protocol.rpc import Context
@@ -62,7 +62,7 @@ class JobsServicer:
                 "List": rpc.unary(self.list, jobs_pb2.ListRequest),
                 "Cancel": rpc.unary(self.cancel, jobs_pb2.CancelRequest),
                 "Run": rpc.stream(self.run, jobs_pb2.RunRequest),
-                "Upload": rpc.raw_stream(self.upload, bytes, jobs_pb2.UploadRequest),
+                "Upload": rpc.bytes_stream(self.upload),
                 "Results": rpc.server_stream(self.results, jobs_pb2.ResultsRequest),
             },
         )
@@ -119,19 +119,14 @@ class JobsServicer:
         answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests), end)
         async with aclosing(answers) as responses:
             async for item in responses:
-                match item:
-                    case Result(index, response):
-                        result = jobs_pb2.Result(index=index, response=response)
-                        yield jobs_pb2.RunResponse(result=result)
-                    case status:
-                        yield jobs_pb2.RunResponse(job=job_status_to_proto(status))
+                yield _run_response(item)
+                del item
 
     async def upload(
-        self, requests: AsyncIterator[rpc.RawRequest[bytes] | rpc.Malformed], _context: Context
+        self, messages: AsyncIterator[bytes], _context: Context
     ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
         """Store the inputs of a job."""
         caller = current_caller()
-        messages = (each.data async for each in requests if isinstance(each, rpc.RawRequest))
         receipts = self._uploads.upload(caller.tenant, messages, lambda: caller.check(Role.SUBMIT))
         async with aclosing(receipts) as stored:
             async for receipt in stored:
@@ -152,8 +147,17 @@ class JobsServicer:
                     unread.add(len(data))
                     yield data
                     unread.remove(len(data))
+                    del batch, data
         finally:
             unread.close()
+
+
+def _run_response(answer: Answer) -> jobs_pb2.RunResponse:
+    match answer:
+        case Result(index, response):
+            return jobs_pb2.RunResponse(result=jobs_pb2.Result(index=index, response=response))
+        case status:
+            return jobs_pb2.RunResponse(job=job_status_to_proto(status))
 
 
 def _serialise(batch: SerializedResults) -> bytes:
@@ -171,3 +175,4 @@ async def _queries(
         if request.WhichOneof("message") != "query":
             raise InvalidInput("every message after the first must be a `query`")
         yield StreamedQuery(request.query.index, request.query.request)
+        del request

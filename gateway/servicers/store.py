@@ -77,6 +77,7 @@ class StoreServicer:
                 caller.check_valid()
             await self._pacer.take(len(chunk.data))
             received = await self._store.append(push, sha256, received, chunk.data)
+            del chunk
         if push is None:
             raise InvalidInput("the upload has no chunk")
         return store_pb2.UploadResponse(received=received)

@@ -357,18 +357,11 @@ def client_stream(
     return grpc.stream_unary_rpc_method_handler(_answer(behave), deserializer(cls), serialise)
 
 
-def raw_stream(
-    handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Responses],
-    read: Callable[[bytes], ReadT],
-    cls: type[Message],
+def bytes_stream(
+    handler: Callable[[AsyncIterator[bytes], Context], Responses],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream`, but pass `handler` each request, parsed by `read`, with its bytes.
-
-    A malformed request is passed as `Malformed`: the protocol's stream answers every message
-    separately, so a malformed one must not end the call.
-    """
-    deserialise = raw_deserializer(read, cls)
-    return grpc.stream_stream_rpc_method_handler(_respond(handler), deserialise, serialise)
+    """Like `stream`, but pass `handler` each request as it was received."""
+    return grpc.stream_stream_rpc_method_handler(_respond(handler), None, serialise)
 
 
 def raw_written_stream(
@@ -376,9 +369,11 @@ def raw_written_stream(
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `raw_stream`, for a handler that writes its responses to the context.
+    """Return the method handler of a stream whose requests are parsed by `read`, with their bytes.
 
-    This costs less per response than to yield it through generators. Interceptors do not see it.
+    A malformed request is passed as `Malformed`: the protocol's stream answers every message
+    separately, so a malformed one must not end the call. The handler writes its responses to the
+    context, which costs less than to yield them through generators. Interceptors do not see them.
     """
     deserialise = raw_deserializer(read, cls)
     return grpc.stream_stream_rpc_method_handler(_answer(handler), deserialise, serialise)
@@ -390,6 +385,7 @@ async def _checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterat
         if isinstance(request, Malformed):
             raise request.error()
         yield request
+        del request  # the next one may be a long time coming
 
 
 # `Any`, as requests are messages or iterators over them, and the stubs of stream handlers know
@@ -418,6 +414,7 @@ def _respond(handler: Callable[[Any, Context], Responses]) -> Any:
             async with aclosing(handler(request, context)) as responses:
                 async for response in responses:
                     yield response
+                    del response
         except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
             await _abort_for(context, failure, handler.__qualname__)
 

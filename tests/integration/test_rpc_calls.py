@@ -94,10 +94,10 @@ async def echo_all(
 
 
 async def answer_each(
-    requests: AsyncIterator[rpc.RawRequest[hub_pb2.LoadEngine] | rpc.Malformed], _context: object
+    requests: AsyncIterator[bytes], _context: object
 ) -> AsyncGenerator[bytes, None]:
     async for request in requests:
-        yield b"malformed" if isinstance(request, rpc.Malformed) else request.data
+        yield request
 
 
 async def write_each(
@@ -144,7 +144,7 @@ async def address() -> AsyncIterator[str]:
                     "Quote": rpc.unary(quote, cls),
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
-                    "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
+                    "AnswerEach": rpc.bytes_stream(answer_each),
                     "WriteEach": rpc.raw_written_stream(write_each, cls.FromString, cls),
                     "WriteAndFail": rpc.raw_written_stream(write_and_fail, cls.FromString, cls),
                     "Flood": rpc.server_stream(flood, cls),
@@ -265,14 +265,16 @@ async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Chann
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("method", ["AnswerEach", "WriteEach"])
-async def test_malformed_message_does_not_end_a_raw_stream(
-    channel: grpc.aio.Channel, method: str
+@pytest.mark.parametrize(
+    ("method", "answer"), [("AnswerEach", b"\xff"), ("WriteEach", b"malformed")]
+)
+async def test_malformed_message_does_not_end_a_stream_of_bytes_or_a_written_one(
+    channel: grpc.aio.Channel, method: str, answer: bytes
 ) -> None:
-    sent = [message(), b"\xff\xff", message("other")]
+    sent = [message(), b"\xff", message("other")]
     got: list[bytes] = []
     await collect(raw_stream(channel, f"/test/{method}")(iter(sent), timeout=30), got)
-    assert got == [sent[0], b"malformed", sent[2]]
+    assert got == [sent[0], answer, sent[2]]
 
 
 async def test_error_of_a_writing_handler_ends_its_stream_after_its_responses(

@@ -146,6 +146,7 @@ class Call:
             if hasattr(responses, "__aiter__"):
                 async for response in responses:
                     await self.write(response)
+                    del response
             else:
                 await responses
             self._end(_OK, "")

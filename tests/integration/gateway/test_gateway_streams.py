@@ -16,7 +16,7 @@ from synergai.protocol.oip_stream import cancel_request
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
-from tests.integration.gateway.conftest import config_in
+from tests.integration.gateway.conftest import ECHO, config_in
 from tests.message_fields import RequestFactory
 from tests.waiting import until
 
@@ -72,6 +72,38 @@ async def test_idle_stream_keeps_neither_its_last_request_nor_the_response(
     finally:
         tracemalloc.stop()
         for call in calls:
+            call.cancel()
+
+
+async def test_idle_upload_and_job_keep_neither_their_last_message_nor_the_result(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+) -> None:
+    large = a_request(values=1 << 20)
+    size = large.ByteSize()
+    spec = jobs_pb2.JobSpec(engine=ECHO, queries=2)
+    query = jobs_pb2.Query(index=0, request=large.SerializeToString())
+    answered = caller.jobs.Run(timeout=30)
+    await answered.write(jobs_pb2.RunRequest(open=spec))
+    await answered.read()
+    uploads = [caller.jobs.Upload(timeout=30) for _ in range(2)]
+    tracemalloc.start()
+    try:
+        await answered.write(jobs_pb2.RunRequest(query=query))
+        await answered.read()
+        agent.assignments.clear()
+        for number, call in enumerate(uploads):
+            for first in range(number + 1):
+                inputs = [jobs_pb2.Input(name="x", request=bytes(size))]
+                upload_id = f"inputs-{number}"
+                message = jobs_pb2.UploadRequest(upload_id=upload_id, first=first, inputs=inputs)
+                await call.write(message)
+                await call.read()
+        del inputs, message
+        await until(lambda: tracemalloc.get_traced_memory()[0] < size / 2, 0.01)
+    finally:
+        tracemalloc.stop()
+        answered.cancel()
+        for call in uploads:
             call.cancel()
 
 
