@@ -258,6 +258,10 @@ class InputUploads:
             return StoreFull()
         if error.errno in _NO_DESCRIPTORS:  # the disk has not failed
             return Overloaded("the gateway has too many open files; try later")
+        if isinstance(error, PermissionError):
+            return Unavailable(
+                "the gateway may not write to its state directory; continue the upload once it may"
+            )
         self._journal.fail(error)
         return InternalError(f"the upload cannot be written: {error.strerror}")
 

@@ -22,6 +22,7 @@ from synergai.errors import (
     InvalidInput,
     Overloaded,
     QuotaExceeded,
+    SynergaiError,
     Unavailable,
     UploadNotFound,
     UploadUsed,
@@ -254,15 +255,26 @@ async def test_upload_is_not_moved_onto_another_one(harness: OwnDataHarness) -> 
     assert (await harness.upload(0), await harness.upload(0, tenant="lab")) == ([1], [2])
 
 
-async def test_lack_of_descriptors_does_not_break_the_journal(
-    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "refusal", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), Overloaded, "too many open files"),
+        (OSError(errno.EACCES, "Permission denied"), Unavailable, "may not write to its state"),
+    ],
+)
+async def test_files_that_cannot_be_opened_on_an_intact_disk_do_not_break_the_journal(
+    harness: OwnDataHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    refusal: type[SynergaiError],
+    text: str,
 ) -> None:
     def refuse(_path: Path, **_: object) -> RecordLog:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr("gateway.records.store.RecordLog", refuse)
-        with pytest.raises(Overloaded, match="too many open files"):
+        with pytest.raises(refusal, match=text):
             await harness.upload(1)
     assert not harness.journal.broken.done()
     assert (await harness.upload(1))[-1] == 1
