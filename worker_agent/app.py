@@ -330,7 +330,7 @@ class Agent:
             replacing.cancel()
         if engine is None:
             _log.info("engine %s was removed", name)
-            fault = "it is no longer in the worker's model directory"
+            fault = "it was removed from the worker"
             removed = replace(self._engines[name], fault=fault, pending=False)
             for worker in self._workers:
                 worker.hosts.retire(name)

@@ -106,10 +106,10 @@ class EnrolmentStore:
         with self._file.locked():
             content = self._read()
             found = content.tokens.get(key)
-            known = worker_id in content.workers
-            if problem := _problem(found, worker_id, worker_class, now, known=known):
+            known = content.workers.get(worker_id)
+            if problem := _problem(found, worker_id, worker_class, now, known):
                 raise Unauthenticated(
-                    f"{problem}; create another one on the gateway's host with 'synergai gateway "
+                    f"{problem}; create a token on the gateway's host with 'synergai gateway "
                     f"enroll --worker-id {worker_id}'"
                 )
             content.tokens[key] = replace(content.tokens[key], used_by=worker_id)
@@ -154,10 +154,16 @@ def sha256(text: str) -> bytes:
 
 
 def _problem(
-    token: _Token | None, worker_id: str, worker_class: str, now: float, *, known: bool
+    token: _Token | None,
+    worker_id: str,
+    worker_class: str,
+    now: float,
+    known: EnrolledWorker | None,
 ) -> str:
     if token is None:
         return "the enrolment token is unknown"
+    if token.used_by == worker_id and known is not None and known.revoked_at is not None:
+        return f"worker {worker_id!r} has been revoked"
     if token.used_by:
         return f"the enrolment token was used by worker {token.used_by!r}"
     if token.expires_at <= now:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _EXIT_TIMEOUT_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
-# Sent by the kernel when memory is short, or to all processes of a service or terminal that ends:
-# the engine may load another time.
-_FROM_OUTSIDE: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Sent by the kernel when memory is short, or to all processes of a service that ends: the engine
+# may load another time.
+_FROM_OUTSIDE: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 _log = logging.getLogger(__name__)
 

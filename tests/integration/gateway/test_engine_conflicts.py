@@ -106,7 +106,7 @@ async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
 ) -> None:
     async with new_agent("w1") as agent:
         await faults(caller, 1)
-        gone = await break_engine(agent, caller, "it is no longer in the worker's model directory")
+        gone = await break_engine(agent, caller, "it was removed from the worker")
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine=gone.name))
         [worker] = await caller.workers(1)
         assert gone.name not in {engine.name for engine in worker.engines}

@@ -271,7 +271,7 @@ async def test_broken_model_is_reported_and_other_sessions_load(
     assert not (await hosts.load(TWICE)).is_closed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_load_ended_from_outside_is_no_crash_of_the_engine(
     models: Path, number: signal.Signals
 ) -> None:

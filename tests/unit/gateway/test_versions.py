@@ -144,7 +144,7 @@ def test_version_with_other_tensors_replaces_one_that_clients_did_not_use_or_tha
     assert fleet.chosen() == "2"
     fleet = Fleet("1")
     fleet.versions.find(ECHO)
-    fleet.catalogue.update(W1, of("1", "it is no longer in the worker's model directory"))
+    fleet.catalogue.update(W1, of("1", "it was removed from the worker"))
     fleet.catalogue.update(W2, with_other_outputs("2"))
     assert fleet.chosen() == "2"
 

@@ -54,7 +54,7 @@ def test_expired_and_unknown_tokens_are_refused(store: EnrolmentStore) -> None:
     token = issue(store)
     with pytest.raises(Unauthenticated, match="has expired"):
         enrol(store, token, now=NOW + HOUR)
-    with pytest.raises(Unauthenticated, match="unknown; create another one"):
+    with pytest.raises(Unauthenticated, match="unknown; create a token"):
         enrol(store, "guessed")
     assert store.workers() == []
 
@@ -80,6 +80,14 @@ def test_enrolled_id_is_only_given_away_by_a_token_for_it(
     [worker] = store.workers()
     assert worker.is_proved_by("nx", sha256("new"))
     assert not worker.is_proved_by("nx", sha256("s1"))
+
+
+def test_revoked_worker_is_told_so_and_not_that_its_token_was_used(store: EnrolmentStore) -> None:
+    token = issue(store)
+    enrol(store, token)
+    store.revoke("w1", NOW)
+    with pytest.raises(Unauthenticated, match="worker 'w1' has been revoked; create a token"):
+        enrol(store, token)
 
 
 def test_revoked_secret_proves_nothing(store: EnrolmentStore) -> None:

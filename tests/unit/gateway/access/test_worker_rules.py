@@ -135,7 +135,7 @@ async def test_revocation_and_removed_rows_are_noticed(
     await rules.load()
     rules.set_rows((ENROLLED,))
     assert isinstance(rules.refusal(worker), Unauthenticated)
-    with pytest.raises(Unauthenticated, match="was used"):
+    with pytest.raises(Unauthenticated, match="has been revoked"):
         await rules.admit(worker, token)
 
 
