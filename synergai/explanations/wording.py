@@ -151,7 +151,7 @@ def _verdict(verdict: Verdict, facts: Explanation) -> str:
     not_ok = f"{tense} not acceptable"
     match verdict.obstacle:
         case "version":
-            return f"{not_ok}: it has {verdict.detail}"
+            return f"{not_ok}: it has another version, {verdict.detail}"
         case "variant":
             return f"{not_ok}: it has no variant that may be used"
         case "draining":
