@@ -511,7 +511,7 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         hub.assign(1, "sum", count=3)
         assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
         shutil.rmtree(models / "sum")
-        assert "no longer in" in (await hub.heard("engine_changed")).engine_changed.engine.fault
+        assert "was removed" in (await hub.heard("engine_changed")).engine_changed.engine.fault
         hub.assign(2, "sum")
         assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN
         await hub.stop()
