@@ -174,7 +174,7 @@ def test_pushed_engine_is_served_with_all_its_variants_until_its_removal_is_aske
     removed = [
         line
         for line in fleet.log("gateway").read_text().splitlines()
-        if "no longer" in line and "engine family:" in line
+        if "was removed" in line and "engine family:" in line
     ]
     assert removed
     assert not [line for line in removed if "WARNING" in line]
