@@ -155,8 +155,8 @@ class Infeasible(Overloaded):
 
     Args:
         expected_s: seconds after which it would be answered.
-        least_s: those of the fastest worker if all were idle.
-        budget_s: those until the deadline.
+        least_s: seconds that the fastest worker takes when it is idle.
+        budget_s: seconds until the deadline.
     """
 
     def __init__(self, engine: str, expected_s: float, least_s: float, budget_s: float) -> None:

@@ -48,7 +48,7 @@ CONCURRENT_S: Final = 0.02
 LARGE_BYTES: Final = 64 << 10
 """Size of a request whose message costs little in comparison."""
 _IDLE_TURNS: Final = 4
-"""Turns of the event loop without a new order after which the gateway is taken for idle."""
+"""Turns of the event loop without a new order after which it counts as idle."""
 _ORDER_BYTES: Final = 512
 """About the size of an order without its tensors."""
 _configuration = lru_cache(maxsize=1024)(configuration_to_proto)
@@ -161,8 +161,8 @@ class WorkStreams:
 class OrderCollector:
     """Holds the orders of one worker back while waiting costs nothing.
 
-    An agent in a process of its own works meanwhile: it gets its next orders early enough to always
-    have some. One in this process works only while the event loop has nothing else to do.
+    An agent in another process works while orders are held back, and gets them before it runs out
+    of work. One in this process works only while the event loop has nothing else to do.
     """
 
     def __init__(self, worker: ConnectedWorker, clock: Clock) -> None:

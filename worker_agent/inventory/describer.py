@@ -131,7 +131,7 @@ class Describer:
         except SynergaiError as error:
             self._not_loaded.discard(name)
             return faulty_engine(definition, str(error))
-        # Only now, so that a load that is asked for meanwhile waits for this one.
+        # Not before the load has ended, so that a load requested meanwhile waits for it.
         self._not_loaded.discard(name)
         self._doubted.discard(name)
         engine = described_engine(definition, models, unused)

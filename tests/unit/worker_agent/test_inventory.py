@@ -155,17 +155,34 @@ class Held(Loads):
         return description
 
 
-async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one_at_a_time(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Slow:
+    """An inventory whose loads count as slow at once, one at a time."""
+
+    def __init__(self, models: Path, cache: Path) -> None:
+        self._held = Held()
+        self._inventory = Inventory(models, cache, self._held, parallel=1)
+
+    @asynccontextmanager
+    async def describing(self) -> AsyncGenerator[Held]:
+        """Describe the engines, of which the first two are being loaded from now on."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(described(self._inventory))
+            await until(lambda: self._held == [ONE, TWO])
+            yield self._held
+
+
+@pytest.fixture
+def slow(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
     monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
     put(models, "two", b"longer than the first")
+    return Slow(models, tmp_path / "engines.json")
+
+
+async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one_at_a_time(
+    models: Path, slow: Slow
+) -> None:
     put(models, "three", b"longer than the first and the second")
-    held = Held()
-    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(described(inventory))
-        await until(lambda: held == [ONE, TWO])
+    async with slow.describing() as held:
         await turns(20)
         assert held == [ONE, TWO]
         held.ends[TWO].set_result(None)
@@ -175,16 +192,10 @@ async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one
 
 
 async def test_next_slow_model_holds_up_no_others_once_the_one_before_is_loaded(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, slow: Slow
 ) -> None:
-    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
-    put(models, "two", b"longer than the first")
     put(models, "three", b"longer than the first and the second")
-    held = Held()
-    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(described(inventory))
-        await until(lambda: held == [ONE, TWO])
+    async with slow.describing() as held:
         await turns(20)
         held.ends[ONE].set_result(None)
         await until(lambda: held == [ONE, TWO, THREE])
@@ -193,15 +204,9 @@ async def test_next_slow_model_holds_up_no_others_once_the_one_before_is_loaded(
 
 
 async def test_model_that_was_crowded_out_waits_for_one_that_loads_slowly(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow: Slow,
 ) -> None:
-    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
-    put(models, "two", b"longer than the first")
-    held = Held()
-    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(described(inventory))
-        await until(lambda: held == [ONE, TWO])
+    async with slow.describing() as held:
         held.ends.pop(TWO).set_exception(CrowdedOut("all engines used more than allowed"))
         await turns(20)
         assert held == [ONE, TWO]
