@@ -125,6 +125,7 @@ class FakeAgent:
         self.ended = asyncio.Event()
         self.work_closed = asyncio.Event()
         self._changed = asyncio.Condition()
+        self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.tls = tls
         self.channel = open_channel(
@@ -241,7 +242,12 @@ class FakeAgent:
     async def report_placed(self, **fields: Unpack[PlacedFields]) -> None:
         """Report a version that is placed on this worker."""
         placed = common_pb2.Placed(**fields)
-        await self.control.write(hub_pb2.AgentControl(placed=placed))
+        await self.send(hub_pb2.AgentControl(placed=placed))
+
+    async def send(self, message: hub_pb2.AgentControl) -> None:
+        """Send a control message; a call has one writer at a time."""
+        async with self._turn:
+            await self.control.write(message)
 
     async def report(self, reports: hub_pb2.WorkReports) -> None:
         self.work.send((reports.SerializeToString(),))
@@ -276,7 +282,7 @@ class FakeAgent:
 
     async def _change(self, session: common_pb2.Session, *, resident: bool) -> None:
         changed = hub_pb2.SessionChanged(session=session, resident=resident, fault=self.cannot_load)
-        await self.control.write(hub_pb2.AgentControl(session_changed=changed))
+        await self.send(hub_pb2.AgentControl(session_changed=changed))
 
     def _read_orders(self, data: Buffer) -> None:
         orders = hub_pb2.WorkOrders.FromString(bytes(data))
@@ -302,7 +308,7 @@ class FakeAgent:
             sequence += 1
             beat = hub_pb2.Heartbeat(sequence=sequence)
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await self.control.write(hub_pb2.AgentControl(heartbeat=beat))
+                await self.send(hub_pb2.AgentControl(heartbeat=beat))
             await asyncio.sleep(self.heartbeat_s)
 
 

@@ -60,7 +60,7 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             # The honest worker updates its file: the other one's wait is not rewarded.
             changed = with_file(new_agent("w1"), "c" * 64)
             changed_engine = hub_pb2.EngineChanged(engine=changed.register.engines[0])
-            await honest.control.write(hub_pb2.AgentControl(engine_changed=changed_engine))
+            await honest.send(hub_pb2.AgentControl(engine_changed=changed_engine))
             while "instead of cccc" not in (await faults(caller, 2))["w2"]:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.02)
             await caller.oip.ModelInfer(a_request(), timeout=30)
@@ -77,7 +77,7 @@ async def test_engine_is_measured_again_after_its_file_was_replaced(
         assert [each.entry.qps for each in worker.profiles] == [1e6]
         replaced = with_file(new_agent("w1"), "c" * 64)
         changed = hub_pb2.EngineChanged(engine=replaced.register.engines[0])
-        await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
+        await agent.send(hub_pb2.AgentControl(engine_changed=changed))
         while not (worker := (await caller.workers(1))[0]).unprofiled:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.02)
         assert not worker.profiles
@@ -95,7 +95,7 @@ async def break_engine(agent: FakeAgent, caller: Caller, fault: str) -> common_p
     engine = agent.register.engines[0]
     engine.fault = fault
     changed = hub_pb2.EngineChanged(engine=engine)
-    await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
+    await agent.send(hub_pb2.AgentControl(engine_changed=changed))
     while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
         await asyncio.sleep(0.02)
     return engine
@@ -152,12 +152,12 @@ async def test_agent_may_still_drop_sessions_of_a_forgotten_engine(
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
         for resident in (True, False):
             reported = hub_pb2.SessionChanged(session=session, resident=resident)
-            await agent.control.write(hub_pb2.AgentControl(session_changed=reported))
+            await agent.send(hub_pb2.AgentControl(session_changed=reported))
         unusable = hub_pb2.ConfigurationsUnusable(engine="echo")
-        await agent.control.write(hub_pb2.AgentControl(configurations_unusable=unusable))
+        await agent.send(hub_pb2.AgentControl(configurations_unusable=unusable))
         echo.fault = ""
         mended = hub_pb2.EngineChanged(engine=echo)
-        await agent.control.write(hub_pb2.AgentControl(engine_changed=mended))
+        await agent.send(hub_pb2.AgentControl(engine_changed=mended))
         while not (await caller.workers(1))[0].engines:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.02)
         assert (await faults(caller, 1))["w1"] == ""

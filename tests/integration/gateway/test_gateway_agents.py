@@ -228,7 +228,7 @@ async def test_reopened_work_stream_gets_the_unfinished_queries(
 async def test_draining_worker_gets_no_assignments(
     agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
-    await agent.control.write(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
+    await agent.send(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
     async with new_agent("w2"):
         await caller.workers(2)
         for _ in range(5):
@@ -303,7 +303,7 @@ async def test_session_of_an_unregistered_engine_is_a_violation(
     agent: FakeAgent, caller: Caller
 ) -> None:
     changed = hub_pb2.SessionChanged(session=common_pb2.Session(engine="other"), resident=True)
-    await agent.control.write(hub_pb2.AgentControl(session_changed=changed))
+    await agent.send(hub_pb2.AgentControl(session_changed=changed))
     await asyncio.wait_for(agent.ended.wait(), 30)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
     await caller.workers(0)
@@ -316,7 +316,7 @@ async def test_engine_that_breaks_is_no_longer_served(
     broken.CopyFrom(agent.register.engines[0])
     broken.fault = "it cannot be loaded"
     changed = hub_pb2.EngineChanged(engine=broken)
-    await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
+    await agent.send(hub_pb2.AgentControl(engine_changed=changed))
     await caller.until(lambda worker: bool(worker.engines[0].fault))
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION

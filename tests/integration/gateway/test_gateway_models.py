@@ -90,7 +90,7 @@ async def test_load_uses_another_configuration_if_one_cannot_be_used(
         assert list(worker.unusable) == [unusable]
         # The agent has found out otherwise.
         changed = hub_pb2.ConfigurationsUnusable(engine="echo")
-        await agent.control.write(hub_pb2.AgentControl(configurations_unusable=changed))
+        await agent.send(hub_pb2.AgentControl(configurations_unusable=changed))
         await caller.until(lambda worker: not worker.unusable)
 
 
@@ -98,7 +98,7 @@ async def test_unusable_configuration_of_an_unknown_engine_ends_the_connection(
     agent: FakeAgent,
 ) -> None:
     changed = hub_pb2.ConfigurationsUnusable(engine="other")
-    await agent.control.write(hub_pb2.AgentControl(configurations_unusable=changed))
+    await agent.send(hub_pb2.AgentControl(configurations_unusable=changed))
     await asyncio.wait_for(agent.ended.wait(), 30)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -33,3 +33,10 @@ def test_failed_write_does_not_replace_the_status() -> None:
     assert not call._cython_call.done()
     assert call._cython_call.send_serialized_message() == "sent"
     assert call._cython_call.receive_serialized_message() == "received"
+
+
+def test_second_of_two_writes_at_once_fails_the_call() -> None:
+    inner = CythonCall()
+    call: Any = keep_status(SimpleNamespace(_cython_call=inner))  # type: ignore[type-var]  # a fake
+    call._cython_call.set_internal_error("Failed grpc_call_start_batch: 8 with ...")
+    assert inner.status.startswith("INTERNAL")
