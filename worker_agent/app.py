@@ -286,8 +286,8 @@ class Agent:
         pending = [engine.name for engine in self._engines.values() if engine.pending]
         async with asyncio.TaskGroup() as group:
             group.create_task(watch.run())
-            await inventory.describe(pending, self._update_engine)
             group.create_task(inventory.retry(self._loaded_again))
+            await inventory.describe(pending, self._update_engine)
             if not self._engines:
                 _log.warning(
                     "the model directory %s has no engines: add one with "

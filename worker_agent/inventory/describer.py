@@ -24,12 +24,11 @@ from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Set
+    from collections.abc import Awaitable, Callable, Set
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
@@ -80,11 +79,17 @@ class Describer:
         self._not_loaded.add(name)
         self._doubted.add(name)
 
-    def to_retry(self) -> set[EngineName]:
-        """Return the engines whose fault may have passed, or whose load crashed a day ago."""
-        remembered = self._not_loaded - self._doubted
-        old = {name for name in remembered if not any(map(self._fault, self._keys[name]))}
-        return self._interrupted | old
+    def passing(self) -> set[EngineName]:
+        """Return the engines whose fault, or that of a variant, may pass soon."""
+        return self._interrupted | self._doubted
+
+    def outdated(self) -> set[EngineName]:
+        """Return the engines whose load hung or crashed so long ago that it is tried again."""
+        return {
+            name
+            for name in self._not_loaded
+            if any(key in self._faults and not self._fault(key) for key in self._keys[name])
+        }
 
     def read_cache(self) -> None:
         """Read what commands have added to the cache."""
@@ -105,11 +110,10 @@ class Describer:
             self._known = {key: self._known[key] for key in used & self._known.keys()}
             self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
 
-    def forget_faults(self, names: Iterable[EngineName]) -> None:
-        """Forget that the loads of engines hung or crashed, also in the cache."""
-        for name in names:
-            for key in self._keys.get(name, ()):
-                self._faults.pop(key, None)
+    def forget_faults(self, name: EngineName) -> None:
+        """Forget that the loads of an engine hung or crashed, also in the cache."""
+        for key in self._keys.get(name, ()):
+            self._faults.pop(key, None)
         self.write_cache()  # so that it is not read from there
 
     async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
@@ -123,13 +127,12 @@ class Describer:
                 models, unused = await self._describe_variants(definition, inspect)
             else:
                 models = [await self._describe_model(definition, inspect)]
-        except CrowdedOut:
-            raise
         except (LoadHung, Unavailable) as error:
             self._not_loaded.add(name)
             return faulty_engine(definition, str(error))
         except SynergaiError as error:
             self._not_loaded.discard(name)
+            self._doubted.discard(name)
             return faulty_engine(definition, str(error))
         # Not before the load has ended, so that a load requested meanwhile waits for it.
         self._not_loaded.discard(name)
@@ -157,8 +160,6 @@ class Describer:
                 model = await self._describe_model(definition.of_variant(variant.name), inspect)
                 if found:
                     check_alike(model, found[0])
-            except CrowdedOut:
-                raise
             except SynergaiError as error:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
@@ -189,13 +190,13 @@ class Describer:
                 raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
             try:
                 loaded = await inspect(definition)
-            except CrowdedOut:
-                raise
-            except (LoadHung, Unavailable) as error:
+            except SynergaiError as error:
                 # Neither an end from outside nor a model that was loaded before says much about it.
                 if description is None and isinstance(error, (LoadHung, LoadCrashed)):
                     self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
                     self._doubted.discard(definition.name)
+                    raise
+                if description is None and not isinstance(error, Unavailable):
                     raise
                 self._interrupted.add(definition.name)
                 raise Unavailable(f"{error}; {_TRIED_SOON}") from None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
-from synergai.runtime.backoff import Backoff
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
-from worker_agent.inventory.engines import faulty_engine, pending_engine
+from worker_agent.inventory.engines import pending_engine
+from worker_agent.inventory.retries import Retries
 from worker_agent.inventory.snapshots import (
     EngineSnapshot,
     folder_times,
@@ -40,8 +41,10 @@ _SLOW_S: Final = 5.0
 """Seconds after which a model may hang, and should not hold up the others."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
-_RETRY: Final = Backoff(initial_s=10.0, max_s=300.0)
-_RETRY_AFTER_SERVICE: Final = Backoff(initial_s=10.0, max_s=3600.0)
+_RETRY_LOOK_S: Final = 1.0
+"""Seconds between two looks for retries that are due."""
+_LONGEST_RETRY_S: Final = 300.0
+_LONGEST_RETRY_AFTER_SERVICE_S: Final = 3600.0
 """For engines that load when they are inspected, but not in service, where a load may block a
 worker for minutes."""
 
@@ -107,6 +110,7 @@ class Inventory:
         agent_version: str = "",
         now: Callable[[], float] = time.time,
         fetched: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._models = ModelDirectories(models, fetched)
         # A core is left to what serves already, or is about to.
@@ -126,11 +130,11 @@ class Inventory:
         self._folders: dict[str, int] = {}
         self.is_settling = False
         self._describing = 0
-        self._again = asyncio.Lock()
-        # Delays of engines that failed to load in service, until their files change.
-        self._delays: dict[EngineName, Iterator[float]] = {}
-        self._due: dict[EngineName, float] = {}
-        self._now = now
+        self._retries = Retries(clock)
+        # Those that are being loaded, or wait for their turn.
+        self._retrying: set[EngineName] = set()
+        # One for each engine that is being loaded again, or waits for the end of such a load.
+        self._again: WeakValueDictionary[EngineName, asyncio.Lock] = WeakValueDictionary()
 
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described."""
@@ -143,25 +147,34 @@ class Inventory:
         Those in the cache do not wait for others to be loaded. Calls may overlap. A
         description is dropped if its engine has changed since.
         """
-        await self._describe(
-            [self._described[name] for name in names if name in self._described], on_described
-        )
+        found = [self._described[name] for name in names if name in self._described]
+        if not found:
+            return
+        with self._using_cache():
+            async with asyncio.TaskGroup() as group:
+                for each in sorted(found, key=lambda each: each.size_bytes):
+                    inspect = partial(self._inspect_in_turn, each)
+                    group.create_task(self._describe(each, inspect, on_described))
 
     def remembers_fault(self, name: EngineName) -> bool:
         """Return whether an engine is faulty only because of how its last load ended."""
         return self._describer.remembers_fault(name)
 
     async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:
-        """Describe an engine that `remembers_fault` by loading it again; nothing if it does not."""
-        async with self._again:
+        """Describe an engine that `remembers_fault` by loading it again; nothing if it does not.
+
+        This waits for a load of the same engine, but for no other.
+        """
+        async with self._again.setdefault(name, asyncio.Lock()):
             if name in self._described and self.remembers_fault(name):
-                await self._describe([self._described[name]], on_described, again=True)
+                with self._using_cache():
+                    self._describer.forget_faults(name)
+                    await self._describe(self._described[name], self._inspect, on_described)
 
     def retry_later(self, name: EngineName) -> None:
         """Let `retry` load an engine that failed to load in service, later each time."""
         self._describer.doubt(name)
-        delays = self._delays.setdefault(name, _RETRY_AFTER_SERVICE.delays())
-        self._due[name] = self._now() + next(delays)
+        self._retries.add(name, _LONGEST_RETRY_AFTER_SERVICE_S)
 
     async def retry(
         self,
@@ -169,22 +182,24 @@ class Inventory:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Describe engines again whose fault may have passed, with backoff, until cancelled."""
-        delays = _RETRY.delays()
-        while True:
-            await sleep(next(delays))
-            async with self._again:
-                names = self._describer.to_retry() | self._take_due()
-                names &= self._described.keys()
-                await self.describe(names, on_described)
-            if not names:
-                delays = _RETRY.delays()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await sleep(_RETRY_LOOK_S)
+                for name in self._to_retry() - self._retrying:
+                    self._retrying.add(name)
+                    group.create_task(self._retry(name, on_described))
 
-    def _take_due(self) -> set[EngineName]:
-        """Return the engines for which `retry_later` is due, each once."""
-        now = self._now()
-        due = {name for name, at in self._due.items() if at <= now and self.remembers_fault(name)}
-        self._due = {name: at for name, at in self._due.items() if at > now}
-        return due
+    async def _retry(self, name: EngineName, on_described: OnDescribed) -> None:
+        # A load that is requested does not wait while this one waits for its turn.
+        async with self._slots.one(), self._again.setdefault(name, asyncio.Lock()):
+            if name in self._to_retry():
+                with self._using_cache():
+                    await self._describe(self._described[name], self._inspect, on_described)
+        self._retrying.remove(name)
+
+    def _to_retry(self) -> set[EngineName]:
+        due = self._describer.passing() & self._retries.due()
+        return (due | self._describer.outdated()) & self._described.keys()
 
     async def has_other_folders(self) -> bool:
         """Return whether folders were added, removed or replaced since the last `find_changes`.
@@ -220,71 +235,59 @@ class Inventory:
         }
         removed = (self._described.keys() | self._found) - scanned.keys() - before.keys()
         self._found -= removed | changed.keys()
-        self._delays = {
-            name: each
-            for name, each in self._delays.items()
-            if name not in removed and name not in changed
-        }
+        self._retries.forget(removed | changed.keys())
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
         self.is_settling = self._described != scanned
         return Changes(frozenset(changed), frozenset(removed))
 
-    async def _describe(
-        self, snapshots: list[EngineSnapshot], on_described: OnDescribed, *, again: bool = False
-    ) -> None:
-        if not snapshots:
-            return
+    @contextmanager
+    def _using_cache(self) -> Iterator[None]:
+        """Read the cache, and write it after engines were described."""
         self._describer.read_cache()
-        if again:
-            self._describer.forget_faults([each.definition.name for each in snapshots])
-        crowded_out: list[EngineSnapshot] = []
-
-        async def report(engine: Engine, snapshot: EngineSnapshot) -> None:
-            # Its reason may be a change of the files that the next scan is yet to find.
-            if (
-                engine.fault
-                and await asyncio.to_thread(stamps_of, snapshot.definition) != snapshot.stamps
-            ):
-                self._find_again(snapshot)
-            elif self._is_current(snapshot):
-                on_described(engine)
-
-        async def describe(snapshot: EngineSnapshot) -> None:
-            async def inspect_in_turn(definition: EngineDefinition) -> EngineDescription:
-                async with self._slots.one():
-                    if not self._is_current(snapshot):
-                        raise _Outdated
-                    return await self._inspect(definition)
-
-            try:
-                engine = await self._describer.describe(snapshot.definition, inspect_in_turn)
-            except _Outdated:
-                pass
-            except CrowdedOut:
-                crowded_out.append(snapshot)
-            else:
-                await report(engine, snapshot)
-
         self._describing += 1
         try:
-            async with asyncio.TaskGroup() as group:
-                for snapshot in sorted(snapshots, key=lambda each: each.size_bytes):
-                    group.create_task(describe(snapshot))
-            for snapshot in crowded_out:
-                async with self._slots.all():
-                    if not self._is_current(snapshot):
-                        continue
-                    try:
-                        engine = await self._describer.describe(snapshot.definition, self._inspect)
-                    except CrowdedOut as error:
-                        engine = faulty_engine(snapshot.definition, str(error))
-                await report(engine, snapshot)
+            yield
         finally:
             self._describing -= 1
             if not self._describing:
                 self._describer.keep_only(self._described.keys(), self._found)
             self._describer.write_cache()
+
+    async def _describe(
+        self, snapshot: EngineSnapshot, inspect: Inspect, on_described: OnDescribed
+    ) -> None:
+        name = snapshot.definition.name
+        try:
+            engine = await self._describer.describe(snapshot.definition, inspect)
+        except _Outdated:
+            return
+        # Its reason may be a change of the files that the next scan is yet to find.
+        if (
+            engine.fault
+            and await asyncio.to_thread(stamps_of, snapshot.definition) != snapshot.stamps
+        ):
+            self._find_again(snapshot)
+        elif self._is_current(snapshot):
+            if name in self._describer.passing():
+                self._retries.add(name, _LONGEST_RETRY_S)
+            on_described(engine)
+
+    async def _inspect_in_turn(
+        self, snapshot: EngineSnapshot, definition: EngineDefinition
+    ) -> EngineDescription:
+        """Inspect an engine or one of its variants; alone if memory lacks beside others."""
+        with suppress(CrowdedOut):
+            async with self._slots.one():
+                self._check_current(snapshot)
+                return await self._inspect(definition)
+        async with self._slots.all():
+            self._check_current(snapshot)
+            return await self._inspect(definition)
+
+    def _check_current(self, snapshot: EngineSnapshot) -> None:
+        if not self._is_current(snapshot):
+            raise _Outdated
 
     def _is_current(self, snapshot: EngineSnapshot) -> bool:
         """Return whether an engine has neither changed nor been removed since it was found."""

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_engine_crowded_out_of_memory_is_described_after_the_others(
+async def test_engine_crowded_out_of_memory_is_loaded_again_before_it_counts_as_faulty(
     models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     tried: list[EngineName] = []
@@ -120,7 +120,7 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
     put(models, "two", b"longer than the first")
     inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
     engines = await described(inventory)
-    assert tried == [ONE, TWO, ONE]
+    assert sorted(tried) == [ONE, ONE, TWO]
     assert not any(engine.fault for engine in engines.values())
 
 
@@ -398,117 +398,160 @@ async def test_model_that_hung_is_loaded_again_on_request(
     assert loads == [ONE, ONE], "both are in the cache"
 
 
-@pytest.fixture
-def retries() -> asyncio.Semaphore:
-    """Return a semaphore that lets `Inventory.retry` go on once each time it is released."""
-    return asyncio.Semaphore(0)
+class Retrying:
+    """An inventory whose retries run in the background, and its clock.
+
+    Attributes:
+        now: The time in seconds.
+    """
+
+    def __init__(
+        self, models: Path, inspect: Callable[[EngineDefinition], Awaitable[EngineDescription]]
+    ) -> None:
+        def now() -> float:
+            return self.now
+
+        cache = models.parent / "engines.json"
+        self.now = 1e9
+        self.inventory = Inventory(models, cache, inspect, parallel=1, now=now, clock=now)
+        self._looks = asyncio.Semaphore(0)
+        self._looked = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async def sleep(_seconds: float) -> None:
+            self._looked += 1
+            await self._looks.acquire()
+
+        task = asyncio.create_task(self.inventory.retry(ignore, sleep))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def start_due(self, after_s: float) -> None:
+        """Start the retries that are due after some more seconds."""
+        await until(lambda: self._looked > 0)
+        self.now += after_s
+        looked = self._looked
+        self._looks.release()
+        await until(lambda: self._looked > looked)
+
+    async def run_due(self, after_s: float) -> None:
+        """Run the retries that are due after some more seconds to their end."""
+        await self.start_due(after_s)
+        await until(lambda: not self.inventory._retrying)
 
 
-@asynccontextmanager
-async def retrying(inventory: Inventory, retries: asyncio.Semaphore) -> AsyncGenerator[list[float]]:
-    """Retry in the background; yield the delays."""
-    delays: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        delays.append(seconds)
-        await retries.acquire()
-
-    task = asyncio.create_task(inventory.retry(ignore, sleep))
-    try:
-        yield delays
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def reach(delays: list[float], count: int) -> None:
-    await until(lambda: len(delays) >= count)
-
-
+@pytest.mark.parametrize("error", [Unavailable, CrowdedOut])
 async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
-    models: Path, tmp_path: Path, retries: asyncio.Semaphore
+    models: Path, error: type[SynergaiError]
 ) -> None:
-    killed = Hanging(Unavailable)
-    inventory = Inventory(models, tmp_path / "engines.json", killed)
-    assert "it is loaded again within" in (await described(inventory))[ONE].fault
-    assert inventory.remembers_fault(ONE)
-    async with retrying(inventory, retries) as delays:
-        for count in range(1, 5):
-            await reach(delays, count)
+    killed = Hanging(error)
+    retrying = Retrying(models, killed)
+    assert "it is loaded again within" in (await described(retrying.inventory))[ONE].fault
+    assert retrying.inventory.remembers_fault(ONE)
+    killed.clear()
+    async with retrying.running():
+        for count, delay_s in enumerate((10, 20, 40, 80, 160, 300, 300)):
+            await retrying.run_due(delay_s - 1)
             assert len(killed) == count
-            retries.release()
-    assert delays[0] < delays[2] < delays[3]
+            await retrying.run_due(1)
+            assert len(killed) == count + 1
 
 
-async def test_known_model_that_failed_to_load_in_service_is_loaded_again(
-    models: Path, tmp_path: Path, loads: Loads, retries: asyncio.Semaphore
+async def test_engine_that_fails_is_loaded_again_soon_while_another_waits_for_long(
+    models: Path,
 ) -> None:
-    clock = [1e9]
-    inventory = Inventory(models, tmp_path / "engines.json", loads, now=lambda: clock[0])
-    await described(inventory)
-    inventory.retry_later(ONE)
-    assert inventory.remembers_fault(ONE)
-    async with retrying(inventory, retries) as delays:
-        for count, seconds in enumerate((0, 10, 3600), 1):
-            clock[0] += seconds
-            retries.release()
-            await reach(delays, count + 1)
-            assert len(loads) == 1 + bool(clock[0] > 1e9)
-    assert not inventory.remembers_fault(ONE)
+    failing = {ONE}
+    loads = Loads()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        description = await loads(definition)
+        if definition.name in failing:
+            raise Unavailable("died by signal 9")
+        return description
+
+    put(models, "two", b"other")
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for delay_s in (10, 20, 40, 80):
+            await retrying.run_due(delay_s)
+        loads.clear()
+        retrying.inventory.retry_later(TWO)
+        await retrying.run_due(9)
+        assert loads == []
+        await retrying.run_due(1)
+        assert loads == [TWO]
 
 
-async def test_known_model_that_hangs_again_is_loaded_again_with_back_off(
-    models: Path, tmp_path: Path, loads: Loads
+@pytest.mark.parametrize("error", [LoadHung, EngineUnusable])
+async def test_known_model_that_failed_in_service_is_loaded_again_until_it_loads(
+    models: Path, error: type[SynergaiError]
 ) -> None:
-    cache = tmp_path / "engines.json"
-    await described(Inventory(models, cache, loads))
-    hanging = Hanging(LoadHung)
-    inventory = Inventory(models, cache, hanging)
-    await described(inventory)
-    inventory.retry_later(ONE)
-    engines: list[Engine] = []
-    await inventory.describe_again(ONE, engines.append)
-    assert "it is loaded again within minutes" in engines[0].fault
-    assert inventory._describer.to_retry() == {ONE}
+    loads, failing = Loads(), False
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        description = await loads(definition)
+        if failing:
+            raise error("it was not loaded")
+        return description
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    retrying.inventory.retry_later(ONE)
+    assert retrying.inventory.remembers_fault(ONE)
+    failing = True
+    loads.clear()
+    async with retrying.running():
+        for count, delay_s in enumerate((10, 20, 40), 1):
+            failing = count < 3
+            await retrying.run_due(delay_s)
+            assert len(loads) == count
+            assert retrying.inventory.remembers_fault(ONE) is failing
+        await retrying.run_due(3600)
+        assert len(loads) == 3
 
 
 async def test_changed_model_that_hangs_after_a_failure_in_service_is_loaded_again_a_day_later(
-    models: Path, tmp_path: Path, loads: Loads
+    models: Path, loads: Loads
 ) -> None:
-    clock = [1e9]
-    cache = tmp_path / "engines.json"
-    await described(Inventory(models, cache, loads))
-    inventory = Inventory(models, cache, Hanging(LoadHung), now=lambda: clock[0])
-    await described(inventory)
-    inventory.retry_later(ONE)
+    await described(Inventory(models, models.parent / "engines.json", loads))
+    hanging = Hanging(LoadHung)
+    retrying = Retrying(models, hanging)
+    await described(retrying.inventory)
+    retrying.inventory.retry_later(ONE)
     put(models, "one", b"changed")
-    await poll(inventory)
-    await poll(inventory)
-    assert inventory._describer.to_retry() == set()
-    clock[0] += 86_400
-    assert inventory._describer.to_retry() == {ONE}
+    await poll(retrying.inventory)
+    await poll(retrying.inventory)
+    async with retrying.running():
+        await retrying.run_due(20)
+        assert hanging == [ONE]
+        await retrying.run_due(86_400)
+        assert hanging == [ONE, ONE]
 
 
-async def test_model_that_fails_in_service_again_and_again_waits_longer_until_its_files_change(
-    models: Path, tmp_path: Path, loads: Loads
+async def test_changed_model_that_failed_in_service_is_loaded_again_soon_if_it_fails_again(
+    models: Path, loads: Loads
 ) -> None:
-    inventory = Inventory(models, tmp_path / "engines.json", loads, now=lambda: 0.0)
-    await described(inventory)
-    delays: list[float] = []
-    for count in range(5):
-        if count == 4:
-            put(models, "one", b"repaired")
-            await poll(inventory)
-            await poll(inventory)
-        inventory.retry_later(ONE)
-        delays.append(inventory._due[ONE])
-    assert delays[0] < delays[2] < delays[3]
-    assert delays[4] <= 10
+    retrying = Retrying(models, loads)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for delay_s in (10, 20, 40):
+            retrying.inventory.retry_later(ONE)
+            await retrying.run_due(delay_s)
+        put(models, "one", b"repaired")
+        await poll(retrying.inventory)
+        await poll(retrying.inventory)
+        loads.clear()
+        retrying.inventory.retry_later(ONE)
+        await retrying.run_due(10)
+        assert loads == [ONE]
 
 
-async def test_load_that_is_requested_during_a_retry_waits_for_it(
-    models: Path, tmp_path: Path, retries: asyncio.Semaphore
-) -> None:
+async def test_load_that_is_requested_during_a_retry_waits_for_it(models: Path) -> None:
     killed, loads = True, Blocked()
 
     async def inspect(definition: EngineDefinition) -> EngineDescription:
@@ -516,66 +559,80 @@ async def test_load_that_is_requested_during_a_retry_waits_for_it(
             raise Unavailable("died by signal 9")
         return await loads(definition)
 
-    inventory = Inventory(models, tmp_path / "engines.json", inspect)
-    await described(inventory)
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
     killed = False
     engines: list[Engine] = []
-    async with retrying(inventory, retries), asyncio.TaskGroup() as group:
-        retries.release()
+    async with retrying.running(), asyncio.TaskGroup() as group:
+        await retrying.start_due(10)
         await loads.begun.wait()
-        assert inventory.remembers_fault(ONE)
-        group.create_task(inventory.describe_again(ONE, engines.append))
+        assert retrying.inventory.remembers_fault(ONE)
+        group.create_task(retrying.inventory.describe_again(ONE, engines.append))
         loads.go_on.set()
     assert (loads, engines) == ([ONE], [])
 
 
+async def test_load_that_is_requested_waits_for_no_retry_of_another_engine(models: Path) -> None:
+    put(models, "two", b"other")
+    killed, held = True, Held()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if killed:
+            raise Unavailable("died by signal 9")
+        return await held(definition)
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    killed = False
+    async with retrying.running():
+        await retrying.start_due(10)
+        await until(lambda: len(held) == 1)
+        [waiting] = {ONE, TWO} - set(held)
+        held.ends[waiting].set_result(None)
+        engines: list[Engine] = []
+        await retrying.inventory.describe_again(waiting, engines.append)
+        assert not engines[0].fault
+        held.ends[held[0]].set_result(None)
+        await retrying.run_due(0)
+    assert sorted(held) == [ONE, TWO]
+
+
 async def test_model_that_cannot_be_read_is_read_again_with_back_off(
-    inventory: Inventory,
-    loads: Loads,
-    retries: asyncio.Semaphore,
-    monkeypatch: pytest.MonkeyPatch,
+    models: Path, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(definition: EngineDefinition) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(definition.file))
 
+    retrying = Retrying(models, loads)
     with monkeypatch.context() as context:
         context.setattr(describer, "digests_of", denied)
-        fault = (await described(inventory))[ONE].fault
+        fault = (await described(retrying.inventory))[ONE].fault
     assert "model.onnx cannot be read: Permission denied; it is loaded again" in fault
-    async with retrying(inventory, retries) as delays:
-        retries.release()
-        await reach(delays, 2)
+    async with retrying.running():
+        await retrying.run_due(10)
     assert loads == [ONE]
 
 
-async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(
-    models: Path, tmp_path: Path, retries: asyncio.Semaphore
-) -> None:
-    clock = [1e9]
+async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(models: Path) -> None:
     crashing = Hanging(LoadCrashed)
-    inventory = Inventory(models, tmp_path / "engines.json", crashing, now=lambda: clock[0])
-    await described(inventory)
-    async with retrying(inventory, retries) as delays:
-        for count, now in enumerate((1e9, 1e9, 1e9 + 25 * 3600, 1e9 + 26 * 3600), 1):
-            clock[0] = now
-            retries.release()
-            await reach(delays, count + 1)
+    retrying = Retrying(models, crashing)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for hours in (0, 1, 24, 1):
+            await retrying.run_due(hours * 3600)
     assert crashing == [ONE, ONE]
 
 
-async def test_removed_model_does_not_defer_the_retries_of_others(
-    models: Path, tmp_path: Path, retries: asyncio.Semaphore
-) -> None:
-    inventory = Inventory(models, tmp_path / "engines.json", Hanging(Unavailable))
-    await described(inventory)
+async def test_removed_model_is_not_loaded_again(models: Path) -> None:
+    killed = Hanging(Unavailable)
+    retrying = Retrying(models, killed)
+    await described(retrying.inventory)
     shutil.rmtree(models / "one")
-    await poll(inventory)
-    assert await poll(inventory) == {ONE: None}
-    async with retrying(inventory, retries) as delays:
-        for count in range(1, 4):
-            retries.release()
-            await reach(delays, count + 1)
-    assert max(delays) <= 10
+    await poll(retrying.inventory)
+    assert await poll(retrying.inventory) == {ONE: None}
+    async with retrying.running():
+        await retrying.run_due(10)
+    assert killed == [ONE]
 
 
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
@@ -668,17 +725,17 @@ async def test_variant_that_cannot_be_loaded_costs_only_itself(
 
 
 async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
-    family: tuple[Inventory, Variants], retries: asyncio.Semaphore
+    models: Path, family: tuple[Inventory, Variants]
 ) -> None:
-    inventory, loads = family
+    _, loads = family
+    retrying = Retrying(models, loads)
     loads.errors = {"int8": Unavailable("died by signal 9")}
-    assert not (await described(inventory))[ONE].fault
+    assert not (await described(retrying.inventory))[ONE].fault
     loads.errors.clear()
     loads.variants.clear()
-    async with retrying(inventory, retries) as delays:
-        for count in (1, 2):
-            retries.release()
-            await reach(delays, count + 1)
+    async with retrying.running():
+        for _ in range(2):
+            await retrying.run_due(10)
     assert loads.variants == ["int8"]
 
 
