@@ -39,7 +39,6 @@ SERVICE: Final = "synergai-agent.service"
 _DROP_IN: Final = f"{UNITS}/{SERVICE}.d/cgroup.conf"
 _SOCKET: Final = "synergai-power.socket"
 _UNIT_NAMES: Final = (SERVICE, _SOCKET, "synergai-power@.service")
-_HUB_PORT: Final = 8010
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class AgentInstallation:
     keep_settings: bool = False
 
     def __post_init__(self) -> None:
-        validate_hubs(self.hub)
+        validate_hubs(self.gateway)
         validate_name(self.worker_class, "worker class")
         if self.worker_id:
             validate_name(self.worker_id, "worker id")
@@ -64,13 +63,6 @@ class AgentInstallation:
                 f"unknown power controller {self.power!r}; choose from: "
                 f"{', '.join((AUTO, *CONTROLLERS.names()))}"
             )
-
-    @property
-    def hub(self) -> str:
-        """The gateway's hub, or the hubs of several, including the ports."""
-        return ",".join(
-            each if ":" in each else f"{each}:{_HUB_PORT}" for each in self.gateway.split(",")
-        )
 
     def steps(self, files: MachineFiles) -> Iterator[Step]:
         """Yield the steps that install the agent on the machine `files`."""
@@ -116,7 +108,7 @@ class AgentInstallation:
 
     def _environment(self) -> str:
         values = {
-            "GATEWAY": self.hub,
+            "GATEWAY": self.gateway,
             "WORKER_CLASS": self.worker_class,
             "WORKER_ID": self.worker_id,
             "MODELS": self.models,

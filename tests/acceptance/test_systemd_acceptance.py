@@ -204,7 +204,7 @@ def job_succeeds(container: Container) -> bool:
 
 def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
     container.run(f"{PROGRAMS}/synergai", "gateway", "install", "--programs", PROGRAMS)
-    install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
+    install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1:8010"]
     container.run(
         *install, "--worker-class", "container", "--power", "none", "--programs", PROGRAMS
     )

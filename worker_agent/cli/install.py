@@ -10,6 +10,7 @@ import typer
 
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.runtime.paths import default_worker_class
+from synergai.runtime.setting_types import HUB
 
 _SETTINGS: Final = ("gateway", "worker_class", "worker_id", "models", "power")
 """The parameters of `install` that are settings of the agent."""
@@ -18,8 +19,8 @@ _SETTINGS: Final = ("gateway", "worker_class", "worker_id", "models", "power")
 def install(
     context: typer.Context,
     gateway: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="Address of the gateway's hub.")
-    ] = "127.0.0.1",
+        str, typer.Option(metavar="HOST:PORT[,…]", help="Address of the gateway's hub.")
+    ] = HUB,
     worker_class: Annotated[
         str, typer.Option(metavar="NAME", help="The worker class, such as agx-xavier.")
     ] = default_worker_class(),

@@ -21,7 +21,7 @@ from worker_agent.power.helper import ALLOWED
 UNIT = "/etc/systemd/system/synergai-agent.service"
 
 
-def wanted(power: str = "auto", gateway: str = "10.0.0.1") -> AgentInstallation:
+def wanted(power: str = "auto", gateway: str = "10.0.0.1:8010") -> AgentInstallation:
     return AgentInstallation(
         gateway=gateway, worker_class="agx-xavier", power=power, programs=PROGRAMS
     )
@@ -73,7 +73,7 @@ def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoar
     execute(list(wanted().steps(agx.files)), agx.root)
     agx.files.write(ALLOWED, "MODE_15W\n")
     agx.files.write(UNIT, "changed by hand\n")
-    execute(list(wanted(gateway="10.0.0.2").steps(agx.files)), agx.root)
+    execute(list(wanted(gateway="10.0.0.2:8010").steps(agx.files)), agx.root)
     assert agx.files.read(ALLOWED) == "MODE_15W"
     assert "10.0.0.2:8010" in agx.files.read(ENVIRONMENT)
     assert "10.0.0.1:8010" in agx.files.read(f"{ENVIRONMENT}.old")
@@ -85,7 +85,9 @@ def test_kept_settings_determine_the_other_files(agx: EmulatedBoard) -> None:
     put_programs(agx.root)
     execute(list(wanted("cgroup").steps(agx.files)), agx.root)
     settings = agx.files.read(ENVIRONMENT)
-    again = AgentInstallation(worker_class="x", gateway="gw", programs=PROGRAMS, keep_settings=True)
+    again = AgentInstallation(
+        worker_class="x", gateway="gw:9", programs=PROGRAMS, keep_settings=True
+    )
     steps = list(again.steps(agx.files))
     execute(steps, agx.root)
     assert agx.files.read(ENVIRONMENT) == settings
@@ -147,6 +149,7 @@ def test_a_failed_command_ends_the_installation_with_its_error(
     "change",
     [
         {"gateway": "10.0.0.1:x"},
+        {"gateway": "10.0.0.1"},
         {"gateway": ""},
         {"worker_class": "a b"},
         {"worker_id": "../x"},
@@ -154,7 +157,7 @@ def test_a_failed_command_ends_the_installation_with_its_error(
     ],
 )
 def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) -> None:
-    fields: dict[str, object] = {"gateway": "gw", "worker_class": "x86", "programs": PROGRAMS}
+    fields: dict[str, object] = {"gateway": "gw:9", "worker_class": "x86", "programs": PROGRAMS}
     with pytest.raises(InvalidInput):
         AgentInstallation(**{**fields, **change})  # type: ignore[arg-type]  # wrong on purpose
 
@@ -176,7 +179,7 @@ def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
     tmp_path: Path, systemd: Path, change: dict[str, str], problem: str
 ) -> None:
     root = put_programs(tmp_path / "root")
-    fields = {"gateway": "gw", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
+    fields = {"gateway": "gw:9", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
     options = AgentInstallation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
     steps = list(options.steps(MachineFiles(root)))
 

@@ -44,7 +44,7 @@ def test_a_machine_without_modes_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_dry_run_only_prints_the_steps() -> None:
     options = [
         "--gateway",
-        "10.0.0.1",
+        "10.0.0.1:8010",
         "--worker-class",
         "agx-xavier",
         "--programs",
@@ -76,7 +76,7 @@ def test_a_dry_run_needs_no_options_and_marks_the_steps_that_would_fail() -> Non
 
 def test_a_private_directory_is_refused_with_an_alternative() -> None:
     done = run(
-        *("synergai", "agent", "install", "--gateway", "g", "--worker-class", "c"),
+        *("synergai", "agent", "install", "--gateway", "g:9", "--worker-class", "c"),
         *("--models", "/home/me/models", "--programs", "/home/me/bin"),
     )
     assert done.returncode == 1
