@@ -48,9 +48,7 @@ def capacity(settings: CapacitySettings) -> None:
         if not settings.as_json:
             if name:
                 typer.echo(f"# cell {name}")
-            columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
-            print_table(columns, [_row(option) for option in options])
-            _print_notes(settings, profile, options)
+            _print(settings, profile, options)
     if settings.as_json:
         records = {name: [_record(each) for each in options] for name, options in planned.items()}
         print_json(records.get("", records))
@@ -139,18 +137,20 @@ def _watts(settings: CapacitySettings, profile: Profile) -> dict[WorkerClass, fl
     return by_class(known, profile)
 
 
-def _print_notes(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:
-    alone = {next(iter(each.fleet)) for each in options if len(each.fleet) == 1}
+def _print(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:
     if not options:
         typer.echo(
             f"no fleet of up to {settings.max_workers:,} workers of each class keeps violations "
             f"within {settings.violations:g} %; --max-workers allows more"
         )
         return
+    columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
+    print_table(columns, [_row(option) for option in options])
     typer.echo(
         "the first fleet is the best found; the others are of one class; violations on fresh seeds "
         "with the standard error, and how sure it is that they stay within the limit"
     )
+    alone = {next(iter(each.fleet)) for each in options if len(each.fleet) == 1}
     for name in profile.classes:
         if name not in alone:
             typer.echo(

@@ -25,7 +25,7 @@ from synergai.models.variants import VariantKeys
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from synergai.domain import TensorSpec
@@ -131,16 +131,22 @@ class _Workshop:
                 f"engine {self._definition.name!r} is not an ONNX model: variants can be made of "
                 "ONNX models only"
             )
-        self._copy()
-        first = self._definition.of_variant("").variant or FULL
-        like = self._measure(first)
-        self._quantise(like, again=again)
-        if not self._made:
+        if self._definition.samples is None:
+            raise InvalidInput(
+                f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
+                "integers on; put one into its folder, with an array for each input of the model"
+            )
+        wanted = self._wanted(again=again)
+        if not wanted:
             known = ", ".join(each.name for each in self._variants)
             raise InvalidInput(
                 f"engine {self._definition.name!r} has these variants already: {known}; make them "
                 "again with --again"
             )
+        self._copy()
+        first = self._definition.of_variant("").variant or FULL
+        like = self._measure(first)
+        self._quantise(wanted, like)
         self._write()
         for name in self._made:
             _check_alike(name, self._measure(name), like)
@@ -175,28 +181,31 @@ class _Workshop:
             )
         return checked
 
-    def _quantise(self, like: CheckedVariant, *, again: bool) -> None:
-        if self._definition.samples is None:
-            raise InvalidInput(
-                f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
-                "integers on; put one into its folder, with an array for each input of the model"
-            )
+    def _wanted(self, *, again: bool) -> dict[str, VariantKeys]:
+        """Return the models to quantise, by the name of the variant that is made of each."""
+        found: dict[str, VariantKeys] = {}
+        for each in self._variants:
+            name = INT8 if each.name == FULL else f"{each.name}-{INT8}"
+            source = self._original / each.file
+            if _is_int8(each.name) or source.suffix != _SUFFIX or not source.is_file():
+                continue
+            if again or not self._has(name):
+                found[name] = each
+        return found
+
+    def _quantise(self, wanted: Mapping[str, VariantKeys], like: CheckedVariant) -> None:
         samples = load_samples(self._definition, like.inputs).inputs
         refused: InvalidInput | None = None
-        for each in [each for each in self._variants if not _is_int8(each.name)]:
-            name = INT8 if each.name == FULL else f"{each.name}-{INT8}"
-            source = self.folder / each.file
-            if (self._has(name) and not again) or source.suffix != _SUFFIX or not source.is_file():
-                continue
+        for name, each in wanted.items():
             self._say(f"quantising {each.name}")
             file = self.folder / FOLDER / f"{name}{_SUFFIX}"
             try:
-                quantise(source, file, samples)
+                quantise(self.folder / each.file, file, samples)
             except InvalidInput as error:  # such as one that is quantised already
                 refused = refused or error
             else:
                 self._add(name, file)
-        if refused is not None and not self._made and len(self._variants) == 1:
+        if refused is not None and not self._made:
             raise refused
 
     def _add(self, name: str, file: Path) -> None:

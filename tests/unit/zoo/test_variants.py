@@ -92,8 +92,10 @@ def test_engine_gets_an_int8_variant_and_keeps_its_model_and_keys(
 
 def test_variants_are_made_once_unless_asked_again(models: Path, checks: Checks) -> None:
     first = make_variants(models, "net", checks)
+    checks.asked.clear()
     with pytest.raises(InvalidInput, match="has these variants already: full, int8; make them"):
         make_variants(models, "net", checks)
+    assert checks.asked == [], "nothing is loaded for an error that is known before"
     again = make_variants(models, "net", checks, again=True)
     assert again.variants == first.variants
     assert len(list((models / "net/variants").iterdir())) == 1
