@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,6 @@ from synergai.errors import InvalidInput
 from synergai.protocol.arrays import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import ArrayLike, NDArray
 
     from synergai.domain import Engine, TensorSpec
@@ -19,12 +18,17 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Array]:
+def cast_inputs(inputs: Mapping[str, ArrayLike] | ArrayLike, engine: Engine) -> dict[str, Array]:
     """Convert values to the dtypes of the engine's inputs; arrays that have them are not copied.
 
     Bytes are passed on as encoded images if the engine decodes them. Otherwise see `cast_value`.
     """
     specs = {spec.name: spec for spec in engine.inputs}
+    if not (isinstance(inputs, Mapping) and inputs):
+        raise InvalidInput(
+            f"engine {engine.name!r} has the inputs {', '.join(specs)}: pass a mapping of arrays "
+            "by these names"
+        )
     arrays: dict[str, Array] = {}
     for name, value in inputs.items():
         spec = specs.get(name)

@@ -16,6 +16,8 @@ from synergai.versions import parse_version
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from numpy.typing import ArrayLike
+
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.oip import inference_pb2
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 class InputConverter(EngineDescriptions):
     """Converts values to the arrays that an engine takes, by its description."""
 
-    async def cast(self, engine: str, inputs: Inputs, within_s: float | None = None) -> Inputs:
+    async def cast(
+        self, engine: str, inputs: Inputs | ArrayLike, within_s: float | None = None
+    ) -> Inputs:
         """Convert values to the dtypes of the engine's inputs; see `cast_inputs`.
 
         Arrays are passed on as they are if the engine's description cannot be read, so that the
@@ -36,14 +40,14 @@ class InputConverter(EngineDescriptions):
 
         from synergai.client.casting import cast_inputs
 
-        if not isinstance(inputs, Mapping):
-            return inputs  # type: ignore[unreachable]  # refused when the request is built
         try:
             description = await self.get(engine, within_s)
         except (DeadlineExceeded, Unavailable):
             raise
         except SynergaiError:
-            if all(isinstance(value, np.ndarray) for value in inputs.values()):
+            if isinstance(inputs, Mapping) and all(
+                isinstance(value, np.ndarray) for value in inputs.values()
+            ):
                 return inputs
             raise
         try:

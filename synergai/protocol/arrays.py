@@ -9,7 +9,6 @@ raw contents, little endian and row major; typed contents can be read too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from synergai.protocol.parameters import set_parameter
 from synergai.protocol.validation import TYPED_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -130,13 +129,6 @@ def build_request(
     """Build a request with `inputs` as raw contents; without `outputs`, it requests all."""
     from synergai.oip import inference_pb2
 
-    if not isinstance(inputs, Mapping):
-        raise InvalidInput(
-            f"the inputs of engine {engine!r} must be a mapping of arrays by input name, such as "
-            f"{{'input': array}}, not {type(inputs).__name__}"
-        )
-    if not inputs:
-        raise InvalidInput(f"no inputs are given for engine {engine!r}")
     request = inference_pb2.ModelInferRequest(
         model_name=engine, model_version=version, id=request_id
     )

@@ -50,12 +50,12 @@ async def test_infer_options_become_protocol_parameters(
     assert request.parameters["note"].string_param == "a"
 
 
-@pytest.mark.parametrize("inputs", [np.ones(3), [1, 2], 7, None])
-async def test_inputs_that_are_not_a_mapping_are_rejected(
+@pytest.mark.parametrize("inputs", [np.ones(3), [1, 2], 7, None, {}])
+async def test_inputs_that_are_not_a_mapping_are_rejected_with_the_names_of_the_inputs(
     client: synergai.Client, inputs: object
 ) -> None:
     with pytest.raises(
-        synergai.InvalidInput, match=r"must be a mapping of arrays by input name, .*, not "
+        synergai.InvalidInput, match="'identity' has the inputs x: pass a mapping of arrays by"
     ):
         await client.infer("identity", cast("Mapping[str, ArrayLike]", inputs))
 

@@ -115,11 +115,6 @@ def test_element_out_of_range_is_rejected() -> None:
         arrays.from_contents(contents, "INT8", [1])
 
 
-def test_request_without_inputs_is_rejected() -> None:
-    with pytest.raises(InvalidInput, match="no inputs"):
-        arrays.build_request("e", {})
-
-
 def test_wrong_number_of_raw_contents_is_rejected() -> None:
     response = inference_pb2.ModelInferResponse(raw_output_contents=[b"", b""])
     response.outputs.add(name="y", datatype="FP32", shape=[0])
