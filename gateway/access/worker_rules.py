@@ -35,19 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 class JoiningWorker(Struct, frozen=True, kw_only=True):
-    """A worker that registers, and the proof of its identity."""
+    """A worker that registers, and what it presents to prove its identity."""
 
     id: str
     worker_class: str
     certificate_names: frozenset[str] = frozenset()
     secret_sha256: bytes = b""
-
-    @property
-    def credential(self) -> str:
-        """Kind of its credential: ``certificate``, ``secret`` or ``none``."""
-        if self.certificate_names:
-            return "certificate"
-        return "secret" if self.secret_sha256 else "none"
 
 
 class WorkerRules:
@@ -129,6 +122,13 @@ class WorkerRules:
             for row in rows
         ]
         return Unauthenticated(f"{who} needs {', or '.join(dict.fromkeys(proofs))}")
+
+    def proof(self, joining: JoiningWorker) -> str:
+        """Return what has proved a worker's identity: ``certificate``, ``secret`` or ``none``."""
+        row = self._row(joining)
+        if row is None:
+            return "none"
+        return "secret" if row.certificate is None else "certificate"
 
     # --- engines ----------------------------------------------------------------------------
 

@@ -220,13 +220,13 @@ class Hub:
         joining, enrolled = None, False
         if context is not None:
             joining = joining_worker(message, context)
-            if call is not None:
-                call.credential = joining.credential
             if message.enrolment_token:  # which is not spent on an id that is taken
                 self._check_vacant(worker)
             enrolled = await self._rules.admit(joining, message.enrolment_token)
             if (refusal := self._rules.refusal(joining)) is not None:
                 raise refusal  # the rules have changed since
+            if call is not None:
+                call.credential = self._rules.proof(joining)
         self._check_vacant(worker)
         if (other := self._connections.of_worker(worker.id)) is not None:
             _log.warning("worker %s registered again: closing its old connection", worker.id)

@@ -121,6 +121,20 @@ async def test_certificate_proves_id_and_class(rules: WorkerRules, token: str) -
         await rules.admit(joining(secret="s"), token)
 
 
+async def test_proof_is_what_was_verified_not_what_was_presented(
+    rules: WorkerRules, token: str
+) -> None:
+    own = "spiffe://example.org/nx/edge-1"
+    both = joining(secret="s", certificate=own)
+    assert rules.proof(both) == "none", "everyone may join"
+    rules.set_rows((ENROLLED,))
+    assert rules.proof(both) == "none"
+    await rules.admit(both, token)
+    assert rules.proof(both) == "secret"
+    rules.set_rows((CERTIFIED,))
+    assert rules.proof(both) == "certificate"
+
+
 async def test_revocation_and_removed_rows_are_noticed(
     rules: WorkerRules, token: str, tmp_path: Path
 ) -> None:
