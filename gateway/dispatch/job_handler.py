@@ -48,7 +48,7 @@ class JobHandler(Protocol):
     holds_outputs: bool = False
     pull: HeldTensors | None = None
 
-    def requests(self, first: int, count: int, /) -> Sequence[bytes]:
+    def requests(self, first: int, count: int, /) -> Sequence[Buffer]:
         """Return the serialized requests of `count` queries; none if they draw on samples."""
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         WorkerClass,
         WorkerId,
     )
+    from synergai.protocol.request_codec import Buffer
     from synergai.protocol.tcp_info import SentOver
     from synergai.scheduling.events import Assignment
     from synergai.v1 import common_pb2, hub_pb2
@@ -50,7 +51,7 @@ class RunAssignment(Struct, frozen=True):
     """
 
     assignment: Assignment
-    requests: Sequence[bytes]
+    requests: Sequence[Buffer]
     inputs_follow: bool = False
     holds_outputs: bool = False
     pull: HeldTensors | None = None

@@ -114,7 +114,7 @@ class Request(JobHandler):
         self,
         inference: Inference,
         job: Job,
-        data: bytes,
+        data: Buffer,
         metrics: EngineMetrics,
         usage: TenantUsage | None,
         trace: Trace | None,
@@ -140,7 +140,7 @@ class Request(JobHandler):
         self.held: HeldTensors | None = None
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
-    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
+    def requests(self, _first: int, _count: int) -> Sequence[Buffer]:
         """Return the request as the job's only query."""
         return (self.data,)
 

@@ -71,22 +71,26 @@ class Malformed:
 class RawRequest(Struct, Generic[ReadT], frozen=True):
     """A request as received and as parsed."""
 
-    data: bytes
+    data: Buffer
     parsed: ReadT
 
 
-def deserializer(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
+def deserializer(cls: type[MessageT]) -> Callable[[Buffer], MessageT | Malformed]:
     """Return a deserialiser for `cls` that returns `Malformed` instead of raising."""
     return safe_deserializer(cls.FromString, cls)
 
 
 def safe_deserializer(
-    read: Callable[[bytes], ReadT], cls: type[Message]
-) -> Callable[[bytes], ReadT | Malformed]:
-    """Return a deserialiser that returns `Malformed` where `read` raises `DecodeError`."""
+    read: Callable[[Any], ReadT], cls: type[Message]
+) -> Callable[[Buffer], ReadT | Malformed]:
+    """Return a deserialiser that returns `Malformed` where `read` raises `DecodeError`.
+
+    Args:
+        read: parses any buffer; the stubs of protobuf name bytes only.
+    """
     malformed = Malformed(cls.DESCRIPTOR.full_name)
 
-    def deserialise(data: bytes) -> ReadT | Malformed:
+    def deserialise(data: Buffer) -> ReadT | Malformed:
         try:
             return read(data)
         except DecodeError:
@@ -96,8 +100,8 @@ def safe_deserializer(
 
 
 def raw_deserializer(
-    read: Callable[[bytes], ReadT], cls: type[Message]
-) -> Callable[[bytes], RawRequest[ReadT] | Malformed]:
+    read: Callable[[Any], ReadT], cls: type[Message]
+) -> Callable[[Buffer], RawRequest[ReadT] | Malformed]:
     """Return a `safe_deserializer` that keeps the serialised message with the parsed one."""
     return safe_deserializer(lambda data: RawRequest(data, read(data)), cls)
 
@@ -282,13 +286,13 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
 
     request_streaming = response_streaming = False
     unary_stream = stream_unary = stream_stream = None
-    request_deserializer: Callable[[bytes], RawRequest[Any] | Malformed]
+    request_deserializer: Callable[[Buffer], RawRequest[Any] | Malformed]
 
     def __init__(
         self,
         begin: Callable[[RawRequest[ReadT], Context, Callable[[Buffer], None] | None], PendingCall],
         finish: Callable[[Buffer, Context], bytes],
-        read: Callable[[bytes], ReadT],
+        read: Callable[[Any], ReadT],
         cls: type[Message],
     ) -> None:
         @wraps(begin)
@@ -366,7 +370,7 @@ def bytes_stream(
 
 def raw_written_stream(
     handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Awaitable[None]],
-    read: Callable[[bytes], ReadT],
+    read: Callable[[Any], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a stream whose requests are parsed by `read`, with their bytes.

@@ -55,7 +55,7 @@ def hold(request: rpc.RawRequest[Held], _context: object, _on_response: object) 
 def echo(
     request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object, _on_response: object
 ) -> Echo:
-    return Echo(request.data)
+    return Echo(bytes(request.data))
 
 
 def finish(result: Buffer, _context: object) -> bytes:

@@ -56,8 +56,8 @@ class Call:
         self.client = client
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
-        self._requests: deque[bytes] = deque()
-        self._take: Callable[[bytes], bool] | None = None
+        self._requests: deque[Buffer] = deque()
+        self._take: Callable[[Buffer], bool] | None = None
         self._has_all_requests = False
         self._ignores_data = False
         # Whether the handlers count the request whose beginning has arrived.
@@ -72,7 +72,7 @@ class Call:
             self._deadline = self._loop.time() + headers.timeout_s
             self._timer = self._loop.call_at(self._deadline, self._expire)
         self._serialise: Callable[[Any], bytes] | None = None
-        self._deserialise: Callable[[bytes], Any] = bytes
+        self._deserialise: Callable[[Buffer], Any] = bytes
         self._begins: BegunUnary[Any] | None = None
         self._begun: PendingCall | None = None
         self._has_begun = self._has_ended = False
@@ -199,6 +199,12 @@ class Call:
 
     # --- the stream ---------------------------------------------------------------------------
 
+    def place(self) -> memoryview | None:
+        """Return memory for what comes next of a message; None if the reader has none."""
+        if self._has_ended or self._ignores_data:
+            return None
+        return self._reader.place()
+
     def receive(self, data: Buffer) -> None:
         """Take data of the client."""
         if self._has_ended or self._ignores_data:
@@ -228,7 +234,7 @@ class Call:
         elif not 0 < self._reader.to_come <= self._stream.room:
             self._stream.take()
 
-    def _take_off(self) -> bytes:
+    def _take_off(self) -> Buffer:
         """Return the first request, and cut others out of the data if it was the last."""
         request = self._requests.popleft()
         if not self._requests:
@@ -253,10 +259,6 @@ class Call:
         """End the call because of a request that is too large, or of too many incomplete ones."""
         self._end(status_code(error), error_details(error))
         self._cancel()
-
-    def release(self, size: int) -> None:
-        """Keep no large buffers in memory for little data of a message."""
-        self._reader.release(size)
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
@@ -298,7 +300,7 @@ class Call:
 
     # --- requests -----------------------------------------------------------------------------
 
-    async def _next_request(self) -> bytes | None:
+    async def _next_request(self) -> Buffer | None:
         """Wait for the next request; None once there are no more."""
         while not self._requests:
             if self._has_all_requests:

@@ -29,7 +29,7 @@ _REFUSED_S: Final = 1.0
 it does not come back at once."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The connection of a client.
 
     Attributes:
@@ -54,6 +54,8 @@ class ClientConnection(asyncio.Protocol):
         self._limits = Http2Limits()
         self._session = NativeSession(self._respond, self._accept)
         self._idle = self._retiring = self._retired = False
+        self._received = handlers.received
+        self._place: memoryview | None = None
         self._unread = b""
         self._timer: asyncio.TimerHandle | None = None
         self._has_begun = False
@@ -74,11 +76,23 @@ class ClientConnection(asyncio.Protocol):
         self._peer = Peer(transport)
         self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _size: int) -> memoryview:
+        """Return memory for the next bytes of the client."""
+        self._place = None
+        if self._session.data_to_come and not self._unread:
+            self._place = self._session.place()
+        return self._received if self._place is None else self._place
+
+    def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
-        if not self._ended:
-            self._unread += data
+        if self._ended:
+            return
+        if self._place is None:
+            self._unread += bytes(self._received[:size])
             self._turns.serve(self.begin_calls)
+        else:
+            self._limits.skip(size)
+            self._session.receive_part(self._place[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
         """Handle what the client sent, with this many calls at most.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from synergai.errors import Overloaded, SynergaiError
 from synergai.protocol.limits import MAX_INCOMPLETE_BYTES
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     Interceptor: TypeAlias = Callable[[Any, str, Any], Awaitable[Any]]
     """Called with a call, the path of its method and its handler; returns a handler."""
+
+
+_RECEIVED_BYTES: Final = 64 << 10
 
 
 class _Details(NamedTuple):
@@ -84,6 +87,7 @@ class Handlers:
 
     Attributes:
         incomplete: the requests that have not arrived in full.
+        received: memory into which connections receive what they handle at once.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Handlers:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
         self.incomplete = IncompleteRequests(max_incomplete_bytes)
+        self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()
         self.interceptor = interceptor
         self._methods: dict[str, Any] = {}

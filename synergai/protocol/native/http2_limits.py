@@ -121,6 +121,10 @@ class Http2Limits:
         self._skip = max(0, at - end)
         return min(at, end)
 
+    def skip(self, size: int) -> None:
+        """Count bytes within a frame."""
+        self._skip -= size
+
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""
         if self._credit < CREDIT:

@@ -6,6 +6,8 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from synergai.errors import InvalidInput, NotSupported, Overloaded
 
 if TYPE_CHECKING:
@@ -13,14 +15,12 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
-_FILLED: Final = 7 / 8
-"""Share of buffers that a message has to fill to occupy them while it arrives."""
 MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
 time and memory than their bytes."""
-_SMALL_BYTES: Final = 1024
-_MOST_SMALL: Final = 64
-"""Small pieces of a message that are kept apart while it arrives: each takes memory of its own."""
+_PIECE_BYTES: Final = 1 << 20
+"""Memory that a message takes at a time while it arrives: clients may announce more than they
+send."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -56,10 +56,9 @@ class MessageReader:
         self._encoding = encoding
         self._prefix = b""
         # Of the message whose prefix has arrived.
-        self._chunks: list[Buffer] = []
-        self._released = 0
-        # The last of its pieces that are small.
-        self._small = 0
+        self._pieces: list[memoryview] = []
+        # Bytes of the last piece that have arrived.
+        self._filled = 0
         self.to_come = 0
         self._uncut: deque[Buffer] = deque()
 
@@ -68,7 +67,16 @@ class MessageReader:
         """Whether the data ends within a message or its prefix."""
         return bool(self._prefix)
 
-    def feed(self, data: Buffer, most: int = MOST_CUT) -> list[bytes]:
+    def place(self) -> memoryview | None:
+        """Return memory for what comes next of a message but its last byte; None outside of one.
+
+        Data that was received there is fed as the part of it that it fills.
+        """
+        if self._uncut or self.to_come < 2:
+            return None
+        return self._place()[: self.to_come - 1]
+
+    def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
         """Return the messages that the data completes, this many at most; `cut` returns others.
 
         Raises:
@@ -79,26 +87,26 @@ class MessageReader:
             return []
         return self._cut(data, most)
 
-    def cut(self) -> list[bytes]:
+    def cut(self) -> list[Buffer]:
         """Return further messages of the data; none if it has no others.
 
         Raises:
             Overloaded: a message is too large.
         """
-        messages: list[bytes] = []
+        messages: list[Buffer] = []
         while self._uncut and not messages:
             messages = self._cut(self._uncut.popleft(), MOST_CUT)
         return messages
 
-    def _cut(self, data: Buffer, most: int) -> list[bytes]:
-        messages: list[bytes] = []
+    def _cut(self, data: Buffer, most: int) -> list[Buffer]:
+        messages: list[Buffer] = []
         at, end = 0, len(data)
         while at < end and len(messages) < most:
             start = at + PREFIX_BYTES
             if start <= end and not self._prefix:  # whole messages need not be put together
                 size = int.from_bytes(data[at + 1 : start])
                 if start + size <= end and size <= self._max_bytes:
-                    message = bytes(data[start : start + size])
+                    message: Buffer = bytes(data[start : start + size])
                     messages.append(Compressed(message) if data[at] else message)
                     at = start + size
                     continue
@@ -112,36 +120,40 @@ class MessageReader:
                 if self.to_come > self._max_bytes:
                     raise _too_large(self.to_come, self._max_bytes)
             taken = min(self.to_come, end - at)
-            self._chunks.append(data[at : at + taken])
-            self._small = self._small + 1 if taken <= _SMALL_BYTES else 0
-            if self._small == _MOST_SMALL:
-                self._chunks[-_MOST_SMALL:] = [b"".join(self._chunks[-_MOST_SMALL:])]
-                self._released = min(self._released, len(self._chunks))
-                self._small = 0
-            self.to_come -= taken
+            self._add(data[at : at + taken])
             at += taken
             if not self.to_come:
-                message = b"".join(self._chunks)
+                pieces = self._pieces
+                message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 messages.append(Compressed(message) if self._prefix[0] else message)
-                self._chunks.clear()
-                self._released = self._small = 0
+                pieces.clear()
                 self._prefix = b""
         if at < end and len(messages) == most:
             self._uncut.appendleft(bytes(data[at:]))
         return messages
 
+    def _add(self, data: Buffer) -> None:
+        """Add data to the message that is incomplete."""
+        while data:
+            place = self._place()
+            size = min(len(place), len(data))
+            if not (isinstance(data, memoryview) and data.obj is place.obj):
+                place[:size] = data[:size]
+            self._filled += size
+            self.to_come -= size
+            data = data[size:]
+
+    def _place(self) -> memoryview:
+        """Return memory for what comes next of the message that is incomplete."""
+        if not self._pieces or self._filled == len(self._pieces[-1]):
+            self._pieces.append(np.empty(min(self.to_come, _PIECE_BYTES), np.uint8).data)
+            self._filled = 0
+        return self._pieces[-1][self._filled :]
+
     def clear(self) -> None:
         """Drop all data that is not part of a message returned."""
-        self._chunks.clear()
+        self._pieces.clear()
         self._uncut.clear()
-        self._released = self._small = 0
-
-    def release(self, size: int) -> None:
-        """Copy the data fed since the last time if it is little of its buffers, of this size."""
-        fed = self._chunks[self._released :]
-        if sum(map(len, fed)) < _FILLED * size:
-            self._chunks[self._released :] = map(bytes, fed)
-        self._released = len(self._chunks)
 
     def decompress(self, data: Compressed) -> bytes:
         """Return a message that was compressed.

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 MAX_FRAME: Final = 16384
 """Bytes of a frame after its header, but for data of clients."""
-MAX_DATA_FRAME: Final = 64 << 10
-"""The same for data of clients: each frame costs more than the bytes of a small one."""
+MAX_DATA_FRAME: Final = 1 << 20
+"""The same for data of clients, unless it is padded, which no client of gRPC does: what comes in
+one frame is received where its message is put together."""
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _CONNECTION_WINDOW: Final = 1 << 30
@@ -34,8 +35,10 @@ _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = (1 << 31) - 1
-_COPIED_BYTES: Final = 1024
-"""Data up to this size is copied, which takes less memory than a view of what was received."""
+_WHOLE_BYTES: Final = 1024
+"""Frames of data up to this size are handled as a whole."""
+_LEAST_PLACED: Final = 32 << 10
+"""Bytes of a frame from which on they are received where their message is put together."""
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
 _HEADER: Final = 9
@@ -80,11 +83,11 @@ _END_SOON: Final = GOAWAY + frame(_PING, 0, 0, b"synergai")
 class StreamOwner(Protocol):
     """What happens on a stream."""
 
-    def receive(self, data: Buffer) -> None:
-        """Take data of the client; `Stream.take` lets it send more."""
+    def place(self) -> memoryview | None:
+        """Return memory for data that is to be received there; None for any other."""
 
-    def release(self, size: int) -> None:
-        """Note that the data received last is in a buffer of this size, which it keeps."""
+    def receive(self, data: Buffer) -> None:
+        """Take data of the client, but keep no view of it; `Stream.take` lets it send more."""
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
@@ -278,6 +281,7 @@ class NativeSession:
         writable: whether the connection takes data.
         idle_since: when the last call ended, by the monotonic clock; None during a call.
         between_frames: whether the first frames were sent, so that others can be.
+        data_to_come: bytes that are missing of a frame of data.
     """
 
     def __init__(
@@ -300,13 +304,11 @@ class NativeSession:
         self._is_widened = False
         # Bytes that the client may send for calls that have just ended.
         self._late_room = 0
-        # The streams to which views of the bytes that are being handled were passed on.
-        self._viewed: dict[Stream, None] = {}
         self._preface_to_come = len(PREFACE)
         self._rest = b""
         # Number and flags of the frame of data that is being received.
         self._data_frame = (0, 0)
-        self._data_to_come = 0
+        self.data_to_come = 0
         self._pings = 0
         self._loop = asyncio.get_running_loop()
         self._gathers = False
@@ -439,23 +441,23 @@ class NativeSession:
             data = self._rest + data
         at, end = 0, len(data)
         while True:
-            if self._data_to_come:
-                stop = min(at + self._data_to_come, end)
-                if stop - at < min(self._data_to_come, _COPIED_BYTES + 1):
+            if self.data_to_come:
+                stop = min(at + self.data_to_come, end)
+                if stop == at:
                     break
-                self._receive_part(data, at, stop)
+                self.receive_part(memoryview(data)[at:stop])
                 at = stop
             if end - at < _HEADER:
                 break
             high, low, kind, flags, number = _FRAME.unpack_from(data, at)
             size = high << 8 | low
-            comes_in_parts = kind == _DATA and size > _COPIED_BYTES and not flags & _PADDED
-            if size > (MAX_DATA_FRAME if kind == _DATA else MAX_FRAME):
+            may_be_large = kind == _DATA and not flags & _PADDED
+            if size > (MAX_DATA_FRAME if may_be_large else MAX_FRAME):
                 raise InvalidInput(f"a frame of {size:,} bytes")
             start, stop = at + _HEADER, at + _HEADER + size
             number &= 0x7FFFFFFF
-            if comes_in_parts:
-                self._data_frame, self._data_to_come = (number, flags), size
+            if may_be_large and size > _WHOLE_BYTES:
+                self._data_frame, self.data_to_come = (number, flags), size
                 at = start
                 continue
             if stop > end:
@@ -480,25 +482,25 @@ class NativeSession:
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
             self._is_widened = False
             self._send_blocked()
-        if self._viewed:
-            for stream in self._viewed:
-                if stream.owner is not None:
-                    stream.owner.release(end)
-            self._viewed.clear()
 
-    def _receive_part(self, data: bytes, start: int, stop: int) -> None:
-        """Handle the next part of a frame of data, which may arrive in several."""
-        self._data_to_come -= stop - start
+    def place(self) -> memoryview | None:
+        """Return memory for what the client sends next, a part of a frame; None for other data."""
+        if self.data_to_come < _LEAST_PLACED:
+            return None
+        stream = self._streams.get(self._data_frame[0])
+        if stream is None or stream.owner is None:
+            return None
+        place = stream.owner.place()
+        return None if place is None else place[: self.data_to_come - 1]
+
+    def receive_part(self, data: memoryview) -> None:
+        """Handle the next part of a frame of data, such as one that was received at its place."""
+        self.data_to_come -= len(data)
         number, flags = self._data_frame
-        if self._data_to_come:
+        if self.data_to_come:
             flags &= ~_END_STREAM
-        if stop - start <= _COPIED_BYTES:
-            self._receive_data(number, flags, data[start:stop])
-            return
-        if (stream := self._streams.get(number)) is not None:
-            self._viewed[stream] = None
-        self._receive_data(number, flags, memoryview(data)[start:stop])
-        if self._data_to_come and time.monotonic() - self._acknowledged_at > _ACKNOWLEDGE_S:
+        self._receive_data(number, flags, data)
+        if self.data_to_come and time.monotonic() - self._acknowledged_at > _ACKNOWLEDGE_S:
             self._acknowledge()
 
     def _receive_data(self, number: int, flags: int, payload: Buffer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.protocol.native.messages import Compressed, MessageReader, prefixed
+from synergai.protocol.native.messages import MOST_CUT, Compressed, MessageReader, prefixed
 
 MAX_BYTES = 1000
 
@@ -62,6 +62,45 @@ def test_message_that_cannot_be_decompressed_is_refused(data: bytes) -> None:
 def test_unknown_compression_is_refused() -> None:
     with pytest.raises(NotSupported, match="'snappy'"):
         reader("snappy").decompress(Compressed(b"x"))
+
+
+def test_data_that_was_received_at_its_place_is_not_copied() -> None:
+    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
+    assert received.place() is None
+    assert not received.feed(prefixed(content)[:300])
+    place = received.place()
+    assert place is not None
+    assert len(place) == 1000 - 295 - 1
+    place[:] = content[295:-1]
+    assert not received.feed(place[:400])
+    assert not received.feed(place[400:])
+    assert received.place() is None
+    [message] = received.feed(content[-1:])
+    assert message == content
+    assert isinstance(message, memoryview)
+    assert message.obj is place.obj
+
+
+def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
+    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
+    begun = prefixed(b"x") * (MOST_CUT + 1) + prefixed(content)[:300]
+    assert len(received.feed(begun)) == MOST_CUT
+    assert not received.feed(content[295:600])
+    assert received.cut() == [b"x"]
+    assert received.place() is None
+    assert not received.cut()
+    assert received.place() is not None
+
+
+def test_announced_message_takes_memory_piece_by_piece() -> None:
+    received, content = MessageReader(1 << 24, "identity"), random.Random(1).randbytes(1 << 22)
+    tracemalloc.start()
+    try:
+        received.feed(prefixed(content)[:100])
+        assert tracemalloc.get_traced_memory()[0] < len(content) // 3
+    finally:
+        tracemalloc.stop()
+    assert received.feed(prefixed(content)[100:]) == [content]
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])

@@ -4,7 +4,6 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -48,13 +47,13 @@ class Owner:
         self.path = path
         self.log: list[str] = []
         self.data = b""
-        self.buffers: list[int] = []
+        self.memory: memoryview | None = None
+
+    def place(self) -> memoryview | None:
+        return self.memory
 
     def receive(self, data: bytes | memoryview) -> None:
         self.data += data
-
-    def release(self, size: int) -> None:
-        self.buffers.append(size)
 
     def end_requests(self) -> None:
         self.log.append("end of requests")
@@ -128,21 +127,38 @@ async def test_frames_are_understood_however_they_are_cut() -> None:
     assert owner.log == ["end of requests"]
 
 
-async def test_large_frame_is_passed_on_as_it_arrives_but_in_no_small_parts(
-    connection: Connection,
-) -> None:
+async def test_large_frame_is_passed_on_as_it_arrives(connection: Connection) -> None:
     owner = connection.call()
-    content = bytes(range(256)) * (MAX_DATA_FRAME // 256)
+    content = bytes(range(256)) * 256
     sent = frame(DATA, END_STREAM, 1, content)
-    received = []
     for first in range(0, len(sent), 400):
         connection.session.receive(sent[first : first + 400])
-        received.append(len(owner.data))
+        assert owner.data == content[: max(0, first + 400 - 9)]
+    assert owner.log == ["end of requests"]
+
+
+async def test_rest_of_a_large_frame_but_its_last_byte_has_a_place(connection: Connection) -> None:
+    owner = connection.call()
+    owner.memory = memoryview(bytearray(1 << 20))
+    content = bytes(range(256)) * 256
+    sent = frame(DATA, END_STREAM, 1, content)
+    connection.session.receive(sent[:1000])
+    place = connection.session.place()
+    assert place is not None
+    assert len(place) == len(sent) - 1000 - 1
+    place[:] = sent[1000:-1]
+    connection.session.receive_part(place)
+    assert connection.session.place() is None
+    connection.session.receive(sent[-1:])
     assert owner.data == content
     assert owner.log == ["end of requests"]
-    parts = sorted(set(received))
-    assert len(parts) > 5
-    assert all(b - a > 1024 for a, b in pairwise(parts[:-1]))
+
+
+@pytest.mark.parametrize("size", [1000, 20_000])
+async def test_small_frame_has_no_place(connection: Connection, size: int) -> None:
+    connection.call().memory = memoryview(bytearray(1 << 20))
+    connection.session.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
+    assert connection.session.place() is None
 
 
 async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
@@ -154,9 +170,9 @@ async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connectio
     assert (owner.path, owner.data) == ("/a/B", b"data")
 
 
-async def test_padded_data_may_be_as_large_as_other_data(connection: Connection) -> None:
+async def test_padded_data_may_be_as_large_as_other_frames(connection: Connection) -> None:
     owner = connection.call()
-    content = bytes(MAX_DATA_FRAME - 2)
+    content = bytes(MAX_FRAME - 2)
     connection.session.receive(frame(DATA, 0x8, 1, b"\x01" + content + b"\0"))
     assert owner.data == content
 
@@ -396,6 +412,7 @@ def data_of(size: int) -> bytes:
 
 VIOLATIONS: dict[str, Callable[[], bytes]] = {
     "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_DATA_FRAME + 1)),
+    "a padded frame that is too large": lambda: frame(DATA, 0x8, 1, bytes(MAX_FRAME + 1)),
     "an unknown frame that is too large": lambda: frame(0xFA, 0, 0, bytes(MAX_FRAME + 1)),
     "data of no call": lambda: http2.message(3, b"x"),
     "an even number": lambda: http2.headers(2, "/a/B"),
@@ -447,15 +464,6 @@ async def test_violation_by_a_call_ends_it_and_no_other(
     assert broken.log[-1] == "lost"
     assert other.log == ["end of requests"]
     assert await connection.sent() == [(RST_STREAM, 0, 1, code.to_bytes(4))]
-
-
-async def test_call_that_got_parts_of_a_buffer_learns_its_size(
-    connection: Connection,
-) -> None:
-    first, second = connection.call(), connection.call()
-    sent = frame(DATA, 0, 1, bytes(1100)) + frame(DATA, 0, 1, bytes(1100)) + frame(DATA, 0, 3, b"x")
-    connection.session.receive(sent)
-    assert (first.buffers, second.buffers) == ([len(sent)], [])
 
 
 async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:

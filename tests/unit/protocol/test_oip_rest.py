@@ -108,7 +108,7 @@ def test_binary_tensors_are_split_and_joined(contents: list[bytes], data: st.Dat
     header = json.dumps({"inputs": inputs}).encode()
     request, _ = read_request("e", "", header + b"".join(contents), len(header))
     assert request.parsed.raw == contents
-    sent = oip.ModelInferRequest.FromString(request.data)
+    sent = oip.ModelInferRequest.FromString(bytes(request.data))
     assert list(sent.raw_input_contents) == contents
     response = build_response(
         "e", {f"y{n}": np.frombuffer(c, "u1") for n, c in enumerate(contents)}
@@ -149,7 +149,7 @@ def test_request_is_the_one_that_grpc_would_have_sent() -> None:
     )
     request, form = read_request("e", "2", text.encode())
     assert form == OutputForm(True, {"z": False})
-    sent = oip.ModelInferRequest.FromString(request.data)
+    sent = oip.ModelInferRequest.FromString(bytes(request.data))
     assert (sent.model_name, sent.model_version, sent.id) == ("e", "2", "a")
     assert read_parameters(sent.parameters) == {
         "priority": 1,
