@@ -241,7 +241,7 @@ async def test_ended_session_breaks_the_journal_with_its_cause(
 async def test_leader_that_is_cut_off_gives_up_its_session(
     server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "_STATEMENT_S", 0.3)
+    monkeypatch.setattr(session_module, "_STATEMENT_S", 2.0)
     with Wire(server.address) as wire:
         journal = await Journals(state, server.url.replace(server.address, wire.address)).open()
         await journal.accept(a_record("a"))
@@ -256,7 +256,7 @@ async def test_leader_that_is_cut_off_gives_up_its_session(
 async def test_client_that_repeats_a_submission_whose_commit_was_not_answered_gets_the_same_job(
     server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "_STATEMENT_S", 0.3)
+    monkeypatch.setattr(session_module, "_STATEMENT_S", 2.0)
     with Wire(server.address) as wire:
         journal = await Journals(state, server.url.replace(server.address, wire.address)).open()
         await journal.accept(a_record("a"))
