@@ -12,7 +12,6 @@ from synergai.cli.durations import parse_duration
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
-from synergai.client.deadlines import Budget
 from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import naming
 
@@ -72,7 +71,11 @@ def infer(
     min_accuracy: MinAccuracy = 0.0,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Fail without a response by then, such as 500ms."),
+        typer.Option(
+            metavar="DURATION",
+            help="Fail without a response within this time of the query, such as 500ms. "
+            "Connecting does not count.",
+        ),
     ] = None,
     priority: Priority = 0,
     save: Annotated[
@@ -97,16 +100,13 @@ def infer(
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        budget = Budget(deadline_s)
-        description = await client.engine(
-            f"{engine}/{version}" if version else engine, deadline=deadline_s
-        )
+        description = await client.engine(f"{engine}/{version}" if version else engine)
         requested = _requested(outputs or (), description, save)
         values = parse_inputs(inputs or (), description)
         result = await client.infer(
             engine,
             values,
-            deadline=budget.left(),
+            deadline=deadline_s,
             priority=priority,
             outputs=requested,
             version=version,

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from typer.testing import CliRunner
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
 from synergai.cli.output import to_jsonable
-from synergai.client.deadlines import normalize_deadline
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, TensorSpec
-from synergai.errors import DeadlineExceeded, InvalidInput
+from synergai.errors import InvalidInput
 from tests.engines import new_engine
 
 
@@ -62,17 +60,11 @@ def test_cut_scores_say_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == "y: top 5 of 1,001"
 
 
-def test_query_has_what_the_description_leaves_of_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
+def test_deadline_is_that_of_the_query_not_of_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     deadlines: list[float | None] = []
 
     class Client:
-        async def engine(self, _name: str, *, deadline: float | None) -> Engine:
-            nonlocal now
-            now += 3.0
-            deadlines.append(deadline)
+        async def engine(self, _name: str) -> Engine:
             return an_engine()
 
         async def infer(self, *_: object, deadline: float | None, **__: object) -> InferResult:
@@ -85,11 +77,10 @@ def test_query_has_what_the_description_leaves_of_the_deadline(
         return asyncio.run(query(Client()))
 
     monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
-    monkeypatch.setattr("synergai.client.deadlines.time", SimpleNamespace(monotonic=lambda: now))
     for options in (["--deadline", "10s"], []):
         result = CliRunner().invoke(app, ["digits", "--input", "[1]", *options])
         assert result.exception is None
-    assert deadlines == [10.0, 7.0, None, None]
+    assert deadlines == [10.0, None]
 
 
 @pytest.mark.parametrize("deadline", ["0", "-1", "nan"])
@@ -140,29 +131,3 @@ def test_numbers_that_json_lacks_have_names() -> None:
 def test_values_have_the_digits_of_their_precision() -> None:
     [*_, values] = summary("p", np.array([0.1, 1 / 3, 2], np.float32))
     assert values == "0.1, 0.33333334, 2.0"
-
-
-def test_deadline_that_passes_while_the_engine_is_described_is_a_missing_response(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(
-        "synergai.client.deadlines.time", SimpleNamespace(monotonic=lambda: clock.now)
-    )
-
-    class SlowGateway:
-        async def engine(self, _name: str, *, deadline: float) -> Engine:
-            clock.now += deadline
-            return an_engine()
-
-        async def infer(self, *_: Any, deadline: float | None, **__: Any) -> InferResult:
-            normalize_deadline(deadline)
-            raise AssertionError
-
-    def call(_: object, query: Any, _engine: str) -> Any:
-        return asyncio.run(query(SlowGateway()))
-
-    monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
-    ran = CliRunner().invoke(app, ["digits", "--input", "1", "--deadline", "50ms"])
-    assert isinstance(ran.exception, DeadlineExceeded)
-    assert str(ran.exception) == "no response before the deadline"
