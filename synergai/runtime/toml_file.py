@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_BYTES: Final = 1 << 20
+_LONG_KEY: Final = re.compile(r"""(\.[ \t]*([\w-]+|"([^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*){64}""")
+"""A key of more parts than any file has. Python's parser takes seconds for one of thousands."""
 
 
 def read_toml(path: Path, kind: type[T], what: str, max_bytes: int = _MAX_BYTES) -> T:
@@ -38,11 +41,17 @@ def load_toml(path: Path, what: str, max_bytes: int = _MAX_BYTES) -> dict[str, A
     if len(content) > max_bytes:
         raise InvalidInput(f"{what} is larger than {max_bytes:,} bytes")
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin files with a mark
+        return _parse(content.decode("utf-8-sig"))  # some editors begin files with a mark
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise InvalidInput(f"{what} is not TOML: {error}") from None
     except RecursionError:
         raise InvalidInput(f"{what} is nested too deeply") from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if _LONG_KEY.search(text):
+        raise RecursionError
+    return tomllib.loads(text)
 
 
 def _construct(kind: type[T], value: object) -> T:
