@@ -99,7 +99,7 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
         ("a" + ".a" * 64 + " = 1", "nested too deeply"),
         ("[a" + ' . "a"' * 64 + "]", "nested too deeply"),
         ("[a" + ". 'a' " * 64 + "]", "nested too deeply"),
-        ("[a" + r'.""."' * 64 + "]", "nested too deeply"),
+        ("[a" + r'."\"."' * 64 + "]", "nested too deeply"),
         ("accuracy = 0x" + "f" * 6000, "accuracy is too large"),
         (f'accuracy = "{"9" * 6000}"', "accuracy must be a number, not a string"),
         ('inputs = "x:0"', "inputs must be a list, not a string"),
