@@ -55,7 +55,7 @@ _SERVICE: Final = "/inference.GRPCInferenceService"
 _BEGIN, _END = "client: sends", "client: has the response"
 
 _SERVE_STAMPS: Final = (
-    (ClientConnection, "data_received", "server: has the request"),
+    (ClientConnection, "buffer_updated", "server: has the request"),
     (RequestDecoder, "parse", "gRPC: has received the message"),
     (InferenceCalls, "begin", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
