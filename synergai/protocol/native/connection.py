@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
 from synergai.protocol.native.call import Call
-from synergai.protocol.native.http2_limits import Http2Limits
+from synergai.protocol.native.http2_limits import FrameLimits
 from synergai.protocol.native.session import GOAWAY, NativeSession
 from synergai.protocol.peer import Peer
 
@@ -51,8 +51,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._turns = turns
         self._on_refused = on_refused
         self._on_lost = on_lost
-        self._limits = Http2Limits()
-        self._session = NativeSession(self._respond, self._accept)
+        self._limits = FrameLimits()
+        self._session = NativeSession(self._respond, self._accept, self._limits.count)
         self._idle = self._retiring = self._retired = False
         self._received = handlers.received
         self._place: memoryview | None = None
@@ -91,7 +91,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._unread += bytes(self._received[:size])
             self._turns.serve(self.begin_calls)
         else:
-            self._limits.skip(size)
             self._session.receive_part(self._place[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
@@ -106,15 +105,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._has_begun = True
             self._stop_timer()
         try:
-            size = self._limits.receive(self._unread, calls)
-            data, self._unread = self._unread[:size], self._unread[size:]
-            self._session.receive(data)
+            size = self._session.receive(self._unread, calls)
+            self._unread = self._unread[size:]
         except InvalidInput as fault:
             self._refuse(fault)
             return 0, False
         self._read_if_wanted()
         self._retire_further()
-        return self._limits.begun, self._limits.held and not self._full
+        return self._session.begun, self._session.held and not self._full
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""
@@ -209,7 +207,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.end()
 
     def _read_if_wanted(self) -> None:
-        wanted = not (self._limits.held or self._full)
+        wanted = not (self._session.held or self._full)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:

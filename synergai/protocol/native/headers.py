@@ -12,6 +12,7 @@ from hpack import Decoder, HPACKError
 from msgspec import Struct
 
 from synergai.errors import InvalidInput
+from synergai.protocol.native.http2_limits import check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,6 +75,7 @@ class HeaderDecoder:
         """
         if (known := self._known.get(block)) is not None:
             return known
+        check_fields(block)
         table = self._decoder.header_table.dynamic_entries
         size, newest = len(table), table[0] if table else None
         try:

@@ -7,7 +7,6 @@ header block of 16 KB that repeats a single field, and about frames that belong 
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
@@ -15,7 +14,6 @@ from synergai.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FIELDS: Final = 128
 """Header fields of a call."""
 CREDIT: Final = 1000
@@ -34,16 +32,10 @@ It acknowledges each message with two frames, and many messages may be sent toge
 """
 _ACKNOWLEDGED_COST: Final = 4
 """Credit of a frame that the server acknowledges, which is more than the acknowledgement earns."""
-_HEADER: Final = 9
-_MAX_BLOCK: Final = 16384
-"""Bytes of header fields that gRPC accepts at most."""
-_KNOWN_BYTES: Final = 128
-"""Largest block that is remembered as well-formed."""
-_DATA, _HEADERS, _SETTINGS, _PING, _CONTINUATION = 0x0, 0x1, 0x4, 0x6, 0x9
-_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
+_DATA, _HEADERS, _SETTINGS, _PING = 0x0, 0x1, 0x4, 0x6
 
 
-class Http2Limits:
+class FrameLimits:
     """Counts the frames that a client sends.
 
     Calls are limited by the caller, and earn credit for a frame that resets them. Frames with data
@@ -52,92 +44,38 @@ class Http2Limits:
 
     Args:
         clock: monotonic seconds.
-
-    Attributes:
-        begun: calls that the client began in what was received last.
-        held: whether another call followed them.
     """
 
-    __slots__ = (
-        "_clock",
-        "_credit",
-        "_credited_at",
-        "_preface",
-        "_skip",
-        "_small",
-        "_small_at",
-        "begun",
-        "held",
-    )
+    __slots__ = ("_clock", "_credit", "_credited_at", "_small", "_small_at")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.begun = 0
-        self.held = False
         self._clock = clock
         self._credit = CREDIT
         self._small = SMALL_CREDIT
         self._credited_at = self._small_at = clock()
-        self._preface = PREFACE
-        self._skip = 0
 
-    def receive(self, data: bytes, calls: int) -> int:
-        """Count the frames in the next bytes from the client.
+    def count(self, kind: int, size: int) -> None:
+        """Count a frame, of this size without its header.
 
-        Args:
-            data: the bytes, which begin with those that were not counted before.
-            calls: most calls to begin.
-
-        Returns:
-            How many bytes were counted: up to the next call beyond `calls`, or the beginning of a
-            frame that is incomplete.
+        Raises:
+            InvalidInput: there are too many of them.
         """
-        at, end = self._skip, len(data)
-        self.begun, self.held = 0, False
-        if self._preface:
-            at = self._read_preface(data)
-        while at + _HEADER <= end:
-            length, kind = data[at] << 16 | data[at + 1] << 8 | data[at + 2], data[at + 3]
-            if kind in (_HEADERS, _CONTINUATION):
-                if length > _MAX_BLOCK:
-                    raise InvalidInput(f"a header block of {length:,} bytes")
-                if at + _HEADER + length > end:
-                    break
-                if self.begun == calls:
-                    self.held = True
-                    break
-                _check_block(data, at, length)
-                self.begun += 1
-                if self._credit < CREDIT:
-                    self._credit += 1
-            elif kind != _DATA or not length:
-                self._credit -= _ACKNOWLEDGED_COST if kind in (_PING, _SETTINGS) else 1
-                if self._credit < 0:
-                    self._wait_credit()
-            elif length <= SMALL_BYTES:
-                self._small -= 1
-                if self._small < 0:
-                    self._wait_small()
-            at += _HEADER + length
-        self._skip = max(0, at - end)
-        return min(at, end)
-
-    def skip(self, size: int) -> None:
-        """Count bytes within a frame."""
-        self._skip -= size
+        if kind == _HEADERS:
+            if self._credit < CREDIT:
+                self._credit += 1
+        elif kind != _DATA or not size:
+            self._credit -= _ACKNOWLEDGED_COST if kind in (_PING, _SETTINGS) else 1
+            if self._credit < 0:
+                self._wait_credit()
+        elif size <= SMALL_BYTES:
+            self._small -= 1
+            if self._small < 0:
+                self._wait_small()
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""
         if self._credit < CREDIT:
             self._credit += _EARNED_BY_RESPONSE + size // _RESPONSE_BYTES
-
-    def _read_preface(self, data: bytes) -> int:
-        """Return where the frames begin."""
-        expected = self._preface
-        received = data[: len(expected)]
-        if not expected.startswith(received):
-            raise InvalidInput("no HTTP/2")
-        self._preface = expected[len(received) :]
-        return len(received)
 
     def _wait_credit(self) -> None:
         now = self._clock()
@@ -156,29 +94,12 @@ class Http2Limits:
         self._small = min(SMALL_CREDIT, self._small + earned)
 
 
-def _check_block(data: bytes, at: int, length: int) -> None:
-    """Check the header block of a frame."""
-    kind, flags, start = data[at + 3], data[at + 4], at + _HEADER
-    # Clients send a second frame only for blocks that are larger than gRPC accepts.
-    if kind == _CONTINUATION or not flags & _END_HEADERS:
-        raise InvalidInput("a header block of several frames")
-    end = start + length
-    try:
-        if flags & _PADDED:
-            end -= data[start]
-            start += 1
-        if flags & _PRIORITY:
-            start += 5
-    except IndexError:
-        raise InvalidInput("a malformed header block") from None
-    block = data[start:end]
-    if start > end:
-        raise InvalidInput("a malformed header block")
-    check = _check_known if len(block) <= _KNOWN_BYTES else _check_fields
-    check(block)
+def check_fields(block: bytes) -> None:
+    """Check how many fields a header block has, which costs far less than to decode them.
 
-
-def _check_fields(block: bytes) -> None:
+    Raises:
+        InvalidInput: they are too many, or malformed.
+    """
     fields = at = 0
     try:
         while at < len(block):
@@ -190,10 +111,6 @@ def _check_fields(block: bytes) -> None:
         raise InvalidInput("a malformed header block") from None
     if at > len(block):  # the last field is incomplete
         raise InvalidInput("a malformed header block")
-
-
-# Clients repeat their blocks, most of which refer to the table of HPACK.
-_check_known: Final = lru_cache(maxsize=256)(_check_fields)
 
 
 def _skip_field(block: bytes, at: int) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, HeaderDecoder
-from synergai.protocol.native.http2_limits import PREFACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from synergai.protocol.native.headers import CallHeaders
     from synergai.protocol.request_codec import Buffer
 
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME: Final = 16384
 """Bytes of a frame after its header, but for data of clients."""
 MAX_DATA_FRAME: Final = 1 << 20
@@ -275,6 +275,7 @@ class NativeSession:
     Args:
         send: sends bytes to the client.
         accept: sets the owner of a stream that the client has opened.
+        count: counts a frame of the client, of a kind and size.
 
     Attributes:
         window: bytes that the client takes on all streams together.
@@ -282,12 +283,18 @@ class NativeSession:
         idle_since: when the last call ended, by the monotonic clock; None during a call.
         between_frames: whether the first frames were sent, so that others can be.
         data_to_come: bytes that are missing of a frame of data.
+        begun: calls that the client began in what was received last.
+        held: whether another call followed them.
     """
 
     def __init__(
-        self, send: Callable[[bytes], None], accept: Callable[[Stream, CallHeaders], None]
+        self,
+        send: Callable[[bytes], None],
+        accept: Callable[[Stream, CallHeaders], None],
+        count: Callable[[int, int], None],
     ) -> None:
         self._write = send
+        self._count = count
         self.window = _DEFAULT_WINDOW
         self.writable = True
         self.idle_since: float | None = time.monotonic()
@@ -304,8 +311,9 @@ class NativeSession:
         self._is_widened = False
         # Bytes that the client may send for calls that have just ended.
         self._late_room = 0
-        self._preface_to_come = len(PREFACE)
-        self._rest = b""
+        self._preface = PREFACE
+        self.begun = 0
+        self.held = False
         # Number and flags of the frame of data that is being received.
         self._data_frame = (0, 0)
         self.data_to_come = 0
@@ -423,24 +431,22 @@ class NativeSession:
 
     # --- frames -----------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
-        """Handle bytes of the client.
+    def receive(self, data: bytes, calls: int) -> int:
+        """Handle bytes of the client, with this many calls at most.
+
+        Args:
+            data: the bytes, which begin with those that were not handled before.
+
+        Returns:
+            How many bytes were handled: up to the next call beyond `calls`, or the beginning of a
+            frame that is incomplete.
 
         Raises:
             InvalidInput: they break the protocol.
         """
-        if self._preface_to_come:
-            skipped = min(self._preface_to_come, len(data))
-            self._preface_to_come -= skipped
-            data = data[skipped:]
-            if self._preface_to_come:
-                return
-            self.send(_PREFACE_OF_SERVER)
-            self.between_frames = True
-        elif self._rest:
-            data = self._rest + data
-        at, end = 0, len(data)
-        while True:
+        self.begun, self.held = 0, False
+        at, end = self._receive_preface(data) if self._preface else 0, len(data)
+        while not self._preface:
             if self.data_to_come:
                 stop = min(at + self.data_to_come, end)
                 if stop == at:
@@ -462,6 +468,12 @@ class NativeSession:
                 continue
             if stop > end:
                 break
+            if kind == _HEADERS:
+                if self.begun == calls:
+                    self.held = True
+                    break
+                self.begun += 1
+            self._count(kind, size)
             at = stop
             payload = data[start:stop]
             if kind == _DATA:
@@ -478,10 +490,21 @@ class NativeSession:
                 self._apply_settings(flags, payload)
             elif kind in (_PUSH_PROMISE, _CONTINUATION):
                 raise InvalidInput("an unexpected frame")
-        self._rest = data[at:] if at < end else b""
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
             self._is_widened = False
             self._send_blocked()
+        return at
+
+    def _receive_preface(self, data: bytes) -> int:
+        """Return where the frames begin."""
+        received = data[: len(self._preface)]
+        if not self._preface.startswith(received):
+            raise InvalidInput("no HTTP/2")
+        self._preface = self._preface[len(received) :]
+        if not self._preface:
+            self.send(_PREFACE_OF_SERVER)
+            self.between_frames = True
+        return len(received)
 
     def place(self) -> memoryview | None:
         """Return memory for what the client sends next, a part of a frame; None for other data."""
@@ -541,6 +564,9 @@ class NativeSession:
             stream.owner.end_requests()
 
     def _receive_headers(self, number: int, flags: int, payload: bytes) -> None:
+        # Clients send a second frame only for blocks that are larger than gRPC accepts.
+        if not flags & _END_HEADERS:
+            raise InvalidInput("a header block of several frames")
         if flags & _PADDED:
             payload = bytes(_unpadded(payload))
         if flags & _WITH_PRIORITY:

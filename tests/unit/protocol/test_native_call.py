@@ -19,9 +19,9 @@ from synergai.protocol import rpc
 from synergai.protocol.native.call import Call
 from synergai.protocol.native.handlers import Handlers, IncompleteRequests
 from synergai.protocol.native.headers import CallHeaders
-from synergai.protocol.native.http2_limits import PREFACE
+from synergai.protocol.native.http2_limits import FrameLimits
 from synergai.protocol.native.messages import MessageReader
-from synergai.protocol.native.session import NativeSession, Stream
+from synergai.protocol.native.session import PREFACE, NativeSession, Stream
 from synergai.protocol.peer import Peer
 from synergai.v1 import hub_pb2
 from tests import http2
@@ -65,11 +65,11 @@ class Server:
         self.taken: list[tuple[bytes, str]] = []
         self.begun: list[Work] = []
         self.peer = peer("192.0.2.0", 80)
-        self._sent = b""
+        self._sent = self._unread = b""
         self._handlers = Handlers(MAX_BYTES, interceptor, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
-        self.session = NativeSession(self._send, self._accept)
-        self.session.receive(PREFACE + frame(SETTINGS, 0, 0))
+        self.session = NativeSession(self._send, self._accept, FrameLimits().count)
+        self.receive(PREFACE + frame(SETTINGS, 0, 0))
         self._decoder = Decoder()
 
     def _methods(self) -> dict[str, Any]:
@@ -87,6 +87,11 @@ class Server:
             "Take": stream(self.take_in_stream),
             "Collect": grpc.stream_unary_rpc_method_handler(self.collect),
         }
+
+    def receive(self, data: bytes) -> None:
+        """Have the session receive data."""
+        self._unread += data
+        self._unread = self._unread[self.session.receive(self._unread, 1000) :]
 
     def _send(self, data: bytes) -> None:
         self._sent += data
@@ -155,9 +160,9 @@ class Server:
     def call(self, method: str, *requests: bytes, fields: tuple[tuple[str, str], ...] = ()) -> int:
         """Begin a call with these requests; return its stream."""
         number = 2 * len(self.calls) + 1
-        self.session.receive(http2.headers(number, f"/a/{method}", *fields))
+        self.receive(http2.headers(number, f"/a/{method}", *fields))
         for place, request in enumerate(requests, 1):
-            self.session.receive(http2.message(number, request, last=place == len(requests)))
+            self.receive(http2.message(number, request, last=place == len(requests)))
         return number
 
     async def answer(self, number: int) -> tuple[bytes, dict[str, str]]:
@@ -203,7 +208,7 @@ async def test_unary_call_is_answered(server: Server) -> None:
 async def test_stream_is_answered_message_by_message(server: Server, method: str) -> None:
     number = server.call(method)
     for content in (b"first", b"second"):
-        server.session.receive(http2.message(number, content, last=content == b"second"))
+        server.receive(http2.message(number, content, last=content == b"second"))
     data, fields = await server.answer(number)
     assert data == messages(b"first", b"second")
     assert fields["grpc-status"] == "0"
@@ -236,7 +241,7 @@ async def test_faulty_call_ends_with_its_status(
 ) -> None:
     number = server.call(method)
     prefix = b"\0" + len(requests[0]).to_bytes(4)
-    server.session.receive(frame(DATA, 0, number, prefix + requests[0][:100]))
+    server.receive(frame(DATA, 0, number, prefix + requests[0][:100]))
     _, fields = await server.answer(number)
     assert fields["grpc-status"] == str(code.value[0])
 
@@ -255,8 +260,8 @@ async def test_call_that_its_client_ends_within_a_message_fails(
     server: Server, method: str, part: bytes
 ) -> None:
     number = 2 * len(server.calls) + 1
-    server.session.receive(http2.headers(number, f"/a/{method}"))
-    server.session.receive(frame(DATA, http2.END_STREAM, number, part))
+    server.receive(http2.headers(number, f"/a/{method}"))
+    server.receive(frame(DATA, http2.END_STREAM, number, part))
     fields = (await server.answer(number))[1]
     assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
     assert fields["grpc-message"] == "the client has ended the call within a message"
@@ -264,7 +269,7 @@ async def test_call_that_its_client_ends_within_a_message_fails(
 
 async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
     number = server.call("Echo")
-    server.session.receive(frame(DATA, http2.END_STREAM, number))
+    server.receive(frame(DATA, http2.END_STREAM, number))
     _, fields = await server.answer(number)
     assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
 
@@ -273,14 +278,14 @@ async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
 async def test_unary_call_takes_nothing_behind_its_request(server: Server, method: str) -> None:
     number = server.call(method)
     further = b"\0" + MAX_BYTES.to_bytes(4) + bytes(600_000)
-    server.session.receive(http2.message(number, b"x", last=False))
+    server.receive(http2.message(number, b"x", last=False))
     await turns(3)
     sent = len(server._sent)
     for at in range(0, len(further), 16_000):
-        server.session.receive(frame(DATA, 0, number, further[at : at + 16_000]))
+        server.receive(frame(DATA, 0, number, further[at : at + 16_000]))
     await turns(3)
     assert server._sent[sent:] == b""  # no larger window
-    server.session.receive(http2.reset(number))
+    server.receive(http2.reset(number))
 
 
 async def test_what_is_no_call_of_grpc_gets_a_status_of_http(server: Server) -> None:
@@ -308,7 +313,7 @@ async def test_call_lasts_until_its_client_has_read_the_response(server: Server)
         await asyncio.sleep(0)
     assert len(server._handlers.tasks) == 1
     for stream in (0, number):
-        server.session.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
+        server.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
     data, _ = await server.answer(number)
     assert len(data) == 100_005
     await until(lambda: not len(server._handlers.tasks))
@@ -325,7 +330,7 @@ async def test_large_response_of_a_stream_is_not_copied_while_its_client_does_no
     await turns()
     assert call._stream._blocked[-1].obj is response
     for stream in (0, number):
-        server.session.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
+        server.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
     await writing
     assert server._read(number)[0] == messages(response)
 
@@ -393,13 +398,11 @@ async def test_begun_call_without_a_request_or_with_a_compressed_one_is_an_ordin
     server: Server,
 ) -> None:
     number = server.call("Begin")
-    server.session.receive(frame(DATA, http2.END_STREAM, number))
+    server.receive(frame(DATA, http2.END_STREAM, number))
     assert (await server.answer(number))[1]["grpc-status"] == "13"
     number = server.call("Begin", fields=(("grpc-encoding", "gzip"),))
     packed = gzip.compress(b"x")
-    server.session.receive(
-        frame(DATA, http2.END_STREAM, number, b"\1" + len(packed).to_bytes(4) + packed)
-    )
+    server.receive(frame(DATA, http2.END_STREAM, number, b"\1" + len(packed).to_bytes(4) + packed))
     await until(lambda: server.begun)
     server.begun[0].result.set_result(b"response")
     assert (await server.answer(number))[0] == messages(b"response")
@@ -410,7 +413,7 @@ async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: st
     fields = (("grpc-timeout", "1m"),) if leave == "deadline" else ()
     number = server.call("Begin", b"x", fields=fields)
     if leave == "reset":
-        server.session.receive(http2.reset(number))
+        server.receive(http2.reset(number))
     elif leave == "close":
         server.session.close()
     await until(server.begun[0].result.cancelled)
@@ -429,7 +432,7 @@ async def test_error_that_its_client_no_longer_awaits_is_not_logged(
         server.begun.pop().result.set_exception(Overloaded("busy"))
         await turns(1)
     if leave == "reset":
-        server.session.receive(http2.reset(number))
+        server.receive(http2.reset(number))
     else:
         server.session.close()
     server.calls.clear()
@@ -446,7 +449,7 @@ async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     number = server.call("Hang", b"x")
     await asyncio.sleep(0)
     if leave == "reset":
-        server.session.receive(http2.reset(number))
+        server.receive(http2.reset(number))
     else:
         server.session.close()
     await until(lambda: server.ended)
@@ -465,7 +468,7 @@ async def test_call_that_is_reset_leaves_no_garbage(
         await turns(after)
         call = weakref.ref(server.calls.pop())
         server.begun.clear()
-        server.session.receive(http2.reset(number))
+        server.receive(http2.reset(number))
         await turns()
         assert call() is None
     finally:
@@ -484,7 +487,7 @@ async def test_requests_that_are_not_read_stop_the_client(server: Server) -> Non
     # The handler waits for the client to read its first responses.
     number = server.call("Write")
     for _ in range(50):
-        server.session.receive(http2.message(number, bytes(16_000), last=False))
+        server.receive(http2.message(number, bytes(16_000), last=False))
         await asyncio.sleep(0)
     [call] = server.calls
     assert call._stream.room < MAX_BYTES // 2
@@ -496,9 +499,9 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
     server: Server, size: int, widens: bool
 ) -> None:
     number = server.call("Echo")
-    server.session.receive(frame(DATA, 0, number, b"\0" + size.to_bytes(4)))
+    server.receive(frame(DATA, 0, number, b"\0" + size.to_bytes(4)))
     for _ in range(40):
-        server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+        server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
     assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
 
@@ -506,9 +509,9 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
 async def test_incomplete_requests_are_limited_whatever_their_size(server: Server) -> None:
     for _ in range(3):
         number = server.call("Echo")
-        server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
+        server.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
         for _ in range(31):
-            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+            server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
     assert [call._has_ended for call in server.calls] == [True, False, False]
 
@@ -516,13 +519,13 @@ async def test_incomplete_requests_are_limited_whatever_their_size(server: Serve
 async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
     server.peer = peer("192.0.2.1", 80)
     honest = server.call("Echo")
-    server.session.receive(frame(DATA, 0, honest, b"\0" + (500_000).to_bytes(4) + bytes(16_000)))
+    server.receive(frame(DATA, 0, honest, b"\0" + (500_000).to_bytes(4) + bytes(16_000)))
     for port in range(3):
         server.peer = peer("192.0.2.2", port)
         number = server.call("Echo")
-        server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
+        server.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
         for _ in range(31):
-            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+            server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
     assert [call._has_ended for call in server.calls] == [False, True, False, False]
 
@@ -534,7 +537,7 @@ async def test_data_behind_the_request_of_a_unary_call_is_dropped(
     for _ in range(2 * MAX_INCOMPLETE_BYTES // 15_000):
         number = server.call(method)
         data = b"\0\0\0\0\1x" + b"\0" + (500_000).to_bytes(4) + bytes(15_000)
-        server.session.receive(frame(DATA, 0, number, data))
+        server.receive(frame(DATA, 0, number, data))
         if method == "Begin":
             respond = server.begun.pop().on_response
             assert respond is not None
@@ -547,10 +550,10 @@ async def test_refused_request_takes_no_memory_while_its_client_does_not_read(
     server: Server,
 ) -> None:
     number = server.call("Write")
-    server.session.receive(http2.message(number, b"x", last=False))
+    server.receive(http2.message(number, b"x", last=False))
     await turns()
     call = server.calls[0]
-    server.session.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4) + bytes(15_000)))
+    server.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4) + bytes(15_000)))
     call._refuse(Overloaded("busy"))
     assert not call._reader._pieces
     assert server._handlers.incomplete._bytes == 0
@@ -563,20 +566,20 @@ async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much
     prefix = b"\0" + len(content).to_bytes(4)
     first, second = server.call("Echo"), server.call("Echo")
     for number in (first, second):
-        server.session.receive(frame(DATA, 0, number, prefix))
+        server.receive(frame(DATA, 0, number, prefix))
         for _ in range(40):
-            server.session.receive(frame(DATA, 0, number, bytes(16_000)))
+            server.receive(frame(DATA, 0, number, bytes(16_000)))
     _, fields = await server.answer(first)
     assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
     for at in range(40 * 16_000, MAX_BYTES, 16_000):
         flags = http2.END_STREAM if at + 16_000 >= MAX_BYTES else 0
-        server.session.receive(frame(DATA, flags, second, content[at : at + 16_000]))
+        server.receive(frame(DATA, flags, second, content[at : at + 16_000]))
     await turns()
     assert server.calls[1]._has_all_requests
     third = server.call("Echo")  # nothing is incomplete any longer
-    server.session.receive(frame(DATA, 0, third, prefix))
+    server.receive(frame(DATA, 0, third, prefix))
     for _ in range(40):
-        server.session.receive(frame(DATA, 0, third, bytes(16_000)))
+        server.receive(frame(DATA, 0, third, bytes(16_000)))
     await turns()
     assert not server.calls[2]._has_ended
 
@@ -588,13 +591,13 @@ async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
     stream = server.call("Take")
     parts = messages(*[bytes(1_500_000)] * 5)[:-1]
     for at in range(0, len(parts), 16_000):
-        server.session.receive(frame(DATA, 0, stream, parts[at : at + 16_000]))
+        server.receive(frame(DATA, 0, stream, parts[at : at + 16_000]))
         await turns()
     assert len(server.taken) == 4
     other = server.call("Echo")
-    server.session.receive(frame(DATA, 0, other, messages(bytes(MAX_BYTES))[:5]))
+    server.receive(frame(DATA, 0, other, messages(bytes(MAX_BYTES))[:5]))
     for _ in range(40):
-        server.session.receive(frame(DATA, 0, other, bytes(16_000)))
+        server.receive(frame(DATA, 0, other, bytes(16_000)))
     await turns()
     assert not any(call._has_ended for call in server.calls)
 
@@ -605,17 +608,17 @@ async def test_small_requests_that_are_not_read_take_little_memory(
 ) -> None:
     number = server.call("Write", fields=(("grpc-encoding", "gzip"),))
     for _ in range(5):
-        server.session.receive(http2.message(number, bytes(15_000), last=False))
+        server.receive(http2.message(number, bytes(15_000), last=False))
         await turns()  # the client reads no more of the responses then
     part = frame(DATA, 0, number, (bytes([compressed]) + bytes(3) + b"\1x") * 2000)
     tracemalloc.start()
     try:
         for _ in range(40):
-            server.session.receive(part)
+            server.receive(part)
         assert tracemalloc.get_traced_memory()[0] < 1.2 * 40 * len(part)
     finally:
         tracemalloc.stop()
-    server.session.receive(http2.reset(number))
+    server.receive(http2.reset(number))
 
 
 async def test_small_requests_of_one_frame_are_taken_in_order(server: Server) -> None:
@@ -623,8 +626,8 @@ async def test_small_requests_of_one_frame_are_taken_in_order(server: Server) ->
     number = server.call("Yield")
     parts = messages(*contents)
     for at in range(0, len(parts), 700):
-        server.session.receive(frame(DATA, 0, number, parts[at : at + 700]))
-    server.session.receive(frame(DATA, http2.END_STREAM, number, b""))
+        server.receive(frame(DATA, 0, number, parts[at : at + 700]))
+    server.receive(frame(DATA, http2.END_STREAM, number, b""))
     data, fields = await server.answer(number)
     assert (data, fields["grpc-status"]) == (parts, "0")
 
@@ -632,7 +635,7 @@ async def test_small_requests_of_one_frame_are_taken_in_order(server: Server) ->
 async def test_call_ends_with_a_request_that_is_too_large_behind_others(server: Server) -> None:
     number = server.call("Yield")
     parts = messages(*[b"x"] * 100) + b"\0" + (MAX_BYTES + 1).to_bytes(4)
-    server.session.receive(frame(DATA, 0, number, parts))
+    server.receive(frame(DATA, 0, number, parts))
     _, fields = await server.answer(number)
     assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
     await until(lambda: not len(server._handlers.tasks))
@@ -646,12 +649,12 @@ async def test_message_that_is_incomplete_takes_no_more_memory_than_its_bytes(
     size = 2000
     part = frame(DATA, 0, number, bytes(size))
     rest = frame(DATA, 0, other, bytes(10_000 - size))
-    server.session.receive(frame(DATA, 0, number, b"\0" + (60 * size).to_bytes(4)))
-    server.session.receive(http2.reset(other))
+    server.receive(frame(DATA, 0, number, b"\0" + (60 * size).to_bytes(4)))
+    server.receive(http2.reset(other))
     tracemalloc.start()
     try:
         for _ in range(50):
-            server.session.receive(part + rest)
+            server.receive(part + rest)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -678,10 +681,10 @@ async def test_requests_of_a_stream_are_taken_as_they_arrive_in_the_context_of_i
 ) -> None:
     number = server.call("Take")
     await turns(3)
-    server.session.receive(http2.message(number, b"one", last=False))
+    server.receive(http2.message(number, b"one", last=False))
     assert server.taken == [(b"one", "the caller")]
-    server.session.receive(http2.message(number, b"left", last=False))
-    server.session.receive(http2.message(number, b"behind", last=True))
+    server.receive(http2.message(number, b"left", last=False))
+    server.receive(http2.message(number, b"behind", last=True))
     data, _ = await server.answer(number)
     assert data == messages(b"left", b"behind")
 
@@ -690,11 +693,11 @@ async def test_response_is_written_at_once_only_if_the_client_takes_it(server: S
     number = server.call("Write")
     [call] = server.calls
     assert not call.write_at_once(b"before the response has begun")
-    server.session.receive(http2.message(number, b"first", last=False))
+    server.receive(http2.message(number, b"first", last=False))
     await turns(3)
     assert call.write_at_once(bytes(10_000))
     assert not call.write_at_once(bytes(60_000))
-    server.session.receive(http2.message(number, b"last", last=True))
+    server.receive(http2.message(number, b"last", last=True))
     data, _ = await server.answer(number)
     assert data == messages(b"first", bytes(10_000), b"last")
     assert not call.write_at_once(b"after the end")
@@ -710,7 +713,7 @@ async def test_message_is_decompressed_once_its_handler_asks_for_it(server: Serv
         MessageReader, "decompress", autospec=True, side_effect=MessageReader.decompress
     ) as decompress:
         number = server.call("Hang", fields=(("grpc-encoding", "gzip"),))
-        server.session.receive(3 * compressed(number, bytes(MAX_BYTES)))
+        server.receive(3 * compressed(number, bytes(MAX_BYTES)))
         await until(lambda: decompress.call_count > 0)
         await turns()
     assert decompress.call_count == 1
@@ -722,8 +725,8 @@ async def test_compressed_requests_of_a_stream_keep_their_order(
 ) -> None:
     number = server.call(method, fields=(("grpc-encoding", "gzip"),))
     await turns()
-    server.session.receive(compressed(number, b"first"))
-    server.session.receive(http2.message(number, b"left"))
+    server.receive(compressed(number, b"first"))
+    server.receive(http2.message(number, b"left"))
     data, _ = await server.answer(number)
     assert data == messages(b"first", b"left")
 
@@ -733,6 +736,6 @@ async def test_call_ends_with_a_message_that_cannot_be_decompressed(
     server: Server, method: str
 ) -> None:
     number = server.call(method, fields=(("grpc-encoding", "gzip"),))
-    server.session.receive(compressed(number, bytes(MAX_BYTES + 1)))
+    server.receive(compressed(number, bytes(MAX_BYTES + 1)))
     _, fields = await server.answer(number)
     assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])

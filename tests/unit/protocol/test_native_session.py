@@ -12,11 +12,11 @@ from hpack import Decoder
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
-from synergai.protocol.native.http2_limits import PREFACE
 from synergai.protocol.native.session import (
     CANCEL,
     MAX_DATA_FRAME,
     MAX_FRAME,
+    PREFACE,
     STREAM_WINDOW,
     NativeSession,
     Stream,
@@ -70,17 +70,27 @@ class Connection:
 
     Attributes:
         owners: the owners of the streams.
+        counted: kinds and sizes of the client's frames.
     """
 
     def __init__(self, *settings: tuple[int, int]) -> None:
-        self._sent = b""
+        self._sent = self._unread = b""
         self.owners: list[Owner] = []
-        self.session = NativeSession(self._send, self._accept)
+        self.counted: list[tuple[int, int]] = []
+        self.session = NativeSession(self._send, self._accept, self._count)
         payload = b"".join(struct.pack(">HI", *each) for each in settings)
-        self.session.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
+        self.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
+
+    def receive(self, data: bytes) -> None:
+        """Have the session receive data."""
+        self._unread += data
+        self._unread = self._unread[self.session.receive(self._unread, 1000) :]
 
     def _send(self, data: bytes) -> None:
         self._sent += data
+
+    def _count(self, kind: int, size: int) -> None:
+        self.counted.append((kind, size))
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
         stream.owner = owner = Owner(stream, headers.path)
@@ -88,7 +98,7 @@ class Connection:
 
     def call(self) -> Owner:
         """Begin a call."""
-        self.session.receive(http2.headers(2 * len(self.owners) + 1, "/a/B"))
+        self.receive(http2.headers(2 * len(self.owners) + 1, "/a/B"))
         return self.owners[-1]
 
     async def sent(self) -> list[Frame]:
@@ -120,7 +130,7 @@ async def test_frames_are_understood_however_they_are_cut() -> None:
     connection = Connection()
     sent = CALL + http2.message(1, b"x" * 2000, last=False) + http2.message(1, b"y")
     for at in range(len(sent)):
-        connection.session.receive(sent[at : at + 1])
+        connection.receive(sent[at : at + 1])
     [owner] = connection.owners
     assert owner.path == "/a/B"
     assert owner.data == http2.message(1, b"x" * 2000)[9:] + http2.message(1, b"y")[9:]
@@ -132,7 +142,7 @@ async def test_large_frame_is_passed_on_as_it_arrives(connection: Connection) ->
     content = bytes(range(256)) * 256
     sent = frame(DATA, END_STREAM, 1, content)
     for first in range(0, len(sent), 400):
-        connection.session.receive(sent[first : first + 400])
+        connection.receive(sent[first : first + 400])
         assert owner.data == content[: max(0, first + 400 - 9)]
     assert owner.log == ["end of requests"]
 
@@ -142,14 +152,14 @@ async def test_rest_of_a_large_frame_but_its_last_byte_has_a_place(connection: C
     owner.memory = memoryview(bytearray(1 << 20))
     content = bytes(range(256)) * 256
     sent = frame(DATA, END_STREAM, 1, content)
-    connection.session.receive(sent[:1000])
+    connection.receive(sent[:1000])
     place = connection.session.place()
     assert place is not None
     assert len(place) == len(sent) - 1000 - 1
     place[:] = sent[1000:-1]
     connection.session.receive_part(place)
     assert connection.session.place() is None
-    connection.session.receive(sent[-1:])
+    connection.receive(sent[-1:])
     assert owner.data == content
     assert owner.log == ["end of requests"]
 
@@ -157,15 +167,15 @@ async def test_rest_of_a_large_frame_but_its_last_byte_has_a_place(connection: C
 @pytest.mark.parametrize("size", [1000, 20_000])
 async def test_small_frame_has_no_place(connection: Connection, size: int) -> None:
     connection.call().memory = memoryview(bytearray(1 << 20))
-    connection.session.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
+    connection.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
     assert connection.session.place() is None
 
 
 async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
     block = CALL[9:]
     padded = b"\x02" + bytes(5) + block + bytes(2)
-    connection.session.receive(frame(HEADERS, END_HEADERS | 0x8 | 0x20, 1, padded))
-    connection.session.receive(frame(DATA, 0x8, 1, b"\x03data" + bytes(3)))
+    connection.receive(frame(HEADERS, END_HEADERS | 0x8 | 0x20, 1, padded))
+    connection.receive(frame(DATA, 0x8, 1, b"\x03data" + bytes(3)))
     [owner] = connection.owners
     assert (owner.path, owner.data) == ("/a/B", b"data")
 
@@ -173,13 +183,13 @@ async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connectio
 async def test_padded_data_may_be_as_large_as_other_frames(connection: Connection) -> None:
     owner = connection.call()
     content = bytes(MAX_FRAME - 2)
-    connection.session.receive(frame(DATA, 0x8, 1, b"\x01" + content + b"\0"))
+    connection.receive(frame(DATA, 0x8, 1, b"\x01" + content + b"\0"))
     assert owner.data == content
 
 
 async def test_response_ends_its_stream(connection: Connection) -> None:
     owner = connection.call()
-    connection.session.receive(http2.message(1, b"x"))
+    connection.receive(http2.message(1, b"x"))
     owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert await connection.sent() == [
         (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE),
@@ -202,7 +212,7 @@ async def test_responses_begin_with_a_table_that_no_setting_can_make_too_large()
 async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: Connection) -> None:
     connection.call().stream.end(SUCCEEDED)
     assert (await connection.sent())[-1] == (RST_STREAM, 0, 1, bytes(4))
-    connection.session.receive(http2.message(1, b"late"))
+    connection.receive(http2.message(1, b"late"))
     assert not connection.owners[0].data
 
 
@@ -226,10 +236,10 @@ async def test_no_more_is_sent_than_the_client_takes(connection: Connection) -> 
     assert begin == (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE)
     assert [len(each[3]) for each in frames] == [MAX_FRAME] * 3 + [65_535 - 3 * MAX_FRAME]
     more = (1_000_000).to_bytes(4)
-    connection.session.receive(frame(WINDOW_UPDATE, 0, 1, more))
+    connection.receive(frame(WINDOW_UPDATE, 0, 1, more))
     assert await connection.sent() == []
     assert owner.stream.is_blocked
-    connection.session.receive(frame(WINDOW_UPDATE, 0, 0, more))
+    connection.receive(frame(WINDOW_UPDATE, 0, 0, more))
     *frames, end, _ = await connection.sent()
     assert sum(len(each[3]) for each in frames) == 100_000 - 65_535
     assert end == (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED)
@@ -250,10 +260,10 @@ async def test_changed_window_applies_to_open_streams() -> None:
     owner = connection.call()
     owner.stream.send(bytes(30))
     assert [len(each[3]) for each in await connection.sent()] == [10]
-    connection.session.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 25)))
+    connection.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 25)))
     assert [len(each[3]) for each in await connection.sent()] == [0, 15]
-    connection.session.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
-    connection.session.receive(frame(WINDOW_UPDATE, 0, 1, (26).to_bytes(4)))
+    connection.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    connection.receive(frame(WINDOW_UPDATE, 0, 1, (26).to_bytes(4)))
     assert [len(each[3]) for each in await connection.sent()] == [0, 1]
 
 
@@ -263,7 +273,7 @@ async def test_window_that_is_set_repeatedly_counts_once() -> None:
     connection.call().stream.send(bytes(30))
     await connection.sent()
     settings = b"".join(struct.pack(">HI", 4, size) for size in (30, 0, 25))
-    connection.session.receive(frame(SETTINGS, 0, 0, settings))
+    connection.receive(frame(SETTINGS, 0, 0, settings))
     assert [len(each[3]) for each in await connection.sent()] == [0, 15]
 
 
@@ -275,7 +285,7 @@ async def test_small_windows_do_not_cost_a_look_at_every_call(
     with patch.object(Stream, "unblock", autospec=True, side_effect=Stream.unblock) as looks:
         for owner in owners:
             owner.stream.send(bytes(70_000))
-        connection.session.receive(frame(WINDOW_UPDATE, 0, number, (1).to_bytes(4)) * 100)
+        connection.receive(frame(WINDOW_UPDATE, 0, number, (1).to_bytes(4)) * 100)
     assert looks.call_count < 2 * MAX_CALLS_PER_CONNECTION + 100
 
 
@@ -292,13 +302,13 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     owner = connection.call()
     part = frame(DATA, 0, 1, bytes(MAX_FRAME))
     parts = STREAM_WINDOW // MAX_FRAME
-    connection.session.receive(part * parts)
+    connection.receive(part * parts)
     assert await connection.sent() == []
     owner.stream.take()
     assert await connection.sent() == [(WINDOW_UPDATE, 0, 1, STREAM_WINDOW.to_bytes(4))]
-    connection.session.receive(part * parts)
+    connection.receive(part * parts)
     assert owner.log == []
-    connection.session.receive(part)
+    connection.receive(part)
     assert owner.log == ["lost"]
 
 
@@ -306,19 +316,19 @@ async def test_data_that_arrives_slowly_is_acknowledged_every_second(
     connection: Connection,
 ) -> None:
     connection.call()
-    connection.session.receive(frame(DATA, 0, 1, bytes(MAX_FRAME))[:5000])
+    connection.receive(frame(DATA, 0, 1, bytes(MAX_FRAME))[:5000])
     [(kind, _, stream, received)] = await connection.sent()
     assert (kind, stream, int.from_bytes(received)) == (WINDOW_UPDATE, 0, 5000 - 9)
-    connection.session.receive(bytes(5000))
+    connection.receive(bytes(5000))
     assert await connection.sent() == []
     with patch("time.monotonic", return_value=time.monotonic() + 1.1):
-        connection.session.receive(bytes(5000))
+        connection.receive(bytes(5000))
     assert await connection.sent() == [(WINDOW_UPDATE, 0, 0, (10_000).to_bytes(4))]
 
 
 async def test_ended_call_may_not_send_more(connection: Connection) -> None:
     stream = connection.call().stream
-    connection.session.receive(frame(DATA, 0, 1, bytes(MAX_FRAME)) * (STREAM_WINDOW // MAX_FRAME))
+    connection.receive(frame(DATA, 0, 1, bytes(MAX_FRAME)) * (STREAM_WINDOW // MAX_FRAME))
     stream.end(SUCCEEDED)
     await connection.sent()
     stream.take()
@@ -330,7 +340,7 @@ async def test_ended_call_may_not_send_more(connection: Connection) -> None:
 
 async def test_reset_ends_a_call(connection: Connection) -> None:
     owner = connection.call()
-    connection.session.receive(http2.reset(1))
+    connection.receive(http2.reset(1))
     assert owner.log == ["lost"]
     assert connection.session.ended
 
@@ -348,14 +358,14 @@ async def test_reset_stream_sends_nothing_more(connection: Connection) -> None:
     owner.stream.send(bytes(100_000))
     await connection.sent()
     owner.stream.reset(CANCEL)
-    connection.session.receive(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
+    connection.receive(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
     assert await connection.sent() == [(RST_STREAM, 0, 1, CANCEL.to_bytes(4))]
 
 
 async def test_connection_ends_after_its_calls_and_pings(connection: Connection) -> None:
     owner = connection.call()
     connection.session.end_soon()
-    connection.session.receive(frame(PING, ACK, 0, b"synergai"))
+    connection.receive(frame(PING, ACK, 0, b"synergai"))
     assert not connection.session.ended
     owner.stream.respond(RESPONSE, b"first", SUCCEEDED)
     await connection.sent()
@@ -363,7 +373,7 @@ async def test_connection_ends_after_its_calls_and_pings(connection: Connection)
 
 
 async def test_ping_is_answered(connection: Connection) -> None:
-    connection.session.receive(frame(PING, 0, 0, b"12345678"))
+    connection.receive(frame(PING, 0, 0, b"12345678"))
     assert await connection.sent() == [(PING, ACK, 0, b"12345678")]
 
 
@@ -384,7 +394,7 @@ async def test_calls_beyond_the_limit_are_refused_and_can_be_retried(
     for _ in range(MAX_CALLS_PER_CONNECTION):
         connection.call()
     number = 2 * MAX_CALLS_PER_CONNECTION + 1
-    connection.session.receive(http2.headers(number, "/a/B"))
+    connection.receive(http2.headers(number, "/a/B"))
     assert len(connection.owners) == MAX_CALLS_PER_CONNECTION
     assert await connection.sent() == [(RST_STREAM, 0, number, (7).to_bytes(4))]
 
@@ -394,13 +404,13 @@ async def test_calls_that_are_reset_allow_no_more_data_than_as_many_as_can_be_op
 ) -> None:
     for _ in range(MAX_CALLS_PER_CONNECTION + 10):
         owner = connection.call()
-        connection.session.receive(http2.reset(2 * len(connection.owners) - 1))
+        connection.receive(http2.reset(2 * len(connection.owners) - 1))
     assert owner.log == ["lost"]
     late = data_of(STREAM_WINDOW)
     for _ in range(MAX_CALLS_PER_CONNECTION):
-        connection.session.receive(late)
+        connection.receive(late)
     with pytest.raises(InvalidInput, match="data of no call"):
-        connection.session.receive(http2.message(1, b"x"))
+        connection.receive(http2.message(1, b"x"))
 
 
 def data_of(size: int) -> bytes:
@@ -426,17 +436,58 @@ VIOLATIONS: dict[str, Callable[[], bytes]] = {
     "a window of nothing": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(4)),
     "data beyond what an ended call may send": lambda: http2.reset(1) + data_of(STREAM_WINDOW + 1),
     "padding beyond the frame": lambda: frame(DATA, 0x8, 1, b"\x05abc"),
+    "a block of several frames": lambda: http2.headers(3, "/a/B", ends=False),
     "a pushed call": lambda: frame(5, END_HEADERS, 1, bytes(4)),
     "fields of no block": lambda: frame(9, END_HEADERS, 1, b"\x88"),
     "a malformed block": lambda: frame(HEADERS, END_HEADERS, 3, b"\xff"),
 }
 
 
+async def test_other_protocols_are_refused_at_the_first_byte() -> None:
+    def session() -> NativeSession:
+        return NativeSession(lambda _data: None, lambda *_: None, lambda *_: None)
+
+    with pytest.raises(InvalidInput, match="no HTTP/2"):
+        session().receive(b"GET / HTTP/1.1\r\n", 1)
+    begun = session()
+    assert begun.receive(PREFACE[:5], 1) == 5
+    with pytest.raises(InvalidInput, match="no HTTP/2"):
+        begun.receive(b"x", 1)
+
+
+async def test_calls_are_held_back_beyond_a_number(connection: Connection) -> None:
+    session = connection.session
+    ping = frame(PING, 0, 0, bytes(8))
+    calls = [http2.headers(number, "/a/B") + http2.message(number, b"x") for number in (1, 3, 5)]
+    assert session.receive(ping + b"".join(calls), 2) == len(ping + calls[0] + calls[1])
+    assert (len(connection.owners), session.begun, session.held) == (2, 2, True)
+    assert session.receive(calls[2], 0) == 0
+    assert session.receive(calls[2], 1) == len(calls[2])
+    assert (len(connection.owners), session.begun, session.held) == (3, 1, False)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
+async def test_frames_are_counted_once_however_they_are_cut(
+    connection: Connection, size: int
+) -> None:
+    sent = [
+        (HEADERS, http2.headers(1, "/a/B")),
+        (DATA, frame(DATA, 0, 1, bytes(300))),
+        (0xFA, frame(0xFA, 0, 0, bytes(16000))),
+        (PING, frame(PING, 0, 0, bytes(8))),
+    ]
+    data = b"".join(each for _, each in sent)
+    connection.counted.clear()
+    for at in range(0, len(data), size):
+        connection.receive(data[at : at + size])
+    assert connection.counted == [(kind, len(each) - 9) for kind, each in sent]
+
+
 @pytest.mark.parametrize("violation", VIOLATIONS)
 async def test_violation_of_the_protocol_is_refused(connection: Connection, violation: str) -> None:
     connection.call()
     with pytest.raises(InvalidInput):
-        connection.session.receive(VIOLATIONS[violation]())
+        connection.receive(VIOLATIONS[violation]())
 
 
 @pytest.mark.parametrize(
@@ -460,7 +511,7 @@ async def test_violation_by_a_call_ends_it_and_no_other(
     connection: Connection, violation: bytes, code: int
 ) -> None:
     broken, other = connection.call(), connection.call()
-    connection.session.receive(violation + http2.message(3, b"x"))
+    connection.receive(violation + http2.message(3, b"x"))
     assert broken.log[-1] == "lost"
     assert other.log == ["end of requests"]
     assert await connection.sent() == [(RST_STREAM, 0, 1, code.to_bytes(4))]
@@ -468,9 +519,9 @@ async def test_violation_by_a_call_ends_it_and_no_other(
 
 async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:
     connection.call()
-    connection.session.receive(http2.reset(1))
+    connection.receive(http2.reset(1))
     await connection.sent()
     late = http2.message(1, b"x") + http2.reset(1) + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1")
-    connection.session.receive(late + frame(0xFA, 0, 0, b"x") + CALL)
+    connection.receive(late + frame(0xFA, 0, 0, b"x") + CALL)
     assert await connection.sent() == []
     assert len(connection.owners) == 1
