@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import psutil
+
 
 async def turns(count: int = 5) -> None:
     """Let all tasks run that can, this many times."""
@@ -24,3 +26,11 @@ def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition was not met"
         time.sleep(0.02)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended, even if nothing has waited for it."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -16,7 +16,7 @@ PNG = b"\x89PNG"
 def base_options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
     """Options common to all runs; tolerates late sending on a busy machine."""
     models = str(tmp_path / "models")
-    return ["--target", gateway.address, "--models", models, "--late-ms", "1000", "--json"]
+    return ["--target", gateway.address, "--models", models, "--late-ms", "30000", "--json"]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def options(base_options: list[str]) -> list[str]:
 async def test_run_sends_the_trace_and_reports_outcomes(
     options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
-    trace = ("--trace", "constant", "--deadline-ms", "2000")
+    trace = ("--trace", "constant", "--deadline-ms", "30000")
     result = await run("load", "identity", *options, *trace)
     assert result.code == 0, result.err
     report = json.loads(result.out)
@@ -99,7 +99,8 @@ async def test_requests_that_fail_make_the_command_fail_after_its_report(
 async def test_search_stops_when_the_gateway_is_unreachable(
     options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
-    search = ("--find-goodput", "--deadline-ms", "5000")
+    # Long enough for the first trial not to end before the gateway does.
+    search = ("--find-goodput", "--deadline-ms", "5000", "--duration", "2")
     async with start("load", "identity", *options, *search) as process:
         await until(lambda: len(gateway.requests) >= 20, 0.01)
         await gateway.server.stop(0.0)

@@ -16,7 +16,7 @@ import pytest
 from gateway.server import Gateway
 from synergai.protocol import rpc
 from synergai.protocol.hub import HUB_VERSION, WORKER_LOST_AFTER
-from synergai.v1 import common_pb2, hub_pb2, jobs_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import raw_stream
 from tests.message_fields import ProgressFields, RequestFactory
@@ -206,6 +206,7 @@ async def test_second_process_under_a_live_id_is_refused_and_the_first_stays(
         await second.disconnect()
         await caller.oip.ModelInfer(a_request(), timeout=30)
         assert not first.gone
+    await caller.workers(0)
     third = new_agent("w2")
     third.register.instance = "three"
     async with third:
@@ -229,6 +230,7 @@ async def test_draining_worker_gets_no_assignments(
     agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
     await agent.send(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
+    await caller.until(lambda worker: worker.state == fleet_pb2.WORKER_STATE_DRAINING)
     async with new_agent("w2"):
         await caller.workers(2)
         for _ in range(5):
@@ -276,7 +278,7 @@ async def test_impossible_registration_is_refused(
 ) -> None:
     agent = new_agent("w1")
     call = raw_stream(agent.channel, "/synergai.v1.Hub/Control")(
-        iter([hub_pb2.AgentControl(register=register).SerializeToString()]), timeout=5
+        iter([hub_pb2.AgentControl(register=register).SerializeToString()]), timeout=30
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))

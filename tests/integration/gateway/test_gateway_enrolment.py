@@ -98,6 +98,7 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
         await caller.oip.ModelInfer(a_request(), timeout=30)
         assert not honest.gone
         assert honest.assignments
+    await caller.workers(0)
     # Its token was not enough for an enrolled id either.
     reason = await refused(
         with_proof(new_agent("w1"), token_for(config), secret="r" * 32),

@@ -429,7 +429,7 @@ async def test_damaged_request_is_never_a_fault_of_ours(gateway: Gateway, seed: 
 async def test_requests_end_as_unavailable_when_the_gateway_stops(
     tmp_path: Path, connect: Connect
 ) -> None:
-    async with Gateway(config_in(tmp_path, drain_s=0.3)) as gateway:
+    async with Gateway(config_in(tmp_path, drain_s=2.0)) as gateway:
         _, agent = await connect(gateway)
         agent.answer = agent.hold
         async with connected(gateway) as waiting, connected(gateway) as idle:

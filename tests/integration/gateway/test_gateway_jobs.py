@@ -252,7 +252,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
     config: GatewaySettings, connect: Connect, a_request: RequestFactory
 ) -> None:
-    async with Gateway(config) as gateway:
+    async with Gateway(replace(config, drain_s=60.0)) as gateway:
         caller, agent = await connect(gateway)
         may_answer = asyncio.Event()
 

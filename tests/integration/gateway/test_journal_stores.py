@@ -346,6 +346,7 @@ async def test_killed_process_loses_nothing_that_was_acknowledged_and_keeps_noth
     lines = 200 + random.Random(seed).randrange(300)
     said = [writer.stdout.readline() for _ in range(lines)]
     writer.kill()
+    writer.wait()  # it locks the journal until it is gone
     said += writer.stdout.readlines()
     acknowledged = [line.split() for line in said if line.endswith("\n")]
     journal = await journals.open()

@@ -279,7 +279,7 @@ async def test_client_that_repeats_a_submission_whose_commit_was_not_answered_ge
 async def test_silent_leader_is_replaced_by_another_gateway(
     server: PostgresqlServer, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leadership, "LEASE_S", 0.2)
+    monkeypatch.setattr(leadership, "LEASE_S", 1.0)
     silent = await Journals(state, server.url).open()
     await silent.accept(a_record("a"))
     follower = await Journals(state.with_name("other"), server.url).open()

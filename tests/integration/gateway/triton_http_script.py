@@ -88,7 +88,7 @@ def fail(client: InferenceServerClient) -> None:
         began = time.monotonic()
         late = options  # binds the loop's variable
         check_status(504, failure(lambda: client.infer("held", inputs(), **late)))  # noqa: B023 - called at once
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     for call in (
         client.get_system_shared_memory_status,
         client.get_trace_settings,

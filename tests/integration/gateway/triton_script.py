@@ -108,7 +108,7 @@ def sync(address: str) -> None:
             check_status(status, failure)
         else:
             raise AssertionError(options)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     try:
         client.infer("nobody", inputs(tritonclient.grpc, 1))
     except InferenceServerException as failure:

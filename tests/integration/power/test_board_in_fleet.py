@@ -26,7 +26,7 @@ QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}
 def fleet(nx: EmulatedBoard, tmp_path: Path) -> Iterator[LocalFleet]:
     zoo.build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway(["--heartbeat-s", "0.2"])
+        fleet.start_gateway(["--heartbeat-s", "0.5"])
         board = ["env", f"SYNERGAI_AGENT_ROOT={nx.root}"]
         options = ["--power-modes", ",".join(QPS), "--threads", "1"]
         fleet.start_agent("nx-1", models=tmp_path / "models", options=options, prefix=board)

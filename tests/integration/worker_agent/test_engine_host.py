@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.waiting import wait_until
+from tests.waiting import has_ended, wait_until
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES
 
@@ -159,4 +159,4 @@ host.run_samples(0, 10**9)
         host = psutil.Process(int(agent.stdout.readline()))
         agent.kill()
         agent.wait()
-    wait_until(lambda: not (host.is_running() and host.status() != psutil.STATUS_ZOMBIE))
+    wait_until(lambda: has_ended(host))

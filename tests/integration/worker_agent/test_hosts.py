@@ -154,9 +154,15 @@ def changes() -> Changes:
 
 @pytest.fixture
 async def hosts(models: Path, changes: Changes) -> AsyncIterator[HostPool]:
-    hosts = HostPool(
-        models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S, on_change=changes.append
-    )
+    hosts = HostPool(models, memory_bytes=1 << 40, on_change=changes.append)
+    yield hosts
+    await hosts.close()
+
+
+@pytest.fixture
+async def impatient(models: Path) -> AsyncIterator[HostPool]:
+    """Hosts that are killed once they were silent for `HANG_TIMEOUT_S`."""
+    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S)
     yield hosts
     await hosts.close()
 
@@ -222,8 +228,8 @@ async def test_killed_host_ends_its_runs_and_is_loaded_again(
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
 
 
-async def test_hung_host_is_killed(hosts: HostPool) -> None:
-    host = await hosts.load(TWICE)
+async def test_hung_host_is_killed(impatient: HostPool) -> None:
+    host = await impatient.load(TWICE)
     ended = run_samples(host, FOREVER)
     os.kill(host.pid, signal.SIGSTOP)
     assert (await ended).detail == "the engine host of 'twice' hung and was killed"
@@ -245,15 +251,15 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> No
         await hosts.close()
 
 
-async def test_idle_host_may_be_silent(hosts: HostPool) -> None:
-    host = await hosts.load(TWICE)
+async def test_idle_host_may_be_silent(impatient: HostPool) -> None:
+    host = await impatient.load(TWICE)
     await run_samples(host, 1)
     await asyncio.sleep(1.2 * HANG_TIMEOUT_S)
     assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
 
 
-async def test_long_run_that_makes_progress_is_not_hung(hosts: HostPool) -> None:
-    host = await hosts.load(TWICE)
+async def test_long_run_that_makes_progress_is_not_hung(impatient: HostPool) -> None:
+    host = await impatient.load(TWICE)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(2 * HANG_TIMEOUT_S)
@@ -324,11 +330,12 @@ async def test_only_an_idle_session_is_unloaded(hosts: HostPool) -> None:
 
 async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
     before = shared_memory()
-    hosts = HostPool(models, memory_bytes=1 << 40)
+    memory = HostMemory()
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     await hosts.load(TWICE)
     assert shared_memory() > before
     load = hosts.load(LABELLED)
-    await asyncio.sleep(0.05)
+    await until(lambda: len(memory.hosts) > 1, 0.001)
     await hosts.close()
     assert load.cancelled()
     assert psutil.Process().children() == []

@@ -1,7 +1,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import psutil
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
-from tests.waiting import until
+from tests.waiting import has_ended, until, wait_until
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -107,21 +106,11 @@ def test_a_host_that_is_to_be_suspended_at_once_dies_with_its_agent(tmp_path: Pa
         assert agent.stdout is not None
         host = psutil.Process(int(agent.stdout.readline()))
         agent.kill()
-    deadline = time.monotonic() + 30.0
     try:
-        while is_alive(host):
-            assert time.monotonic() < deadline, "the host has outlived its agent"
-            time.sleep(0.05)
+        wait_until(lambda: has_ended(host))
     finally:
         with suppress(psutil.NoSuchProcess):
             host.kill()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def states_of_children() -> set[str]:

@@ -121,8 +121,11 @@ async def load_started(host: HostProcess) -> None:
 
 def thread_states(pid: int) -> list[str]:
     """Return the states of a process's threads, such as T for one that is stopped."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+    states = []
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            states.append(task.read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 async def stop(host: HostProcess) -> None:
