@@ -64,8 +64,9 @@ class JobStatus:
         expected_excess_s: seconds past its QoS at which it is expected to complete, 0 if in time;
             None if unknown, ended or without QoS.
         failures: number of completed queries whose input failed; see `JobSpec.upload_id`.
-        stages: the stages of its engine that it runs in now; empty if it runs whole, or has ended.
-        choice: why it runs in these stages; empty if there was no choice.
+        stages: the stages of its engine that it runs in, or ran in at its end; empty if it runs
+            whole.
+        choice: why it runs in these stages; empty if there was no choice, and once it has ended.
     """
 
     id: JobId

@@ -209,6 +209,7 @@ class SubmittedJob(JobHandler):
             self._enter(Phase.PAUSED)
             self._dispatcher.suspend(self.tracker.id)
             self.close_staged()
+            self.tracker.show_stages((), "")
 
     def resume(self) -> None:
         """Continue if it waits: record its end, or run the queries that are not recorded."""
@@ -241,8 +242,8 @@ class SubmittedJob(JobHandler):
         return True
 
     def _show_stages(self, run: StagedRun) -> None:
-        self.tracker.stages = tuple(each.name for each in run.way.engines)
-        self.tracker.choice = self._staged_runs.reason(self.tracker.spec)
+        stages = tuple(each.name for each in run.way.engines)
+        self.tracker.show_stages(stages, self._staged_runs.reason(self.tracker.spec))
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""
@@ -333,7 +334,6 @@ class SubmittedJob(JobHandler):
         if self.staged is not None:
             self.staged.close()
             self.staged = None
-            self.tracker.stages = ()
 
     # --- the journal's answers ------------------------------------------------------------------
 

@@ -60,8 +60,7 @@ class JobTracker:
         self._expected = expected
         self._errors = errors
         self.queries_s: float | None = None
-        self.stages: tuple[EngineName, ...] = ()
-        self.choice = ""
+        self._choice = ""
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -86,9 +85,12 @@ class JobTracker:
             self.clock.to_unix(now),
             completes_at=None if completes_at is None else self.clock.to_unix(completes_at),
         )
-        if not self.stages:
-            return status
-        return replace(status, stages=self.stages, choice=self.choice)
+        return status if status.state.ended else replace(status, choice=self._choice)
+
+    def show_stages(self, stages: tuple[EngineName, ...], choice: str) -> None:
+        """Show the stages that it runs in from now on, and why; none if it runs whole."""
+        self._choice = choice
+        self._change(stages=stages)
 
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
         """Record an assignment; return whether it set the first dispatch or the estimate.

@@ -45,8 +45,8 @@ _PARTIAL: Final = "copying"
 """Folder of the state directory with a copy that is not complete."""
 _JOBS: Final = (
     "sequence, id, engine, queries, qos_s, priority, tenant, submitted_at, dispatched_at, "
-    "estimated_s, estimated_low_s, estimated_high_s, state, finished_at, reason, upload, "
-    "max_failures, variant, min_accuracy"
+    "estimated_s, estimated_low_s, estimated_high_s, state, finished_at, reason, stages, "
+    "upload, max_failures, variant, min_accuracy"
 )
 _EXECUTIONS: Final = (
     "assignment, job, first, stop, worker, threads, power_mode, execution_provider, seconds, "

@@ -13,7 +13,7 @@ from synergai.jobs import Execution, JobStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import AssignmentId, Configuration, JobId, JobSpec, WorkerId
+    from synergai.domain import AssignmentId, Configuration, EngineName, JobId, JobSpec, WorkerId
 
     _End: TypeAlias = tuple[WorkerId, Configuration, int]
 
@@ -120,6 +120,7 @@ class RecordedJob:
     Attributes:
         estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
             `EstimateErrors`.
+        stages: see `JobStatus`; recorded at its end.
     """
 
     id: JobId
@@ -133,6 +134,7 @@ class RecordedJob:
     estimated_high_s: float | None = None
     executions: tuple[RecordedExecution, ...] = ()
     reason: str = ""
+    stages: tuple[EngineName, ...] = ()
 
     @property
     def deadline_at(self) -> float:
@@ -178,6 +180,7 @@ class RecordedJob:
             remaining_s=None if completes_at is None else completes_at - now,
             expected_excess_s=self._excess_s(completes_at),
             failures=sum(execution.failures for execution in self.executions),
+            stages=self.stages,
         )
 
     def _excess_s(self, completes_at: float | None) -> float | None:

@@ -207,11 +207,13 @@ def record_execution(
 def record_end(connection: Connection, record: RecordedJob) -> None:
     """Record the end of the job; an earlier end is kept."""
     connection.execute(
-        "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
+        "UPDATE jobs SET (state, finished_at, reason, stages) = (?, ?, ?, ?) WHERE id = ? "
+        "AND state <= ?",
         (
             record.state.value,
             record.finished_at,
             record.reason,
+            " ".join(record.stages),
             record.id,
             JobState.RUNNING.value,
         ),
@@ -308,8 +310,8 @@ def descriptions(connection: Connection) -> dict[EngineName, CommittedDescriptio
 
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
-    "dispatched_at, finished_at, estimated_s, estimated_low_s, estimated_high_s, reason, upload, "
-    "max_failures, variant, min_accuracy FROM jobs "
+    "dispatched_at, finished_at, estimated_s, estimated_low_s, estimated_high_s, reason, stages, "
+    "upload, max_failures, variant, min_accuracy FROM jobs "
 )
 _ENDED: Final = "WHERE state > 2 AND ((1 << state) & ?) <> 0 "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
@@ -415,7 +417,7 @@ def _to_execution(columns: list[Any]) -> RecordedExecution:
 def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> RecordedJob:
     (_, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
-    reason, upload, max_failures, variant, min_accuracy = rest
+    reason, stages, upload, max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
     return RecordedJob(
         id=JobId(job_id),
@@ -440,4 +442,5 @@ def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> RecordedJob
         estimated_high_s=high_s,
         executions=tuple(executions),
         reason=reason,
+        stages=tuple(map(EngineName, stages.split())),
     )

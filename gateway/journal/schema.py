@@ -48,6 +48,7 @@ CREATE TABLE jobs (
   state         INTEGER NOT NULL CHECK (state BETWEEN 1 AND 7),
   finished_at   REAL,
   reason        TEXT NOT NULL DEFAULT '',
+  stages        TEXT NOT NULL DEFAULT '',
   upload        TEXT NOT NULL DEFAULT '',
   max_failures  INTEGER,
   variant       TEXT NOT NULL DEFAULT '',

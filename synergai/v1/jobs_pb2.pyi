@@ -303,7 +303,7 @@ class Job(_message.Message):
     """with estimated_high_s: holds 90 % of actual times"""
     estimated_high_s: _builtins.float
     choice: _builtins.str
-    """why it runs in these stages; empty if there was no choice"""
+    """why it runs in these stages; empty if there was no choice, and once it has ended"""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -314,7 +314,7 @@ class Job(_message.Message):
     def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Execution]: ...
     @_builtins.property
     def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """engines that it runs in stages on now, in order; none: whole, or ended"""
+        """engines that it runs in stages on, or ran on at its end, in order; none: whole"""
 
     def __init__(
         self,

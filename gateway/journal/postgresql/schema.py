@@ -43,6 +43,7 @@ CREATE TABLE jobs (
   state         integer NOT NULL CHECK (state BETWEEN 1 AND 7),
   finished_at   double precision,
   reason        text NOT NULL DEFAULT '',
+  stages        text NOT NULL DEFAULT '',
   upload        text NOT NULL DEFAULT '',
   max_failures  bigint,
   variant       text NOT NULL DEFAULT '',
