@@ -27,7 +27,7 @@ app.callback(
     "--worker-class agx-xavier --threads 1,4[/bold]",
 )(settings_command(AgentSettings, _run))
 app.command(
-    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --worker-class "
+    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1:8010 --worker-class "
     "agx-xavier[/bold]"
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)

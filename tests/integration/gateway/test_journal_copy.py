@@ -58,7 +58,9 @@ async def content(journal: Journal) -> tuple[object, ...]:
         *await journal.unfinished_jobs(),
         *await journal.ended_jobs(states, 100),
     ]
-    plain = [(each.id, each.spec, each.state, each.executions, each.reason) for each in jobs]
+    plain = [
+        (each.id, each.spec, each.state, each.executions, each.reason, each.stages) for each in jobs
+    ]
     return plain, keys, await journal.unloaded_engines(), await journal.forgotten_engines()
 
 

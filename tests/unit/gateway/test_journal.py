@@ -69,6 +69,7 @@ def ended(record: RecordedJob, state: JobState = JobState.SUCCEEDED) -> Recorded
         submitted_at=record.submitted_at,
         finished_at=200.0,
         reason="because",
+        stages=(EngineName("echo.s0-1"), EngineName("echo.s1-2/3")),
     )
 
 
