@@ -28,7 +28,7 @@ from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Set
+    from collections.abc import Awaitable, Callable, Iterable, Set
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
@@ -84,11 +84,14 @@ class Describer:
         return self._interrupted | self._doubted
 
     def outdated(self) -> set[EngineName]:
-        """Return the engines whose load hung or crashed so long ago that it is tried again."""
+        """Return the engines of which a load hung or crashed so long ago that it is tried again."""
         return {
             name
-            for name in self._not_loaded
-            if any(key in self._faults and not self._fault(key) for key in self._keys[name])
+            for name, keys in self._keys.items()
+            # Commands may have loaded a model since.
+            if any(
+                key in self._faults and not self._fault(key) for key in keys - self._known.keys()
+            )
         }
 
     def read_cache(self) -> None:
@@ -112,9 +115,7 @@ class Describer:
 
     def forget_faults(self, name: EngineName) -> None:
         """Forget that the loads of an engine hung or crashed, also in the cache."""
-        for key in self._keys.get(name, ()):
-            self._faults.pop(key, None)
-        self.write_cache()  # so that it is not read from there
+        self._forget_faults_of(self._keys.get(name, ()))
 
     async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
@@ -188,6 +189,7 @@ class Describer:
         if description is None or definition.name in self._doubted:
             if (fault := self._fault(key)) is not None:
                 raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
+            self._forget_faults_of((key,))  # it is outdated, if there is one
             try:
                 loaded = await inspect(definition)
             except SynergaiError as error:
@@ -201,10 +203,15 @@ class Describer:
                 self._interrupted.add(definition.name)
                 raise Unavailable(f"{error}; {_TRIED_SOON}") from None
             self._known[key] = description = loaded
-            self._faults.pop(key, None)
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
         digest = "" if differs else found.model
         return Model(definition, description, digest, found.samples)
+
+    def _forget_faults_of(self, keys: Iterable[str]) -> None:
+        if forgotten := self._faults.keys() & keys:
+            for key in forgotten:
+                del self._faults[key]
+            self.write_cache()  # so that they are not read from there
 
     def _fault(self, key: str) -> str | None:
         """Return the fault of a load that is not to be tried again yet; None if there is none."""

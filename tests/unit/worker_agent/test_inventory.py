@@ -403,6 +403,7 @@ class Retrying:
 
     Attributes:
         now: The time in seconds.
+        described: What the retries described.
     """
 
     def __init__(
@@ -413,6 +414,7 @@ class Retrying:
 
         cache = models.parent / "engines.json"
         self.now = 1e9
+        self.described: list[Engine] = []
         self.inventory = Inventory(models, cache, inspect, parallel=1, now=now, clock=now)
         self._looks = asyncio.Semaphore(0)
         self._looked = 0
@@ -423,7 +425,7 @@ class Retrying:
             self._looked += 1
             await self._looks.acquire()
 
-        task = asyncio.create_task(self.inventory.retry(ignore, sleep))
+        task = asyncio.create_task(self.inventory.retry(self.described.append, sleep))
         try:
             yield
         finally:
@@ -623,6 +625,43 @@ async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(model
     assert crashing == [ONE, ONE]
 
 
+async def test_model_that_crashed_a_day_ago_is_loaded_again_with_back_off_while_memory_lacks(
+    models: Path,
+) -> None:
+    error: type[SynergaiError] = LoadCrashed
+    loads = Loads()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        await loads(definition)
+        raise error("it was not loaded")
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    loads.clear()
+    error = CrowdedOut
+    async with retrying.running():
+        await retrying.run_due(86_400)
+        for count, delay_s in enumerate((10, 20, 40), 1):
+            await retrying.run_due(delay_s - 1)
+            assert len(loads) == count
+            await retrying.run_due(1)
+            assert len(loads) == count + 1
+
+
+async def test_model_that_a_command_has_loaded_since_it_hung_is_not_retried(
+    models: Path, loads: Loads
+) -> None:
+    retrying = Retrying(models, Hanging(LoadHung))
+    await described(retrying.inventory)
+    cache = models.parent / "engines.json"
+    await described(Inventory(models, cache, loads, agent_version="of the command"))
+    async with retrying.running():
+        await retrying.inventory.describe([ONE], ignore)
+        for hours in (24, 1, 24):
+            await retrying.run_due(hours * 3600)
+    assert retrying.described == []
+
+
 async def test_removed_model_is_not_loaded_again(models: Path) -> None:
     killed = Hanging(Unavailable)
     retrying = Retrying(models, killed)
@@ -736,6 +775,21 @@ async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
     async with retrying.running():
         for _ in range(2):
             await retrying.run_due(10)
+    assert loads.variants == ["int8"]
+
+
+@pytest.mark.parametrize("error", [LoadCrashed("crashed"), LoadHung("hung")])
+async def test_variant_that_hung_or_crashed_is_loaded_again_a_day_later(
+    models: Path, family: tuple[Inventory, Variants], error: SynergaiError
+) -> None:
+    _, loads = family
+    retrying = Retrying(models, loads)
+    loads.errors = {"int8": error}
+    await described(retrying.inventory)
+    loads.variants.clear()
+    async with retrying.running():
+        for hours in (1, 23, 1):
+            await retrying.run_due(hours * 3600)
     assert loads.variants == ["int8"]
 
 
