@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 
 from synergai.errors import SynergaiError
+from synergai.protocol.native import http2
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
 from synergai.protocol.native.messages import (
     MOST_CUT,
@@ -20,7 +21,6 @@ from synergai.protocol.native.messages import (
     prefix,
     prefixed,
 )
-from synergai.protocol.native.session import CANCEL, MAX_FRAME
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders, Metadata
-    from synergai.protocol.native.session import Stream
+    from synergai.protocol.native.sending import Stream
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.rpc import PendingCall
@@ -282,7 +282,7 @@ class Call:
         """End the call, as its deadline has passed."""
         self._end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         if self._stream.is_blocked:
-            self._stream.reset(CANCEL)
+            self._stream.reset(http2.CANCEL)
         self._cancel()
 
     def _cancel(self) -> None:
@@ -376,7 +376,7 @@ class Call:
         await self.send_initial_metadata(())
         if self._has_ended:  # the task is about to be cancelled
             return
-        if len(data) > MAX_FRAME:  # not copied, as it may wait for long
+        if len(data) > http2.MAX_FRAME:  # not copied, as it may wait for long
             self._stream.send(prefix(data))
             self._stream.send(data)
         else:
@@ -386,7 +386,7 @@ class Call:
 
     def write_at_once(self, message: bytes) -> bool:
         """Send a response if the client takes it now; return whether it does."""
-        can_write = self._has_begun and not self._has_ended and len(message) < MAX_FRAME
+        can_write = self._has_begun and not self._has_ended and len(message) < http2.MAX_FRAME
         return can_write and self._stream.send_at_once(prefixed(message))
 
     async def send_initial_metadata(self, _metadata: Metadata) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
 from synergai.protocol.native.call import Call
-from synergai.protocol.native.http2_limits import FrameLimits
+from synergai.protocol.native.frame_limits import FrameLimits
+from synergai.protocol.native.sending import Sender
 from synergai.protocol.native.session import GOAWAY, NativeSession
 from synergai.protocol.peer import Peer
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.protocol.native.call_turns import CallTurns
     from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders
-    from synergai.protocol.native.session import Stream
+    from synergai.protocol.native.sending import Stream
 
 SILENT_S: Final = 10.0
 """Time within which a client shakes hands, and within which it sends its first bytes after that."""
@@ -52,7 +53,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_refused = on_refused
         self._on_lost = on_lost
         self._limits = FrameLimits()
-        self._session = NativeSession(self._respond, self._accept, self._limits.count)
+        self._sender = Sender(self._respond)
+        self._session = NativeSession(self._sender, self._accept, self._limits.count)
         self._idle = self._retiring = self._retired = False
         self._received = handlers.received
         self._place: memoryview | None = None
@@ -67,7 +69,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def is_behind(self) -> bool:
         """Whether the client has not read all that was sent."""
         return self.opening.done() and (
-            not self._session.writable or self._transport.get_write_buffer_size() > 0
+            not self._sender.writable or self._transport.get_write_buffer_size() > 0
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
@@ -123,7 +125,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Handle no more of what the client sends until it has read."""
-        self._session.writable = False
+        self._sender.writable = False
         self._full = True
         self._read_if_wanted()
 
@@ -184,7 +186,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _send_blocked(self) -> None:
         if not self._full:
-            self._session.resume()
+            self._sender.resume()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
         call = Call(stream, headers, self._peer, self._handlers)

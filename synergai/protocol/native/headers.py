@@ -12,7 +12,6 @@ from hpack import Decoder, HPACKError
 from msgspec import Struct
 
 from synergai.errors import InvalidInput
-from synergai.protocol.native.http2_limits import check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
+MAX_FIELDS: Final = 128
+"""Most fields of a call."""
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 128
 """Largest block that is remembered: those that clients repeat refer to the table of HPACK."""
@@ -75,7 +76,7 @@ class HeaderDecoder:
         """
         if (known := self._known.get(block)) is not None:
             return known
-        check_fields(block)
+        _check_count(block)
         table = self._decoder.header_table.dynamic_entries
         size, newest = len(table), table[0] if table else None
         try:
@@ -88,6 +89,50 @@ class HeaderDecoder:
         elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
             self._known[block] = headers
         return headers
+
+
+def _check_count(block: bytes) -> None:
+    """Check how many fields a block has, which costs far less than to decode them.
+
+    One of 16 KB may repeat a single field of the table.
+    """
+    fields = at = 0
+    try:
+        while at < len(block):
+            at = _skip_field(block, at)
+            fields += 1
+            if fields > MAX_FIELDS:
+                raise InvalidInput(f"a call with more than {MAX_FIELDS} header fields")
+    except IndexError:
+        raise InvalidInput("a malformed header block") from None
+
+
+def _skip_field(block: bytes, at: int) -> int:
+    """Return where the field of HPACK (RFC 7541, 6) at a position ends."""
+    first = block[at]
+    if first & 0x80:
+        return _read_integer(block, at, 0x7F)[1]
+    if first & 0xE0 == 0x20:
+        return _read_integer(block, at, 0x1F)[1]
+    name, at = _read_integer(block, at, 0x3F if first & 0x40 else 0x0F)
+    for _ in range(1 if name else 2):
+        length, at = _read_integer(block, at, 0x7F)
+        at += length
+    return at
+
+
+def _read_integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
+    """Return an integer (RFC 7541, 5.1), and where it ends."""
+    value = block[at] & prefix
+    at += 1
+    if value < prefix:
+        return value, at
+    for shift in range(0, 28, 7):
+        value += (block[at] & 0x7F) << shift
+        at += 1
+        if block[at - 1] < 0x80:
+            return value, at
+    raise IndexError
 
 
 def _read(fields: Iterable[tuple[str, str]]) -> CallHeaders:

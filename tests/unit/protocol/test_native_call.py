@@ -17,15 +17,16 @@ from hpack import Decoder
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
 from synergai.protocol.native.call import Call
+from synergai.protocol.native.frame_limits import FrameLimits
 from synergai.protocol.native.handlers import Handlers, IncompleteRequests
 from synergai.protocol.native.headers import CallHeaders
-from synergai.protocol.native.http2_limits import FrameLimits
 from synergai.protocol.native.messages import MessageReader
-from synergai.protocol.native.session import PREFACE, NativeSession, Stream
+from synergai.protocol.native.sending import Sender, Stream
+from synergai.protocol.native.session import NativeSession
 from synergai.protocol.peer import Peer
 from synergai.v1 import hub_pb2
 from tests import http2
-from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
+from tests.http2 import DATA, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
 MAX_BYTES = 1 << 21
@@ -68,7 +69,7 @@ class Server:
         self._sent = self._unread = b""
         self._handlers = Handlers(MAX_BYTES, interceptor, MAX_INCOMPLETE_BYTES)
         self._handlers.add((rpc.Service("a", self._methods()),))
-        self.session = NativeSession(self._send, self._accept, FrameLimits().count)
+        self.session = NativeSession(Sender(self._send), self._accept, FrameLimits().count)
         self.receive(PREFACE + frame(SETTINGS, 0, 0))
         self._decoder = Decoder()
 

@@ -11,8 +11,8 @@ import pytest
 from synergai.protocol import rpc
 from synergai.protocol.native.call_turns import CallTurns
 from synergai.protocol.native.connection import ClientConnection
+from synergai.protocol.native.frame_limits import CREDIT
 from synergai.protocol.native.handlers import Handlers
-from synergai.protocol.native.http2_limits import CREDIT
 from synergai.protocol.native.messages import MOST_CUT, prefixed
 from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers
 from tests.waiting import turns

@@ -9,6 +9,7 @@ from hpack import Decoder, Encoder
 
 from synergai.errors import InvalidInput
 from synergai.protocol.native.headers import (
+    MAX_FIELDS,
     RESPONSE,
     SUCCEEDED,
     CallHeaders,
@@ -45,6 +46,22 @@ def test_metadata_keeps_its_order_and_binary_fields_are_decoded() -> None:
 def test_malformed_field_is_the_fault_of_its_call_only(field: tuple[str, str]) -> None:
     assert decoded(field).fault
     assert not decoded(("x", "?")).fault
+
+
+def test_block_has_a_limited_number_of_fields() -> None:
+    resized, field, repeated = b"\x3f\xe1\x1f", b"\x40\x01x\x01v", b"\xbe"
+    literals = b"\x00\x01a\x7f\x80\x01" + bytes(255) + b"\x0f\x11\x01b"
+    HeaderDecoder().decode(resized + field + literals + repeated * (MAX_FIELDS - 4))
+    with pytest.raises(InvalidInput, match="more than 128 header fields"):
+        HeaderDecoder().decode(field + repeated * MAX_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "block", [b"\x7f" + b"\xff" * 200, bytes(16384)[:2], b"\x00\x01a\x05v", b"\x7f"]
+)
+def test_block_that_no_client_sends_is_malformed(block: bytes) -> None:
+    with pytest.raises(InvalidInput, match="malformed"):
+        HeaderDecoder().decode(block)
 
 
 def test_blocks_that_are_remembered_take_little_memory() -> None:

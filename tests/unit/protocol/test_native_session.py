@@ -12,22 +12,18 @@ from hpack import Decoder
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
-from synergai.protocol.native.session import (
-    CANCEL,
-    MAX_DATA_FRAME,
-    MAX_FRAME,
-    PREFACE,
-    STREAM_WINDOW,
-    NativeSession,
-    Stream,
-)
+from synergai.protocol.native.http2 import MAX_FRAME
+from synergai.protocol.native.sending import STREAM_WINDOW, Sender, Stream
+from synergai.protocol.native.session import MAX_DATA_FRAME, NativeSession
 from tests import http2
 from tests.http2 import (
+    CANCEL,
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     PING,
+    PREFACE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -77,7 +73,8 @@ class Connection:
         self._sent = self._unread = b""
         self.owners: list[Owner] = []
         self.counted: list[tuple[int, int]] = []
-        self.session = NativeSession(self._send, self._accept, self._count)
+        self.sender = Sender(self._send)
+        self.session = NativeSession(self.sender, self._accept, self._count)
         payload = b"".join(struct.pack(">HI", *each) for each in settings)
         self.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
 
@@ -219,7 +216,7 @@ async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: C
 async def test_frames_of_a_turn_are_sent_together_but_the_first(connection: Connection) -> None:
     owner = connection.call()
     written: list[int] = []
-    connection.session._write = lambda data: written.append(len(data))
+    connection.sender._write = lambda data: written.append(len(data))
     for _ in range(3):
         owner.stream.send(b"x")
     await asyncio.sleep(0)
@@ -291,10 +288,10 @@ async def test_small_windows_do_not_cost_a_look_at_every_call(
 
 async def test_nothing_is_sent_while_the_connection_takes_nothing(connection: Connection) -> None:
     owner = connection.call()
-    connection.session.writable = False
+    connection.sender.writable = False
     owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert [each[0] for each in await connection.sent()] == [HEADERS]
-    connection.session.resume()
+    connection.sender.resume()
     assert [each[0] for each in await connection.sent()] == [DATA, HEADERS, RST_STREAM]
 
 
@@ -353,13 +350,20 @@ async def test_client_that_leaves_ends_its_calls(connection: Connection) -> None
     assert await connection.sent() == []
 
 
-async def test_reset_stream_sends_nothing_more(connection: Connection) -> None:
+@pytest.mark.parametrize("by_client", [False, True])
+async def test_reset_stream_sends_nothing_more(*, by_client: bool) -> None:
+    connection = Connection((4, 1 << 20))
     owner = connection.call()
     owner.stream.send(bytes(100_000))
     await connection.sent()
-    owner.stream.reset(CANCEL)
+    if by_client:
+        connection.receive(http2.reset(1))
+    else:
+        owner.stream.reset(CANCEL)
     connection.receive(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
-    assert await connection.sent() == [(RST_STREAM, 0, 1, CANCEL.to_bytes(4))]
+    sent = [] if by_client else [(RST_STREAM, 0, 1, CANCEL.to_bytes(4))]
+    assert await connection.sent() == sent
+    assert not connection.sender.blocked
 
 
 async def test_connection_ends_after_its_calls_and_pings(connection: Connection) -> None:
@@ -445,7 +449,7 @@ VIOLATIONS: dict[str, Callable[[], bytes]] = {
 
 async def test_other_protocols_are_refused_at_the_first_byte() -> None:
     def session() -> NativeSession:
-        return NativeSession(lambda _data: None, lambda *_: None, lambda *_: None)
+        return NativeSession(Sender(lambda _: None), lambda *_: None, lambda *_: None)
 
     with pytest.raises(InvalidInput, match="no HTTP/2"):
         session().receive(b"GET / HTTP/1.1\r\n", 1)

@@ -1,14 +1,12 @@
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.native.http2_limits import (
+from synergai.protocol.native.frame_limits import (
     CREDIT,
     CREDIT_PER_S,
-    MAX_FIELDS,
     SMALL_CREDIT,
     SMALL_PER_S,
     FrameLimits,
-    check_fields,
 )
 from tests import http2
 from tests.clocks import FakeClock
@@ -16,9 +14,6 @@ from tests.http2 import frame
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 PING = frame(http2.PING, 0, 0, bytes(8))
-FIELD = b"\x40\x01x\x01v"
-"""A literal field, which is indexed."""
-REPEATED = b"\xbe"
 
 
 @pytest.fixture
@@ -105,18 +100,3 @@ def test_small_responses_that_are_sent_together_earn_what_acknowledges_each(
     for _ in range(2000):
         limits.respond(16 * 40)
         count(limits, 16 * 2 * frame(http2.WINDOW_UPDATE, 0, 1, bytes(4)))
-
-
-def test_block_has_a_limited_number_of_fields() -> None:
-    literal = b"\x00\x01a\x7f\x80\x01" + bytes(255) + b"\x0f\x11\x01b" + b"\x3f\xe1\x1f"
-    check_fields(FIELD + literal + REPEATED * (MAX_FIELDS - 4))
-    with pytest.raises(InvalidInput, match="more than 128 header fields"):
-        check_fields(FIELD + REPEATED * MAX_FIELDS)
-
-
-@pytest.mark.parametrize(
-    "block", [b"\x7f" + b"\xff" * 200, bytes(16384)[:2], b"\x00\x01a\x05v", b"\x7f"]
-)
-def test_block_that_no_client_sends_is_malformed(block: bytes) -> None:
-    with pytest.raises(InvalidInput, match="malformed"):
-        check_fields(block)
