@@ -87,13 +87,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
+        place, self._place = self._place, None  # which would keep the memory of a message
         if self._ended:
             return
-        if self._place is None:
-            self._unread += bytes(self._received[:size])
+        if place is None:
+            self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
         else:
-            self._session.receive_part(self._place[:size])
+            self._session.receive_part(place[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
         """Handle what the client sent, with this many calls at most.

@@ -68,13 +68,11 @@ class MessageReader:
         return bool(self._prefix)
 
     def place(self) -> memoryview | None:
-        """Return memory for what comes next of a message but its last byte; None outside of one.
+        """Return memory for what comes next of a message; None outside of one.
 
         Data that was received there is fed as the part of it that it fills.
         """
-        if self._uncut or self.to_come < 2:
-            return None
-        return self._place()[: self.to_come - 1]
+        return self._place() if self.to_come and not self._uncut else None
 
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
         """Return the messages that the data completes, this many at most; `cut` returns others.

@@ -221,7 +221,7 @@ class NativeSession:
         if stream is None or stream.owner is None:
             return None
         place = stream.owner.place()
-        return None if place is None else place[: self.data_to_come - 1]
+        return None if place is None else place[: self.data_to_come]
 
     def receive_part(self, data: memoryview) -> None:
         """Handle the next part of a frame of data, such as one that was received at its place."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -66,6 +67,7 @@ class Client:
         await self.reads.wait()
         async for request in requests:
             self.requests.append(request)
+            del request
         return b""
 
     def send(self, data: bytes, most: int = 1 << 20) -> None:
@@ -121,6 +123,19 @@ async def test_large_message_is_received_where_it_is_put_together(client: Client
     await turns()
     assert client.requests == [content]
     assert client.placed > 500_000
+
+
+async def test_connection_keeps_no_message_that_has_arrived(client: Client) -> None:
+    sent = frame(DATA, 0, 1, prefixed(bytes(600_000)))
+    tracemalloc.start()
+    try:
+        client.send(sent)
+        await turns()
+        client.requests.clear()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
 
 
 @pytest.mark.parametrize("full", [False, True])
