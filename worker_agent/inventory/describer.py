@@ -85,14 +85,9 @@ class Describer:
 
     def outdated(self) -> set[EngineName]:
         """Return the engines of which a load hung or crashed so long ago that it is tried again."""
-        return {
-            name
-            for name, keys in self._keys.items()
-            # Commands may have loaded a model since.
-            if any(
-                key in self._faults and not self._fault(key) for key in keys - self._known.keys()
-            )
-        }
+        outdated = {key for key in self._faults if not self._fault(key)}
+        outdated -= self._known.keys()  # commands may have loaded a model since
+        return {name for name, keys in self._keys.items() if not outdated.isdisjoint(keys)}
 
     def read_cache(self) -> None:
         """Read what commands have added to the cache."""
