@@ -73,8 +73,8 @@ def infer(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Fail without a response within this time of the query, such as 500ms. "
-            "Connecting does not count.",
+            help="Fail if the query has no response within this time, such as 500ms. Connecting "
+            "does not count.",
         ),
     ] = None,
     priority: Priority = 0,

@@ -185,8 +185,8 @@ class HostLoop:
     def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
         """Compute `first` in a batch with following queries.
 
-        If memory lacks for the batch, its halves are computed. If it fails otherwise, each query is
-        computed alone. If that succeeds, the next batches are smaller.
+        If memory is short, the halves of the batch are computed. If it fails otherwise, each query
+        is computed alone. If that succeeds, the next batches are smaller.
         """
         model = self._models[first.variant]
         return self._run_together(self._take_batch(first, model, batch_times), model)

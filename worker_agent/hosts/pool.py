@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A session that was loaded, was evicted, or failed to load; `no_room` if memory lacked."""
+    """A session that was loaded, was evicted, or failed to load; `no_room` if memory was short."""
 
     session: Session
     resident: bool

@@ -33,7 +33,7 @@ FREE_SHARE: Final = 0.1
 
 
 class PreloadAborted(Unavailable):
-    """A preload was aborted, which says nothing about its engine; `no_room` if memory lacked."""
+    """A preload was aborted, which says nothing about its engine; `no_room` if memory was short."""
 
     def __init__(self, reason: str, *, no_room: bool = False) -> None:
         super().__init__(reason)

@@ -276,7 +276,7 @@ class Inventory:
     async def _inspect_in_turn(
         self, snapshot: EngineSnapshot, definition: EngineDefinition
     ) -> EngineDescription:
-        """Inspect an engine or one of its variants; alone if memory lacks beside others."""
+        """Inspect an engine or one of its variants; alone if memory is short."""
         with suppress(CrowdedOut):
             async with self._slots.one():
                 self._check_current(snapshot)

@@ -32,7 +32,7 @@ _WHOLE_BYTES: Final = 1024
 """Frames of data up to this size are handled, and counted, once they have arrived in full; larger
 ones are handled in parts."""
 _LEAST_PLACED: Final = 32 << 10
-"""Bytes of a frame from which on they are received where their message is put together."""
+"""Bytes of a frame to come from which on they are received where their message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
     http2.SETTINGS,
     0,
