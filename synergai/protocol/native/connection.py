@@ -57,7 +57,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._session = NativeSession(self._sender, self._accept, self._limits.count)
         self._idle = self._retiring = self._retired = False
         self._received = handlers.received
-        self._place: memoryview | None = None
         self._unread = b""
         self._timer: asyncio.TimerHandle | None = None
         self._has_begun = False
@@ -80,16 +79,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        self._place = None
-        if self._session.data_to_come and not self._unread:
-            self._place = self._session.place()
-        return self._received if self._place is None else self._place
+        place = self._place()
+        return self._received if place is None else place
 
     def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
-        place, self._place = self._place, None  # which would keep the memory of a message
         if self._ended:
             return
+        # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
+        place = self._place()
         if place is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
@@ -184,6 +182,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self.opening.cancel()
+
+    def _place(self) -> memoryview | None:
+        """Return memory of a message if the next bytes belong there."""
+        return self._session.place() if self._session.data_to_come and not self._unread else None
 
     def _send_blocked(self) -> None:
         if not self._full:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -44,6 +45,8 @@ class Client:
         requests: these requests.
         reads: whether the handler reads them.
         placed: bytes that were not received into the memory of all connections.
+        place: the other memory into which bytes were received last.
+        handlers: the server's.
         refusals: why the connection was refused.
     """
 
@@ -52,7 +55,8 @@ class Client:
         self.reads = asyncio.Event()
         self.reads.set()
         self.placed = 0
-        handlers = Handlers(MAX_BYTES)
+        self.place: weakref.ref[Any] | None = None
+        self.handlers = handlers = Handlers(MAX_BYTES)
         methods: dict[str, Any] = {"Keep": grpc.stream_unary_rpc_method_handler(self._keep, bytes)}
         handlers.add((rpc.Service("a", methods),))
         self.refusals: list[Exception] = []
@@ -79,6 +83,7 @@ class Client:
             self.connection.buffer_updated(size)
             if memory.obj is not self._received.obj:
                 self.placed += size
+                self.place = weakref.ref(memory.obj)
             data = data[size:]
 
 
@@ -136,6 +141,17 @@ async def test_connection_keeps_no_message_that_has_arrived(client: Client) -> N
     finally:
         tracemalloc.stop()
     assert held < 100_000
+
+
+async def test_memory_of_an_incomplete_message_is_freed_with_its_call(client: Client) -> None:
+    client.send(frame(DATA, 0, 1, prefixed(bytes(600_000)))[:200_000])
+    await turns()
+    assert client.place is not None
+    assert client.place() is not None
+    client.connection.get_buffer(-1)  # nothing was there to be received
+    client.handlers.tasks.cancel()
+    await turns()
+    assert client.place() is None
 
 
 @pytest.mark.parametrize("full", [False, True])
