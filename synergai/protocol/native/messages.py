@@ -19,8 +19,10 @@ MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
 time and memory than their bytes."""
 _PIECE_BYTES: Final = 1 << 20
-"""Memory that a message takes at a time while it arrives: clients may announce more than they
-send."""
+_PIECE_PER_ARRIVED: Final = 16
+"""Memory that a message takes at a time while it arrives, in all and for each byte of it that has
+arrived: clients may announce more than they send. Where the system uses huge pages, all of it is
+taken by the first byte. A message of up to 1 MiB takes one piece if 64 KiB of it arrive at once."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -68,11 +70,12 @@ class MessageReader:
         return bool(self._prefix)
 
     def place(self) -> memoryview | None:
-        """Return memory for what comes next of a message; None outside of one.
+        """Return memory for what comes next of a message; None for other data.
 
-        Data that was received there is fed as the part of it that it fills.
+        Data that was received there is fed as the part of the message that it fills. The first data
+        of one has no such memory.
         """
-        return self._place() if self.to_come and not self._uncut else None
+        return self._place() if self._pieces and not self._uncut else None
 
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
         """Return the messages that the data completes, this many at most; `cut` returns others.
@@ -133,7 +136,7 @@ class MessageReader:
     def _add(self, data: Buffer) -> None:
         """Add data to the message that is incomplete."""
         while data:
-            place = self._place()
+            place = self._place(len(data))
             size = min(len(place), len(data))
             if not (isinstance(data, memoryview) and data.obj is place.obj):
                 place[:size] = data[:size]
@@ -141,10 +144,16 @@ class MessageReader:
             self.to_come -= size
             data = data[size:]
 
-    def _place(self) -> memoryview:
-        """Return memory for what comes next of the message that is incomplete."""
+    def _place(self, at_hand: int = 0) -> memoryview:
+        """Return memory for what comes next of the message that is incomplete.
+
+        Args:
+            at_hand: bytes of it that have arrived and are to be put there.
+        """
         if not self._pieces or self._filled == len(self._pieces[-1]):
-            self._pieces.append(np.empty(min(self.to_come, _PIECE_BYTES), np.uint8).data)
+            arrived = int.from_bytes(self._prefix[1:]) - self.to_come + at_hand
+            size = min(self.to_come, _PIECE_BYTES, _PIECE_PER_ARRIVED * arrived)
+            self._pieces.append(np.empty(size, np.uint8).data)
             self._filled = 0
         return self._pieces[-1][self._filled :]
 

@@ -9,7 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.protocol.native.messages import MOST_CUT, Compressed, MessageReader, prefixed
+from synergai.protocol.native.messages import (
+    MOST_CUT,
+    PREFIX_BYTES,
+    Compressed,
+    MessageReader,
+    prefixed,
+)
 
 MAX_BYTES = 1000
 
@@ -91,15 +97,18 @@ def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
     assert received.place() is not None
 
 
-def test_announced_message_takes_memory_piece_by_piece() -> None:
-    received, content = MessageReader(1 << 24, "identity"), random.Random(1).randbytes(1 << 22)
+@pytest.mark.parametrize("arrived", [1, 100, 10_000, 1_000_000])
+def test_announced_message_takes_memory_as_it_arrives(arrived: int) -> None:
+    received, content = MessageReader(1 << 24, "identity"), random.Random(1).randbytes(1 << 23)
+    begun = PREFIX_BYTES + arrived
     tracemalloc.start()
     try:
-        received.feed(prefixed(content)[:100])
-        assert tracemalloc.get_traced_memory()[0] < len(content) // 3
+        received.feed(prefixed(content)[:begun])
+        received.place()
+        assert tracemalloc.get_traced_memory()[0] < min(17 * arrived, arrived + (1 << 20)) + 1000
     finally:
         tracemalloc.stop()
-    assert received.feed(prefixed(content)[100:]) == [content]
+    assert received.feed(prefixed(content)[begun:]) == [content]
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
