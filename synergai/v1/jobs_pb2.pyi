@@ -314,7 +314,7 @@ class Job(_message.Message):
     def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Execution]: ...
     @_builtins.property
     def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """engines that it runs in stages on, or ran on at its end, in order; none: whole"""
+        """engines of the stages that it runs in, or ran in at its end, in order; none: whole"""
 
     def __init__(
         self,
