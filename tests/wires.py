@@ -44,9 +44,9 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         self.mend()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # no further connections from now on
+        self.break_off()
         for thread in self._threads:
             thread.join()
         for each in self._sockets:

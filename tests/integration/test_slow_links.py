@@ -11,7 +11,7 @@ from synergai.zoo import build
 from tests.waiting import wait_until
 from tests.wires import Wire
 
-HEARTBEAT_S = 0.2
+HEARTBEAT_S = 0.5
 BYTES_PER_S = 100_000
 SIZE = 700_000
 
