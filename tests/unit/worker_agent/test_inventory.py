@@ -430,7 +430,8 @@ class Retrying:
             yield
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            with suppress(asyncio.CancelledError):
+                await task
 
     async def start_due(self, after_s: float) -> None:
         """Start the retries that are due after some more seconds."""
@@ -514,15 +515,16 @@ async def test_known_model_that_failed_in_service_is_loaded_again_until_it_loads
             assert len(loads) == count
             assert retrying.inventory.remembers_fault(ONE) is failing
         await retrying.run_due(3600)
-        assert len(loads) == 3
+        assert len(loads) == len(retrying.described) == 3
 
 
-async def test_changed_model_that_hangs_after_a_failure_in_service_is_loaded_again_a_day_later(
-    models: Path, loads: Loads
+@pytest.mark.parametrize(("error", "again"), [(LoadHung, [ONE]), (EngineUnusable, [])])
+async def test_changed_model_that_fails_after_a_failure_in_service_counts_as_a_new_one(
+    models: Path, loads: Loads, error: type[SynergaiError], again: list[EngineName]
 ) -> None:
     await described(Inventory(models, models.parent / "engines.json", loads))
-    hanging = Hanging(LoadHung)
-    retrying = Retrying(models, hanging)
+    failing = Hanging(error)
+    retrying = Retrying(models, failing)
     await described(retrying.inventory)
     retrying.inventory.retry_later(ONE)
     put(models, "one", b"changed")
@@ -530,20 +532,24 @@ async def test_changed_model_that_hangs_after_a_failure_in_service_is_loaded_aga
     await poll(retrying.inventory)
     async with retrying.running():
         await retrying.run_due(20)
-        assert hanging == [ONE]
+        assert (failing, retrying.described) == ([ONE], [])
         await retrying.run_due(86_400)
-        assert hanging == [ONE, ONE]
+        assert failing == [ONE, *again]
 
 
-async def test_changed_model_that_failed_in_service_is_loaded_again_soon_if_it_fails_again(
+async def test_model_that_fails_in_service_is_loaded_again_with_back_off_until_it_changes(
     models: Path, loads: Loads
 ) -> None:
     retrying = Retrying(models, loads)
     await described(retrying.inventory)
     async with retrying.running():
-        for delay_s in (10, 20, 40):
+        for delay_s in (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600):
+            loads.clear()
             retrying.inventory.retry_later(ONE)
-            await retrying.run_due(delay_s)
+            await retrying.run_due(delay_s - 1)
+            assert loads == []
+            await retrying.run_due(1)
+            assert loads == [ONE]
         put(models, "one", b"repaired")
         await poll(retrying.inventory)
         await poll(retrying.inventory)
@@ -568,13 +574,20 @@ async def test_load_that_is_requested_during_a_retry_waits_for_it(models: Path) 
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
         await loads.begun.wait()
+        await retrying.start_due(1)
         assert retrying.inventory.remembers_fault(ONE)
-        group.create_task(retrying.inventory.describe_again(ONE, engines.append))
+        requested = group.create_task(retrying.inventory.describe_again(ONE, engines.append))
         loads.go_on.set()
+        await requested
+        await turns()
     assert (loads, engines) == ([ONE], [])
+    assert len(retrying.described) == 1
 
 
-async def test_load_that_is_requested_waits_for_no_retry_of_another_engine(models: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_replaces_its_own(
+    models: Path, *, fails: bool
+) -> None:
     put(models, "two", b"other")
     killed, held = True, Held()
 
@@ -590,10 +603,13 @@ async def test_load_that_is_requested_waits_for_no_retry_of_another_engine(model
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
         [waiting] = {ONE, TWO} - set(held)
-        held.ends[waiting].set_result(None)
+        if fails:
+            held.ends[waiting].set_exception(Unavailable("died by signal 9"))
+        else:
+            held.ends[waiting].set_result(None)
         engines: list[Engine] = []
         await retrying.inventory.describe_again(waiting, engines.append)
-        assert not engines[0].fault
+        assert bool(engines[0].fault) is fails
         held.ends[held[0]].set_result(None)
         await retrying.run_due(0)
     assert sorted(held) == [ONE, TWO]
@@ -662,16 +678,19 @@ async def test_model_that_a_command_has_loaded_since_it_hung_is_not_retried(
     assert retrying.described == []
 
 
-async def test_removed_model_is_not_loaded_again(models: Path) -> None:
-    killed = Hanging(Unavailable)
-    retrying = Retrying(models, killed)
+@pytest.mark.parametrize(("error", "after_s"), [(Unavailable, 10), (LoadHung, 86_400)])
+async def test_removed_model_is_not_loaded_again(
+    models: Path, error: type[SynergaiError], after_s: float
+) -> None:
+    failing = Hanging(error)
+    retrying = Retrying(models, failing)
     await described(retrying.inventory)
     shutil.rmtree(models / "one")
     await poll(retrying.inventory)
     assert await poll(retrying.inventory) == {ONE: None}
     async with retrying.running():
-        await retrying.run_due(10)
-    assert killed == [ONE]
+        await retrying.run_due(after_s)
+    assert failing == [ONE]
 
 
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
