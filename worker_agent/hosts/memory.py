@@ -33,6 +33,10 @@ class Host(Protocol):
     def pid(self) -> int:
         """Process id of the host."""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether its engine is not loaded yet, and so serves nobody."""
+
     def kill(self, reason: str, error: SynergaiError) -> None:
         """Kill the process for a reason; if it is loading, its start raises `error`."""
 
@@ -83,12 +87,15 @@ class HostMemory:
         return self.limit_bytes + _DATA_BYTES + threads * _DATA_BYTES_PER_THREAD
 
     def kill_largest(self) -> None:
-        """Kill the host that uses most."""
+        """Kill the host that uses most; if none exceeds the limit alone, of those that load."""
         sizes = {host: rss_bytes(host.pid) for host in self.hosts}
+        limit = self.limit_bytes
+        if all(size <= limit for size in sizes.values()):
+            sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
         largest = max(sizes, key=sizes.__getitem__, default=None)
         if largest is None:
             return
-        size, limit = sizes[largest], self.limit_bytes
+        size = sizes[largest]
         used = f"used {size / 1e6:,.0f} MB"
         allowed = f"{limit / 1e6:,.0f} MB that --memory-mb allows"
         engine = largest.session.engine

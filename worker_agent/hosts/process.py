@@ -177,6 +177,11 @@ class HostProcess:
         return self._child.pid
 
     @property
+    def is_loading(self) -> bool:
+        """Whether its engine is not loaded yet."""
+        return self._loads.is_starting
+
+    @property
     def is_closed(self) -> bool:
         """Whether the host has exited, is closing or is retired; it accepts no runs."""
         return self._connection.is_lost or self._retired is not None

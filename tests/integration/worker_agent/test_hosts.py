@@ -446,13 +446,18 @@ async def test_limit_kills_the_largest_busy_host_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("size_mb", "error", "reason"),
-    [(150, EngineUnusable, "above the 100 MB"), (90, CrowdedOut, "while all engines used more")],
+    ("size_mb", "other_mb", "error", "reason"),
+    [
+        (150, 50, EngineUnusable, "used 150 MB, above the 100 MB"),
+        (90, 50, CrowdedOut, "used 90 MB while all engines used more"),
+        (40, 70, CrowdedOut, "used 40 MB while all engines used more"),
+    ],
 )
-async def test_limit_counts_hosts_that_are_loading(
+async def test_limit_kills_what_is_being_loaded_before_what_serves(
     models: Path,
     monkeypatch: pytest.MonkeyPatch,
     size_mb: int,
+    other_mb: int,
     error: type[Exception],
     reason: str,
 ) -> None:
@@ -462,10 +467,12 @@ async def test_limit_counts_hosts_that_are_loading(
     other = await pinned.load(LABELLED)
     loading = hosts.load(TWICE)
     await until(lambda: len(memory.hosts) >= 2, 0.005)
-    sizes_of(monkeypatch, lambda pid: (50 if pid == other.pid else size_mb) * 1_000_000)
+    sizes_of(monkeypatch, lambda pid: (other_mb if pid == other.pid else size_mb) * 1_000_000)
     await pinned.check_memory()
-    with pytest.raises(error, match=reason):
-        await loading
+    async with asyncio.timeout(20):
+        with pytest.raises(error, match=reason):
+            await loading
+    assert not other.is_closed
     await pinned.close()
     await hosts.close()
 
