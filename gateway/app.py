@@ -40,35 +40,37 @@ class App:
 async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     """Build the parts of a gateway; closing `stack` closes them."""
     base = lay_foundation(config, stack)
-    entry = build_entry(base)
-    storage = await open_storage(base)
-    fleet = await build_fleet(base, storage)
-    jobs = await build_jobs(base, storage, entry, fleet)
-    agents = await build_agents(base, storage, fleet, entry.access)
-    admission, versions = entry.admission, fleet.versions
-    inference = Inference(
-        fleet.dispatcher,
-        versions,
-        fleet.variants,
-        admission,
-        base.metrics,
-        base.clock,
-        storage.journal.epoch,
-    )
-    held = HeldRequests(inference, versions, admission)
-    calls = InferenceCalls(
-        inference,
-        held,
-        StagedRequests(inference, versions, admission),
-        versions,
-        admission,
-        base.metrics,
-        fleet.model_control,
-        base.clock,
-        _make_tracing(base),
-    )
-    stack.push_async_callback(base.tasks.close)  # before what they use
-    return App(base, entry, storage, fleet, jobs, agents, held, calls)
+    try:
+        entry = build_entry(base)
+        storage = await open_storage(base)
+        fleet = await build_fleet(base, storage)
+        jobs = await build_jobs(base, storage, entry, fleet)
+        agents = await build_agents(base, storage, fleet, entry.access)
+        admission, versions = entry.admission, fleet.versions
+        inference = Inference(
+            fleet.dispatcher,
+            versions,
+            fleet.variants,
+            admission,
+            base.metrics,
+            base.clock,
+            storage.journal.epoch,
+        )
+        held = HeldRequests(inference, versions, admission)
+        calls = InferenceCalls(
+            inference,
+            held,
+            StagedRequests(inference, versions, admission),
+            versions,
+            admission,
+            base.metrics,
+            fleet.model_control,
+            base.clock,
+            _make_tracing(base),
+        )
+        return App(base, entry, storage, fleet, jobs, agents, held, calls)
+    finally:
+        stack.push_async_callback(base.tasks.close)  # before what they use
 
 
 def _make_tracing(base: Foundation) -> Tracing | None:

@@ -38,7 +38,6 @@ class Foundation:
 def lay_foundation(config: GatewaySettings, stack: AsyncExitStack) -> Foundation:
     """Return the foundation of a gateway."""
     tasks, unread = TaskBag(), UnreadResponses(config.max_response_bytes)
-    stack.push_async_callback(tasks.close)
     metrics = Metrics()
     metrics.add_gauge(
         "unread_response_bytes",

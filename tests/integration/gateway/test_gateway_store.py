@@ -18,9 +18,10 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.access.enrolments import EnrolmentStore
 from gateway.server import Gateway
 from gateway.store.pushes import PushKey
+from gateway.store.store import EngineStore
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
-from synergai.errors import Cancelled, InvalidInput, NotFound
+from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError
 from synergai.models.package import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
@@ -275,3 +276,26 @@ async def test_closing_the_client_ends_a_push(
         await uploading.wait()
     with pytest.raises(Cancelled, match="the client was closed"):
         await pushing
+
+
+async def test_gateway_that_cannot_start_ends_its_tasks_before_what_they_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    async def run(_store: EngineStore) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("task")
+
+    async def close(_store: EngineStore) -> None:
+        ended.append("store")
+
+    monkeypatch.setattr(EngineStore, "run", run)
+    monkeypatch.setattr(EngineStore, "close", close)
+    with pytest.raises(SynergaiError, match=r"cannot write .*events\.jsonl"):
+        await Gateway(
+            config_in(tmp_path, event_log=tmp_path / "none" / "events.jsonl")
+        ).__aenter__()
+    assert ended == ["task", "store"]
