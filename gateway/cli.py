@@ -11,7 +11,7 @@ import typer
 from gateway.check_cli import check
 from gateway.enrolment_cli import enroll, workers_app
 from gateway.gateway_settings import GatewaySettings
-from synergai.cli.commands import settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead
@@ -25,6 +25,7 @@ def run(settings: GatewaySettings) -> None:
     with [bold]synergai agent[/bold].
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
+    require("prometheus_client")
     check_free(settings.addresses)  # now, as the gateway's start takes seconds
     run_instead("gateway.process", settings)
 

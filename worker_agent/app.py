@@ -291,7 +291,8 @@ class Agent:
             if not self._engines:
                 _log.warning(
                     "the model directory %s has no engines: add one with "
-                    "'synergai engines add FILE'",
+                    "'synergai engines add FILE --models %s'",
+                    self._config.worker.models,
                     self._config.worker.models,
                 )
             usable = sum(not engine.fault for engine in self._engines.values())

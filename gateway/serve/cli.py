@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gateway.serve.serve_settings import ServeSettings
-from synergai.cli.commands import settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead
 
@@ -17,6 +17,7 @@ def run(settings: ServeSettings) -> None:
     port 8002. Agents on other machines can join at the address given with --hub.
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
+    require("prometheus_client")
     check_free(settings.gateway.addresses)  # now, as the server's start takes seconds
     run_instead("gateway.serve.process", settings)
 

@@ -227,6 +227,10 @@ def add_model(
 def default_name(source: Path) -> str:
     """Return the name of a folder or file; a file called ``model`` is named after its folder."""
     source = source.absolute()  # "." has no name
-    if source.is_dir():
-        return source.name
-    return source.parent.name if source.stem == "model" and source.parent.name else source.stem
+    name = source.name if source.is_dir() else source.stem
+    if name == "model" and not source.is_dir():
+        name = source.parent.name or name
+    try:
+        return validate_name(name, "engine name")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; give it one with --name") from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import inspect
 
+from synergai.runtime.text import suggestion
+
 if TYPE_CHECKING:
     import msgspec
 
@@ -51,8 +53,8 @@ def sentence(error: msgspec.ValidationError, kind: type) -> str:
         choices = _choices(_type_at(kind, place))
         message = f"must be one of {', '.join(choices)}, not {message.split(' ', 3)[3][:80]}"
     if message.startswith("Object contains unknown"):
-        fields = _type_at(kind, place).fields
-        message += f", but {', '.join(each.encode_name for each in fields)}"
+        names = [each.encode_name for each in _type_at(kind, place).fields]
+        message += suggestion(message.split("`")[1], names) or f", but {', '.join(names)}"
     for pattern, words in _SENTENCES:
         if match := re.fullmatch(pattern, message):
             message = match.expand(words)

@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from synergai.cli.commands import settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.runtime.reexec import run_instead
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.cli.configurations import check
@@ -18,6 +18,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 def _run(settings: AgentSettings) -> None:
     """Connect to a gateway and run the assignments for this machine's engines."""
+    require("numpy")
     run_instead("worker_agent.serve", settings)
 
 

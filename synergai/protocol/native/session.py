@@ -48,6 +48,10 @@ GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMB
 """The frame that asks a client to begin no further calls on its connection."""
 _END_SOON: Final = GOAWAY + http2.frame(http2.PING, 0, 0, b"synergai")
 """The same, and a ping, which the client acknowledges behind the calls that it had begun before."""
+_NO_HTTP_1: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
+    b"this port is for gRPC; REST has a port of its own, by default 8002\n"
+)
 
 
 class NativeSession:
@@ -206,6 +210,8 @@ class NativeSession:
         """Return where the frames begin."""
         received = data[: len(self._preface)]
         if not self._preface.startswith(received):
+            if b" HTTP/1." in data:  # a person, at the wrong port
+                self._sender.send(_NO_HTTP_1)
             raise InvalidInput("no HTTP/2")
         self._preface = self._preface[len(received) :]
         if not self._preface:

@@ -225,6 +225,16 @@ def test_missing_dependency_names_the_extra_to_install(
     )
 
 
+@pytest.mark.parametrize("command", ["serve", "gateway", "agent"])
+def test_server_without_its_libraries_names_the_extra_to_install(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergai.cli.commands.find_spec", lambda _: None)
+    code, _, err = run([command], capsys)
+    assert code == 1
+    assert f"pip install 'WHEEL[{command}]'" in err
+
+
 def test_limit_above_the_maximum_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["jobs", "list", "--limit", "99999999999"], capsys)
     assert (code, out) == (2, "")

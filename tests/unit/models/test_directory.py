@@ -74,7 +74,7 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
     [
         ("version = [", "not TOML"),
         ("version = 3", "version must be a string"),
-        ('versoin = "3"', "there is no setting versoin, but name, version, "),
+        ('versoin = "3"', "there is no setting versoin; did you mean version?"),
         ("date = 3", "there is no setting date, but "),
         ('file = "../../other.onnx"', "leads outside"),
         ('file = "/etc/passwd"', "leads outside"),

@@ -255,6 +255,13 @@ def test_unsafe_engine_name_is_rejected(tmp_path: Path, model: Path, name: str) 
         add_model(tmp_path / "models", model, name=name)
 
 
+def test_file_whose_name_is_no_engine_name_is_rejected_with_advice(
+    tmp_path: Path, model: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="give it one with --name"):
+        add_model(tmp_path / "models", model.rename(tmp_path / "my model.onnx"))
+
+
 def test_missing_or_unsupported_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"absent\.onnx' does not exist"):
         add_model(tmp_path / "models", tmp_path / "absent.onnx")

@@ -120,7 +120,7 @@ def test_digest_of_each_variant_is_checked(tmp_path: Path) -> None:
         ),
         (
             '[[variants]]\nname = "a"\nfile = "a.onnx"\nacuracy = 1',
-            "no setting acuracy, but name",
+            "no setting acuracy; did you mean accuracy?",
         ),
         (
             '[[variants]]\nname = "a"\nfile = "a.onnx"\norigin = "measured"',

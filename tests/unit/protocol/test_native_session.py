@@ -446,16 +446,22 @@ VIOLATIONS: dict[str, Callable[[], bytes]] = {
 }
 
 
-async def test_other_protocols_are_refused_at_the_first_byte() -> None:
-    def session() -> NativeSession:
-        return NativeSession(Sender(lambda _: None), lambda *_: None, lambda *_: None)
+async def test_other_protocols_are_refused_at_the_first_byte_and_http_1_is_told_the_port() -> None:
+    sent: list[bytes] = []
 
-    with pytest.raises(InvalidInput, match="no HTTP/2"):
-        session().receive(b"GET / HTTP/1.1\r\n", 1)
+    def session() -> NativeSession:
+        return NativeSession(Sender(sent.append), lambda *_: None, lambda *_: None)
+
     begun = session()
     assert begun.receive(PREFACE[:5], 1) == 5
     with pytest.raises(InvalidInput, match="no HTTP/2"):
         begun.receive(b"x", 1)
+    assert not sent
+    with pytest.raises(InvalidInput, match="no HTTP/2"):
+        session().receive(b"GET / HTTP/1.1\r\n", 1)
+    head, _, body = b"".join(sent).partition(b"\r\n\r\n")
+    assert head.endswith(b"Content-Length: %d" % len(body))
+    assert b"REST" in body
 
 
 async def test_calls_are_held_back_beyond_a_number(connection: Connection) -> None:

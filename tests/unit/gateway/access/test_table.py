@@ -82,7 +82,7 @@ def test_empty_table_grants_nothing(path: Path) -> None:
     ("text", "message"),
     [
         ("clients = 1", "clients must be a list, not an integer"),
-        ("[[client]]", "there is no setting client, but clients, grants"),
+        ("[[client]]", "there is no setting client; did you mean clients?"),
         (
             '[[grants]]\nto = ["a"]\nroles = ["root"]',
             "grants 1, roles 1 must be one of .*'root'",
