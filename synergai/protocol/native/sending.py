@@ -254,7 +254,6 @@ class Sender:
     def close(self) -> None:
         """Send nothing more: the client has left."""
         self._write = _drop
-        self.blocked.clear()
 
     def block(self, fields: bytes) -> bytes:
         """Return fields as the next header block of the connection."""

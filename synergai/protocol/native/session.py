@@ -159,7 +159,7 @@ class NativeSession:
         self.begun, self.held = 0, False
         at, end = self._receive_preface(data) if self._preface else 0, len(data)
         while True:
-            if self.data_to_come and at < end:
+            if self.data_to_come:
                 stop = min(at + self.data_to_come, end)
                 self.receive_part(memoryview(data)[at:stop])
                 at = stop

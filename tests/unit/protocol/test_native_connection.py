@@ -37,6 +37,12 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
 
 class Client:
     """A client of ``/a/Keep``, which keeps its requests.
@@ -172,6 +178,12 @@ async def test_bytes_are_not_received_at_a_place_before_others_were_handled(
     client.send(sent[500_000:])
     await turns()
     assert client.requests == messages
+
+
+async def test_connection_that_has_ended_keeps_nothing_of_what_arrives(client: Client) -> None:
+    client.connection.end()
+    client.send(frame(DATA, 0, 1, prefixed(bytes(600_000))))
+    assert client.connection._unread == b""
 
 
 async def test_frames_behind_a_large_message_are_counted(client: Client) -> None:

@@ -222,6 +222,20 @@ async def test_frames_of_a_turn_are_sent_together_but_the_first(connection: Conn
     assert written == [10, 20]
 
 
+async def test_frames_are_sent_before_the_end_of_the_turn_if_they_are_many() -> None:
+    connection = Connection((4, 1 << 20))
+    connection.receive(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
+    await connection.sent()
+    owner = connection.call()
+    written: list[int] = []
+    connection.sender._write = lambda data: written.append(len(data))
+    for _ in range(8):
+        owner.stream.send(bytes(16_000 - 9))
+    assert written == [16_000, 5 * 16_000]
+    await asyncio.sleep(0)
+    assert written == [16_000, 5 * 16_000, 2 * 16_000]
+
+
 # --- flow control ---------------------------------------------------------------------------------
 
 
@@ -240,6 +254,7 @@ async def test_no_more_is_sent_than_the_client_takes(connection: Connection) -> 
     assert sum(len(each[3]) for each in frames) == 100_000 - 65_535
     assert end == (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED)
     assert owner.log == ["sent"]
+    assert not connection.sender.blocked
 
 
 async def test_streams_share_the_window_of_the_connection(connection: Connection) -> None:
@@ -308,6 +323,16 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     assert owner.log == ["lost"]
 
 
+async def test_data_of_all_calls_is_acknowledged_once_it_takes_half_their_window() -> None:
+    with patch("synergai.protocol.native.session._CONNECTION_WINDOW", 40_000):
+        connection = Connection()
+        connection.call()
+        await connection.sent()
+        for acknowledged in ([], [(WINDOW_UPDATE, 0, 0, (24_000).to_bytes(4))]):
+            connection.receive(frame(DATA, 0, 1, bytes(12_000)))
+            assert await connection.sent() == acknowledged
+
+
 async def test_data_that_arrives_slowly_is_acknowledged_every_second(
     connection: Connection,
 ) -> None:
@@ -343,7 +368,10 @@ async def test_reset_ends_a_call(connection: Connection) -> None:
 
 async def test_client_that_leaves_ends_its_calls(connection: Connection) -> None:
     owners = [connection.call() for _ in range(3)]
+    owners[1].stream.send(bytes(100_000))
+    await connection.sent()
     connection.session.close()
+    assert not connection.sender.blocked
     owners[0].stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert [owner.log for owner in owners] == [["lost"]] * 3
     assert await connection.sent() == []
