@@ -18,6 +18,7 @@ _TLS_FAILURES: Final = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by the authority of --tls-ca",
     "Hostname Verification Check failed": "its certificate is for another host",
     "WRONG_VERSION_NUMBER": "it does not use TLS; remove --tls-ca",
+    "Handshake read failed": "it closed the connection; if it does not use TLS, remove --tls-ca",
 }
 """Causes of failed TLS handshakes by a fragment of gRPC's message."""
 _NOT_GRPC: Final = "Failed parsing HTTP/2"
