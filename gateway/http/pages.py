@@ -30,12 +30,13 @@ _SECURITY: Final = {
 def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
     """Return the routes of the index page and the OpenAPI document."""
 
-    async def index(_request: Request) -> Response:
+    async def index(request: Request) -> Response:
         models = calls.index(only_ready=False).models
         page = Template(_read("index.html")).substitute(
             version=escape(calls.metadata.version),
             state="serving" if calls.is_ready() else "not serving",
             engines=engine_rows(models),
+            base=escape(str(request.base_url)),
         )
         return HTMLResponse(page, headers=_SECURITY)
 

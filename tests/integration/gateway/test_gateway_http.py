@@ -453,10 +453,11 @@ async def test_requests_end_as_unavailable_when_the_gateway_stops(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_index_page_lists_the_engines(gateway: Gateway) -> None:
+async def test_index_page_lists_the_engines_and_how_to_ask_one(gateway: Gateway) -> None:
     page = await get(gateway, "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b'<a href="/v2/models/echo/versions/1">echo</a>' in page.body
+    assert "curl http://localhost/v2/models/ENGINE/infer" in page.body.decode()
     document = json.loads((await get(gateway, "/openapi.json")).body)
     assert document["info"]["version"] in page.body.decode()
 
