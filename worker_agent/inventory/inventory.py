@@ -133,6 +133,8 @@ class Inventory:
         self._retries = Retries(clock)
         # Those that are being loaded, or wait for their turn.
         self._retrying: set[EngineName] = set()
+        # Of the only retry that waits for a slot, so that new engines do not wait behind many.
+        self._next_retry = asyncio.Lock()
         # One for each engine that is being loaded again, or waits for the end of such a load.
         self._again: WeakValueDictionary[EngineName, asyncio.Lock] = WeakValueDictionary()
 
@@ -190,8 +192,11 @@ class Inventory:
                     group.create_task(self._retry(name, on_described))
 
     async def _retry(self, name: EngineName, on_described: OnDescribed) -> None:
-        # A load that is requested does not wait while this one waits for its turn.
-        async with self._slots.one(), self._again.setdefault(name, asyncio.Lock()):
+        async with AsyncExitStack() as stack:
+            async with self._next_retry:
+                await stack.enter_async_context(self._slots.one())
+            # A load that is requested does not wait while this one waits for its turn.
+            await stack.enter_async_context(self._again.setdefault(name, asyncio.Lock()))
             if name in self._to_retry():
                 with self._using_cache():
                     await self._describe(self._described[name], self._inspect, on_described)

@@ -613,6 +613,31 @@ async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_r
     assert sorted(held) == [ONE, TWO]
 
 
+async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
+    put(models, "two", b"other")
+    put(models, "three", b"another")
+    killed, held = True, Held()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if killed:
+            raise Unavailable("died by signal 9")
+        return await held(definition)
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    killed = False
+    async with retrying.running(), asyncio.TaskGroup() as group:
+        await retrying.start_due(10)
+        await until(lambda: len(held) == 1)
+        put_whole(models, "new")
+        group.create_task(poll(retrying.inventory))
+        await until(lambda: "new" in retrying.inventory._describer._keys)
+        for name in (ONE, TWO, THREE, EngineName("new")):
+            held.ends[name].set_result(None)
+        await retrying.run_due(0)
+    assert held.index(EngineName("new")) <= 2
+
+
 async def test_model_that_cannot_be_read_is_read_again_with_back_off(
     models: Path, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
