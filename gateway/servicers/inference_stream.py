@@ -136,10 +136,11 @@ class InferenceStream:
         expected = self._unread.expect(engine)
 
         def forget(response_bytes: int = 0) -> None:
-            self._unread.received(engine, expected, response_bytes)
             ended = self._running.pop(key)
             if self._by_id.get(request_id) is ended:  # clients may repeat ids
                 del self._by_id[request_id]
+            # It may disconnect the client, which abandons the requests that are still running.
+            self._unread.received(engine, expected, response_bytes)
 
         def respond(answer: Buffer) -> None:
             response = wrap_stream_response(answer, _FINAL_RESPONSE if wants_final else b"")

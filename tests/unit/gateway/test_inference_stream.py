@@ -17,7 +17,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
-from synergai.protocol.unread import UnreadResponses
+from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
@@ -72,7 +72,7 @@ def requests(*ids: str) -> list[oip.ModelInferRequest]:
 class Streaming:
     """A stream under test, with its calls."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, unread: UnreadResponses | None = None) -> None:
         self.calls = FakeCalls()
         self.stream = InferenceStream(
             cast("InferenceCalls", self.calls),
@@ -80,7 +80,7 @@ class Streaming:
             "",
             window=window,
             end_on_error=False,
-            unread=UnreadResponses(),
+            unread=UnreadResponses() if unread is None else unread,
             on_disconnected=lambda _: None,
         )
 
@@ -241,3 +241,19 @@ async def test_answered_request_leaves_no_garbage(harness: GatewayHarness) -> No
             assert not any(type(each) is Request for each in gc.get_objects())
     finally:
         gc.enable()
+
+
+async def test_response_that_disconnects_its_client_ends_its_request_once(
+    harness: GatewayHarness,
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    worker = harness.add_worker()
+    streaming = Streaming(window=4, unread=UnreadResponses(max_bytes=COUNTED_BYTES))
+    streaming.stream._calls = cast("InferenceCalls", HarnessCalls(harness))
+    async with streaming.reading(requests("a")):
+        [assignment] = harness.assignments(worker)
+        large = oip.ModelInferResponse(id="a", raw_output_contents=[bytes(2 * COUNTED_BYTES)])
+        harness.complete(worker, assignment, [large.SerializeToString()], done=1)
+        await settle()
+    assert not faults
