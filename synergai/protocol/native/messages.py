@@ -22,7 +22,7 @@ _PIECE_BYTES: Final = 1 << 20
 _PIECE_PER_ARRIVED: Final = 16
 """Memory that a message takes at a time while it arrives, in all and for each byte of it that has
 arrived: clients may announce more than they send. Where the system uses huge pages, all of it is
-taken by the first byte. A message of up to 1 MiB takes one piece if 64 KiB of it arrive at once."""
+taken by the first byte. A message of up to 1 MiB ends up in one piece."""
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -151,10 +151,18 @@ class MessageReader:
             at_hand: bytes of it that have arrived and are to be put there.
         """
         if not self._pieces or self._filled == len(self._pieces[-1]):
-            arrived = int.from_bytes(self._prefix[1:]) - self.to_come + at_hand
-            size = min(self.to_come, _PIECE_BYTES, _PIECE_PER_ARRIVED * arrived)
-            self._pieces.append(np.empty(size, np.uint8).data)
-            self._filled = 0
+            size = int.from_bytes(self._prefix[1:])
+            arrived = size - self.to_come
+            if arrived < _PIECE_BYTES:  # the first piece grows
+                self._filled = arrived
+                size = min(size, _PIECE_BYTES, _PIECE_PER_ARRIVED * (arrived + at_hand))
+            else:
+                self._filled = 0
+                size = min(self.to_come, _PIECE_BYTES)
+            piece = np.empty(size, np.uint8).data
+            if self._filled:
+                piece[:arrived] = self._pieces.pop()
+            self._pieces.append(piece)
         return self._pieces[-1][self._filled :]
 
     def clear(self) -> None:

@@ -32,7 +32,7 @@ _WHOLE_BYTES: Final = 1024
 """Frames of data up to this size are handled, and counted, once they have arrived in full; larger
 ones are handled in parts."""
 _LEAST_PLACED: Final = 32 << 10
-"""Bytes of a frame to come from which on they are received where their message is put together."""
+"""Bytes from which on the rest of a frame is received where its message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
     http2.SETTINGS,
     0,
@@ -227,7 +227,9 @@ class NativeSession:
         if stream is None or stream.owner is None:
             return None
         place = stream.owner.place()
-        return None if place is None else place[: self.data_to_come]
+        if place is None or len(place) < _LEAST_PLACED:
+            return None
+        return place[: self.data_to_come]
 
     def receive_part(self, data: memoryview) -> None:
         """Handle the next part of a frame of data, such as one that was received at its place."""

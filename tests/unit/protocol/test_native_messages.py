@@ -86,6 +86,17 @@ def test_data_that_was_received_at_its_place_is_not_copied() -> None:
     assert message.obj is place.obj
 
 
+@pytest.mark.parametrize("part", [1, 100, 50_000])
+def test_message_of_up_to_1_mib_is_put_together_in_one_piece(part: int) -> None:
+    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1 << 20)
+    sent = prefixed(content)
+    assert not received.feed(sent[: PREFIX_BYTES + part])
+    assert not received.feed(sent[PREFIX_BYTES + part : 2 * part])
+    [message] = received.feed(sent[max(PREFIX_BYTES + part, 2 * part) :])
+    assert message == content
+    assert isinstance(message, memoryview)
+
+
 def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
     received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
     begun = prefixed(b"x") * (MOST_CUT + 1) + prefixed(content)[:300]

@@ -160,9 +160,9 @@ async def test_rest_of_a_large_frame_has_a_place(connection: Connection) -> None
     assert owner.log == ["end of requests"]
 
 
-@pytest.mark.parametrize("size", [1000, 20_000])
-async def test_small_frame_has_no_place(connection: Connection, size: int) -> None:
-    connection.call().memory = memoryview(bytearray(1 << 20))
+@pytest.mark.parametrize(("size", "room"), [(1000, 1 << 20), (20_000, 1 << 20), (1 << 20, 20_000)])
+async def test_little_data_has_no_place(connection: Connection, size: int, room: int) -> None:
+    connection.call().memory = memoryview(bytearray(room))
     connection.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
     assert connection.session.place() is None
 
