@@ -189,7 +189,7 @@ class View:
     def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
         gain = 1.0 if estimate.job_batches is None else estimate.batch_gain(job.job.queries)
-        transfer_s = estimate.transfer_s if job.job.with_tensors else 0.0
+        transfer_s = estimate.tensor_s(job.job.queries) if job.job.with_tensors else 0.0
         if job.paces and (shown := job.paces.get(worker.id)) is not None:
             return gain * shown / estimate.entry.qps + transfer_s
         return gain * estimate.per_query_s + transfer_s

@@ -39,7 +39,8 @@ class Estimate(Struct, frozen=True):
         per_query_s: seconds per query at the worker's observed pace.
         typical_s: half of the single queries take longer. Other work on the same cores lengthens
             a few of them much, and so the mean, but not this.
-        transfer_s: additional seconds per query if tensors travel with it.
+        transfer_s: additional seconds of a single query whose tensors travel with it.
+        input_s: additional seconds per query of a job whose inputs travel with it, ahead.
         joules: energy per query; infinite if not profiled.
         accuracy: measured or declared share of right answers; 0 if it is not known.
         file_variant: the variant of other workers that the engine's single file is; empty if none.
@@ -53,6 +54,7 @@ class Estimate(Struct, frozen=True):
     per_query_s: float
     typical_s: float
     transfer_s: float
+    input_s: float
     joules: float
     entry: ProfileEntry
     planned_qps: float
@@ -62,14 +64,17 @@ class Estimate(Struct, frozen=True):
     job_batches: BatchTimes | None = None
     is_rough: bool = False
 
-    def with_pace(self, pace: float, typical_pace: float, transfer_s: float) -> Estimate:
-        """Return the estimate at another worker pace, its median, and transfer time."""
+    def with_pace(
+        self, pace: float, typical_pace: float, transfer_s: float, input_s: float
+    ) -> Estimate:
+        """Return the estimate at another worker pace, its median, and transfer times."""
         return Estimate(
             self.configuration,
             self.setup_s,
             pace / self.planned_qps,
             typical_pace / self.planned_qps,
             transfer_s,
+            input_s,
             self.joules,
             self.entry,
             self.planned_qps,
@@ -121,8 +126,12 @@ class Estimate(Struct, frozen=True):
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
         """Return the time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
         per_query_s = self.batch_gain(queries) * self.per_query_s
-        per_query_s += self.transfer_s if with_tensors else 0.0
+        per_query_s += self.tensor_s(queries) if with_tensors else 0.0
         return self.setup_s + queries * per_query_s
+
+    def tensor_s(self, queries: int) -> float:
+        """Return the seconds that tensors add to each of the queries of a job."""
+        return self.transfer_s if queries == 1 else self.input_s
 
     def dominates(self, other: Estimate) -> bool:
         """Return whether `other` is not faster for any number of queries."""
@@ -130,6 +139,7 @@ class Estimate(Struct, frozen=True):
             self.setup_s <= other.setup_s
             and self.per_query_s <= other.per_query_s
             and self.per_query_s + self.transfer_s <= other.per_query_s + other.transfer_s
+            and self.per_query_s + self.input_s <= other.per_query_s + other.input_s
         )
 
 
@@ -211,13 +221,18 @@ class TransferTime:
     """Seconds per query that its tensors add, learned from observations.
 
     Single queries are observed by the median of the last few, so that a short stall is not taken
-    for a slow link. Nothing is expected before the second observation.
+    for a slow link. Nothing is expected before the second observation. They say little about the
+    inputs of jobs, which travel together, and ahead of their queries.
+
+    Attributes:
+        seconds: those of a single query.
+        of_inputs: those of a query of a job.
     """
 
-    __slots__ = ("_last", "seconds")
+    __slots__ = ("_last", "of_inputs", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.of_inputs = 0.0
         self._last = deque[float]([0.0], _MEDIAN_OF)
 
     def observe(self, seconds: float) -> None:

@@ -184,7 +184,7 @@ class Estimator:
             lean = _leanest(entries)
             entries.remove(lean)
             entries.insert(0, lean)
-        pace, typical, transfer_s = _observed(engine, worker)
+        pace, typical, transfer_s, input_s = _observed(engine, worker)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
@@ -200,6 +200,7 @@ class Estimator:
                     pace / planned_qps,
                     typical / planned_qps,
                     transfer_s,
+                    input_s,
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
                     entry,
                     planned_qps,
@@ -287,8 +288,10 @@ class Estimator:
                 known.observe(max(0.0, transfer_s))
             else:
                 if lease.transfers is None:
-                    lease.transfers = RangeTransfers(known.seconds)
-                known.seconds = lease.transfers.observe(max(0.0, transfer_s), observation.transfers)
+                    lease.transfers = RangeTransfers(known.of_inputs)
+                known.of_inputs = lease.transfers.observe(
+                    max(0.0, transfer_s), observation.transfers
+                )
         self._refresh(worker, engine)
 
     def settled_profile(self, lease: Lease, worker: WorkerRecord) -> ProfileEntry | None:
@@ -371,12 +374,10 @@ class Estimator:
         """
         before = worker.estimates.get(engine)
         if before is not None:
-            pace, typical, transfer_s = _observed(engine, worker)
-            if engine in worker.variants and before and _is_near(before[0], pace, transfer_s):
+            seen = _observed(engine, worker)
+            if engine in worker.variants and before and _is_near(before[0], *seen):
                 return  # there is an estimate for each variant, and most reports change little
-            worker.estimates[engine] = tuple(
-                [e.with_pace(pace, typical, transfer_s) for e in before]
-            )
+            worker.estimates[engine] = tuple([e.with_pace(*seen) for e in before])
         self._invalidate_fastest(worker, engine, before)
 
     def _invalidate_fastest(
@@ -406,24 +407,28 @@ class Estimator:
             self._fastest_limited.pop(engine, None)
 
 
-def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:
-    """Return the observed pace, its median, and the transfer seconds per query."""
+def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float, float]:
+    """Return the observed pace, its median, and the transfer seconds of single queries and jobs."""
     observed = worker.observed
     transfer = observed.transfers.get(engine)
     return (
         observed.pace.get(engine, 1.0),
         observed.typical.get(engine, 1.0),
         0.0 if transfer is None else transfer.seconds,
+        0.0 if transfer is None else transfer.of_inputs,
     )
 
 
-def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:
-    """Return whether an estimate is as good as one at another pace and transfer time."""
+def _is_near(
+    estimate: Estimate, pace: float, _typical: float, transfer_s: float, input_s: float
+) -> bool:
+    """Return whether an estimate is as good as one at another pace and transfer times."""
     per_query_s = estimate.per_query_s
     near_s = _NEAR * per_query_s
     return (
         abs(pace / estimate.planned_qps - per_query_s) <= near_s
         and abs(transfer_s - estimate.transfer_s) <= near_s
+        and abs(input_s - estimate.input_s) <= near_s
     )
 
 
@@ -432,12 +437,12 @@ def _pareto_front(found: list[Estimate]) -> list[Estimate]:
         return found
     found.sort(key=lambda e: (e.setup_s, e.per_query_s))
     kept: list[Estimate] = []
-    compute_s = total_s = math.inf
+    least = [math.inf] * 3
     for e in found:
-        if e.per_query_s < compute_s or e.per_query_s + e.transfer_s < total_s:
+        seconds = [e.per_query_s + added_s for added_s in (0.0, e.transfer_s, e.input_s)]
+        if any(one < best for one, best in zip(seconds, least, strict=True)):
             kept.append(e)
-            compute_s = min(compute_s, e.per_query_s)
-            total_s = min(total_s, e.per_query_s + e.transfer_s)
+            least = list(map(min, seconds, least))
     return kept
 
 

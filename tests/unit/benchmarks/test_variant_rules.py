@@ -34,6 +34,7 @@ def front_of(engine: EngineName) -> ConvexFront:
             per_query_s=1.0 / each.qps,
             typical_s=1.0 / each.qps,
             transfer_s=0.0,
+            input_s=0.0,
             joules=0.0,
             entry=each,
             planned_qps=each.planned_qps,

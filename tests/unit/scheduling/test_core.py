@@ -716,7 +716,7 @@ def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
 
 
 def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
-    """Run requests whose tensors take so long; return what a job of 40 queries is expected to."""
+    """Run requests whose tensors take so long; return when the last one ended."""
     now = 0.0
     for number, transfer_s in enumerate(transfers_s):
         request = new_request(f"request-{number}", DIGITS, now)
@@ -724,9 +724,13 @@ def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
         now += 0.01 + transfer_s
         ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
         core.handle(ended, now)
-    job = make_job("job", 40, with_tensors=True)
-    assignment = started(core, job, now)
-    expected = core.expected_completion(JobId("job"), now)
+    return now
+
+
+def expected_of(core: SchedulerCore, arrived: JobArrived, now: float) -> float:
+    """Return how long a job or request is expected to take."""
+    core.handle(arrived, now)
+    expected = core.expected_completion(arrived.job.id, now)
     assert expected is not None
     return expected - now
 
@@ -736,13 +740,23 @@ def test_one_stalled_transfer_is_not_expected_again(count: int, stalled: int) ->
     core = fast_core()
     transfers_s = [0.005] * count
     transfers_s[stalled] = 2.0
-    assert 0.3 < run_transfers(core, *transfers_s) < 0.7
+    now = run_transfers(core, *transfers_s)
+    assert 0.0075 < expected_of(core, new_request("next", DIGITS, now), now) < 0.0175
 
 
 @pytest.mark.parametrize("count", [2, 3, 30])
 def test_transfers_that_always_take_long_are_expected(count: int) -> None:
     core = fast_core()
-    assert run_transfers(core, *[2.0] * count) == pytest.approx(40 * 2.01, rel=0.01)
+    now = run_transfers(core, *[2.0] * count)
+    expected_s = expected_of(core, new_request("next", DIGITS, now), now)
+    assert expected_s == pytest.approx(2.01, rel=0.01)
+
+
+def test_inputs_of_a_job_are_not_expected_to_take_what_single_requests_did() -> None:
+    core = fast_core()
+    now = run_transfers(core, *[2.0] * 3)
+    expected_s = expected_of(core, make_job("job", 40, with_tensors=True), now)
+    assert expected_s == pytest.approx(40 * 0.01, rel=0.01)
 
 
 def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
