@@ -138,6 +138,7 @@ class NativeSession:
         stream = self._streams[number]
         owner = stream.owner
         stream.reset(code)
+        self._late_room += self.data_to_come  # the rest of its frame is still to be skipped
         if owner is not None:
             owner.lost()
 

@@ -527,11 +527,12 @@ async def test_violation_of_the_protocol_is_refused(connection: Connection, viol
         connection.receive(VIOLATIONS[violation]())
 
 
+@pytest.mark.parametrize("most", [1000, 1 << 21])
 @pytest.mark.parametrize(
     ("violation", "code"),
     [
-        (http2.message(1, b"x") + frame(DATA, 0, 1, b"behind the end"), 5),
-        (data_of(STREAM_WINDOW + 1), 3),
+        (http2.message(1, b"x") + frame(DATA, 0, 1, bytes(MAX_FRAME)), 5),
+        (data_of(STREAM_WINDOW + MAX_FRAME), 3),
         (CALL, 1),
         (frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 1).to_bytes(4)), 3),
         (frame(WINDOW_UPDATE, 0, 1, bytes(4)), 1),
@@ -545,13 +546,16 @@ async def test_violation_of_the_protocol_is_refused(connection: Connection, viol
     ],
 )
 async def test_violation_by_a_call_ends_it_and_no_other(
-    connection: Connection, violation: bytes, code: int
+    connection: Connection, violation: bytes, code: int, most: int
 ) -> None:
     broken, other = connection.call(), connection.call()
-    connection.receive(violation + http2.message(3, b"x"))
+    sent = violation + http2.message(3, b"x")
+    for at in range(0, len(sent), most):
+        connection.receive(sent[at : at + most])
     assert broken.log[-1] == "lost"
     assert other.log == ["end of requests"]
-    assert await connection.sent() == [(RST_STREAM, 0, 1, code.to_bytes(4))]
+    resets = [each for each in await connection.sent() if each[0] == RST_STREAM]
+    assert resets == [(RST_STREAM, 0, 1, code.to_bytes(4))]
 
 
 async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:
