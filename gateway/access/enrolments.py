@@ -161,7 +161,7 @@ def _problem(
     known: EnrolledWorker | None,
 ) -> str:
     if token is None:
-        return "the enrolment token is unknown"
+        return "the enrolment token is unknown to this gateway's --state"
     if token.used_by == worker_id and known is not None and known.revoked_at is not None:
         return f"worker {worker_id!r} has been revoked"
     if token.used_by:

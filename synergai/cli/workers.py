@@ -62,8 +62,9 @@ def show_workers(workers: Sequence[WorkerStatus]) -> None:
     )
     rows = [row for worker in workers for row in _engine_rows(worker)]
     rows += [row for worker in workers for row in _placed_rows(worker)]
-    typer.echo()
-    print_table(("worker", "engine", "state and profile"), rows)
+    if rows:
+        typer.echo()
+        print_table(("worker", "engine", "state and profile"), rows)
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
