@@ -100,8 +100,9 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     memory_mb: Annotated[
         int,
-        "Limit of the memory of engines in MB: idle ones are unloaded, and else the "
-        "largest is killed. If 0, idle ones are unloaded above half of the physical memory.",
+        "Limit of the memory of engines in MB: idle ones are unloaded, and else the largest is "
+        "killed, first of those that load. If 0, idle ones are unloaded above half of the "
+        "physical memory.",
         Meta(ge=0),
     ] = 0
     pin: Annotated[

@@ -54,7 +54,7 @@ def test_expired_and_unknown_tokens_are_refused(store: EnrolmentStore) -> None:
     token = issue(store)
     with pytest.raises(Unauthenticated, match="has expired"):
         enrol(store, token, now=NOW + HOUR)
-    with pytest.raises(Unauthenticated, match="unknown; create a token"):
+    with pytest.raises(Unauthenticated, match="unknown to this gateway's --state; create a token"):
         enrol(store, "guessed")
     assert store.workers() == []
 
