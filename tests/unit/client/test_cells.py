@@ -46,7 +46,7 @@ def test_target_is_a_map_a_cell_of_it_or_an_address(path: Path) -> None:
         ("[a]\nengines = []", "gateways is missing"),
         (
             "[a]\ngateways = 'b:1'\nengine = 'x'",
-            "no setting engine, but gateways",
+            r"no setting engine; did you mean engines\?",
         ),
         ("[a", "is not TOML"),
     ],
