@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTABLE_S: Final = 1.0
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """

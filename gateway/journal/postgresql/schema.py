@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2  # and the default of the column
 SCHEMA: Final = "synergai"
 
 CREATE_SCHEMA: Final = f"CREATE SCHEMA {SCHEMA}"
 
 CREATE_TABLES: Final = """
 CREATE TABLE gateway (
-  version integer NOT NULL DEFAULT 1,
+  version integer NOT NULL DEFAULT 2,
   cluster uuid NOT NULL,
   epoch   bigint NOT NULL,
   leader  text NOT NULL DEFAULT '',

@@ -184,8 +184,8 @@ async def test_journal_of_another_version_is_refused(
     journal: Journal, server: PostgresqlServer, state: Path
 ) -> None:
     await journal.close()
-    server.execute("UPDATE synergai.gateway SET version = 2")
-    assert "has version 2; this gateway needs version 1" in await refusal(server.url, state)
+    server.execute("UPDATE synergai.gateway SET version = 1")
+    assert "has version 1; this gateway needs version 2" in await refusal(server.url, state)
 
 
 async def test_epoch_does_not_return_with_an_older_copy_of_the_database(

@@ -133,7 +133,7 @@ async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_
 
 @pytest.mark.parametrize(
     ("pragma", "text"),
-    [("user_version=2", "version 2"), ("application_id=7", "of another program")],
+    [("user_version=1", "version 1"), ("application_id=7", "of another program")],
 )
 async def test_journal_of_another_version_is_refused(
     tmp_path: Path, pragma: str, text: str
