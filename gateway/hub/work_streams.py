@@ -48,7 +48,7 @@ CONCURRENT_S: Final = 0.02
 LARGE_BYTES: Final = 64 << 10
 """Size of a request whose message costs little in comparison."""
 _IDLE_TURNS: Final = 4
-"""Turns of the event loop without a new order after which it counts as idle."""
+"""Turns of the event loop without a new order, after which the gateway counts as idle."""
 _ORDER_BYTES: Final = 512
 """About the size of an order without its tensors."""
 _configuration = lru_cache(maxsize=1024)(configuration_to_proto)

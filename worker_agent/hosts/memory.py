@@ -35,7 +35,7 @@ class Host(Protocol):
 
     @property
     def is_loading(self) -> bool:
-        """Whether its engine is not loaded yet, and so serves nobody."""
+        """Whether its engine is still being loaded."""
 
     def kill(self, reason: str, error: SynergaiError) -> None:
         """Kill the process for a reason; if it is loading, its start raises `error`."""

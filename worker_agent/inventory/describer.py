@@ -130,7 +130,7 @@ class Describer:
             self._not_loaded.discard(name)
             self._doubted.discard(name)
             return faulty_engine(definition, str(error))
-        # Not before the load has ended, so that a load requested meanwhile waits for it.
+        # Only now: until the load has ended, one that is requested meanwhile waits for it.
         self._not_loaded.discard(name)
         self._doubted.discard(name)
         engine = described_engine(definition, models, unused)

@@ -225,8 +225,8 @@ class TransferTime:
     inputs of jobs, which travel together, and ahead of their queries.
 
     Attributes:
-        seconds: those of a single query.
-        of_inputs: those of a query of a job.
+        seconds: for a single query.
+        of_inputs: for each query of a job.
     """
 
     __slots__ = ("_last", "of_inputs", "seconds")

@@ -447,6 +447,21 @@ class Retrying:
         await until(lambda: not self.inventory._retrying)
 
 
+async def killed_at_first(models: Path, loads: Loads) -> Retrying:
+    """Return an inventory whose engines were killed when first loaded; `loads` are the others."""
+    killed = True
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if killed:
+            raise Unavailable("died by signal 9")
+        return await loads(definition)
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    killed = False
+    return retrying
+
+
 @pytest.mark.parametrize("error", [Unavailable, CrowdedOut])
 async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
     models: Path, error: type[SynergaiError]
@@ -560,16 +575,8 @@ async def test_model_that_fails_in_service_is_loaded_again_with_back_off_until_i
 
 
 async def test_load_that_is_requested_during_a_retry_waits_for_it(models: Path) -> None:
-    killed, loads = True, Blocked()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if killed:
-            raise Unavailable("died by signal 9")
-        return await loads(definition)
-
-    retrying = Retrying(models, inspect)
-    await described(retrying.inventory)
-    killed = False
+    loads = Blocked()
+    retrying = await killed_at_first(models, loads)
     engines: list[Engine] = []
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
@@ -586,16 +593,8 @@ async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_r
     models: Path, *, fails: bool
 ) -> None:
     put(models, "two", b"other")
-    killed, held = True, Held()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if killed:
-            raise Unavailable("died by signal 9")
-        return await held(definition)
-
-    retrying = Retrying(models, inspect)
-    await described(retrying.inventory)
-    killed = False
+    held = Held()
+    retrying = await killed_at_first(models, held)
     async with retrying.running():
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
@@ -616,16 +615,8 @@ async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_r
 async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
     put(models, "two", b"other")
     put(models, "three", b"another")
-    killed, held = True, Held()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if killed:
-            raise Unavailable("died by signal 9")
-        return await held(definition)
-
-    retrying = Retrying(models, inspect)
-    await described(retrying.inventory)
-    killed = False
+    held = Held()
+    retrying = await killed_at_first(models, held)
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
