@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.emulated_stages import INPUT, write_stages
+from profiler.loadgen.traces.arrivals import arrivals, constant
+from profiler.loadgen.traces.driver import send_open_loop
+from profiler.loadgen.traces.request_log import summarise
+from profiler.loadgen.traces.search import RateTrial, find_goodput
 from synergai import Client
-from synergai.loadgen.traces.arrivals import arrivals, constant
-from synergai.loadgen.traces.driver import send_open_loop
-from synergai.loadgen.traces.request_log import summarise
-from synergai.loadgen.traces.search import RateTrial, find_goodput
 from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:

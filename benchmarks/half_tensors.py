@@ -21,12 +21,12 @@ import numpy as np
 from benchmarks.namespaces import Namespaces
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE
+from profiler.engines.check import run_samples
 from synergai import SyncClient
 from synergai.models.cutting.cuts import select_cuts
 from synergai.models.cutting.halving import measure_halving
 from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.testing import LocalFleet, reserved_port
-from worker_agent.cli.check import run_samples
 
 if TYPE_CHECKING:
     from synergai.models.cutting.stages import CutEngine

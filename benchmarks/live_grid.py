@@ -32,6 +32,7 @@ from benchmarks.drawn_routes import MBIT
 from benchmarks.emulated_stages import INPUT, write_stages
 from benchmarks.namespaces import Namespaces
 from benchmarks.splits import BYTES_PER_VALUE, FORMS, MBIT_S, SLOWNESS
+from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai import SyncClient
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
@@ -39,7 +40,6 @@ from synergai.profiles.store import DictionaryStore
 from synergai.routes.links import GATEWAY, Link, Links
 from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Leg
 from synergai.routes.ranking import RankedChain, rank_chains
-from synergai.simulator.pipelines.measured_chains import measured_chains
 from synergai.testing import LocalFleet, reserved_port
 from synergai.versions import stage_name
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
+from profiler.zoo.build import build
 from synergai.client.client import Client
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import JobArrived, TimePassed
 from synergai.scheduling.registry import POLICIES
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

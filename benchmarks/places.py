@@ -21,10 +21,10 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
+from profiler.zoo.build import build
 from synergai.domain import Configuration, EngineName, Session
 from synergai.models.installation import stage_engine, write_definition
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
+from profiler.planning.enumeration import routes
+from profiler.planning.moves import joined, moved
+from profiler.planning.pipe_search import pipe_search
+from profiler.planning.tuning import shisha
+from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.domain import EngineName
-from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
-from synergai.routes.moves import joined, moved
 from synergai.routes.optimal import optimal_route
-from synergai.routes.pipe_search import pipe_search
 from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.routes.tuning import shisha
-from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
-from synergai.routes.enumeration import routes
-from synergai.routes.genetic import genetic
+from profiler.planning.enumeration import routes
+from profiler.planning.genetic import genetic
 from synergai.routes.optimal import optimal_route
 from synergai.routes.plan import partition
 from synergai.routes.planner import run_search

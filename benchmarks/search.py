@@ -28,23 +28,23 @@ from benchmarks.simulated_fleets import (
 )
 from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
-from profiler.search.search import DEFAULT_BUDGET, Search
-from profiler.search.trials import Trial
+from profiler.dictionary.pareto import front
+from profiler.measuring.search.search import DEFAULT_BUDGET, Search
+from profiler.measuring.search.trials import Trial
+from profiler.simulator.results import summarize
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry
-from synergai.profiles.pareto import front
-from synergai.simulator.results import summarize
-from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from profiler.search.belief import Prediction
-    from profiler.search.space import Row
-    from profiler.search.trials import TrialResult
+    from profiler.measuring.search.belief import Prediction
+    from profiler.measuring.search.space import Row
+    from profiler.measuring.search.trials import TrialResult
 
 REPORTED_ON: Final = range(8)
 """Seeds of the synthetic fleets. The search was tuned on those from 100 to 105, and on the surfaces

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.search.costs import SearchPlan
-from profiler.search.space import Knobs, Point, SearchSpace
-from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
+from profiler.measuring.search.costs import SearchPlan
+from profiler.measuring.search.space import Knobs, Point, SearchSpace
+from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.text import read_csv
 
@@ -124,7 +124,7 @@ class Measurements:
 
 def reconstructed_profile() -> ConfigurationDictionary:
     """Return the thesis's profile as reconstructed from its publication."""
-    path = files("synergai.simulator").joinpath("data/reconstructed_profile.csv")
+    path = files("profiler.simulator").joinpath("data/reconstructed_profile.csv")
     return read_csv(path.read_text("utf-8"))
 
 

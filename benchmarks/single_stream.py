@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from profiler.loadgen_run import run_loadgen
-from profiler.single_stream import SingleStreamResult, summarise
+from profiler.measuring.loadgen_run import run_loadgen
+from profiler.measuring.single_stream import SingleStreamResult, summarise
+from profiler.zoo import build as zoo
 from synergai.domain import Configuration, EngineName, Session
-from synergai.zoo import build as zoo
 from worker_agent.hosts.sync_client import HostClient
 
 

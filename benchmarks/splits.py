@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import MBIT
 from benchmarks.report import table
-from synergai.routes.enumeration import routes
+from profiler.planning.enumeration import routes
+from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.routes.links import Link, Links
 from synergai.routes.plan import RoutePlan, partition, pour
 from synergai.routes.problem import RouteProblem, RouteWorker
-from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:
-    from synergai.simulator.pipelines.measured_chains import MeasuredChain
+    from profiler.simulator.pipelines.measured_chains import MeasuredChain
 
 SLOWNESS: Final = (1, 2, 4, 8)
 MBIT_S: Final = (5, 10, 20, 50, 100, 200, 500, 1000)

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 import psutil
 
 import synergai
-from profiler.stages import StageSetting, measure_split
+from profiler.measuring.stages import StageSetting, measure_split
+from profiler.zoo.build import build
 from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from synergai.models.cutting.cuts import Cut

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiler.stages import StageSetting, measure_split, measure_stages, measured_cuts
+from profiler.dictionary.stages import StageTimes
+from profiler.measuring.stages import StageSetting, measure_split, measure_stages, measured_cuts
+from profiler.zoo.build import build
 from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.stages import StageTimes
-from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from synergai.models.cutting.cuts import Cut

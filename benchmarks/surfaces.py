@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from benchmarks.simulated_fleets import ENGINES, SimulatedFleet
-from profiler.search.space import Knobs, Point, SearchSpace
+from profiler.measuring.search.space import Knobs, Point, SearchSpace
 from synergai.domain import Configuration, EngineName
 
 if TYPE_CHECKING:

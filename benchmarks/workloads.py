@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from profiler.zoo.build import build, is_built
 from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.oip import inference_pb2 as oip
-from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from demo.steps import console
+from profiler.zoo.build import build, is_built
 from synergai.models.directory import ModelDirectory
-from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

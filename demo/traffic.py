@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demo.plan import SUBMIT_INTERVAL_S
+from profiler.zoo.photographs import load_photographs
 from synergai.errors import SynergaiError
 from synergai.models.preprocess import MOBILENET, prepare
 from synergai.models.samples import load_samples
-from synergai.zoo.photographs import load_photographs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

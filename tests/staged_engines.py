@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from profiler.zoo import build as zoo
 from synergai.models.cutting.stages import cut_engine, split_engine
-from synergai.zoo import build as zoo
 
 ENGINE: Final = "onnx_digits"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.search.strategy import Strategy
+from profiler.measuring.search.strategy import Strategy
 from synergai.runtime.plugins import Registry
 
 STRATEGIES: Final = Registry[Strategy](
     "synergai.search",
     {
-        "exhaustive": "profiler.search.strategies.exhaustive:Exhaustive",
-        "gp": "profiler.search.strategies.shared_process:SharedProcessSearch",
+        "exhaustive": "profiler.measuring.search.strategies.exhaustive:Exhaustive",
+        "gp": "profiler.measuring.search.strategies.shared_process:SharedProcessSearch",
         "halving": "benchmarks.baselines.successive_halving:SuccessiveHalving",
         "hill-climbing": "benchmarks.baselines.hill_climbing:HillClimbing",
         "random": "benchmarks.baselines.random_points:RandomPoints",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from profiler.search.process import expected_log_qps
-from profiler.search.trials import Trial
+from profiler.measuring.search.process import expected_log_qps
+from profiler.measuring.search.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from profiler.search.space import Row
-    from profiler.search.state import SearchState
+    from profiler.measuring.search.space import Row
+    from profiler.measuring.search.state import SearchState
 
 
 class HillClimbing:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profiler.search.trials import Trial
+from profiler.measuring.search.trials import Trial
 
 if TYPE_CHECKING:
-    from profiler.search.state import SearchState
+    from profiler.measuring.search.state import SearchState
 
 
 class RandomPoints:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.search.trials import Trial
+from profiler.measuring.search.trials import Trial
 
 if TYPE_CHECKING:
-    from profiler.search.space import Row
-    from profiler.search.state import SearchState
+    from profiler.measuring.search.space import Row
+    from profiler.measuring.search.state import SearchState
 
 _KEPT: Final = 3
 _ROUNDS: Final = 2

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.live_experiment.emulation import number_configurations, predefined_configurations
 from benchmarks.live_experiment.live import run_live
 from benchmarks.live_experiment.timeline import plot_timeline
+from profiler.simulator.audit import audit
+from profiler.simulator.results import summarize
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
+from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC
+from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.cli.output import print_json, print_table
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.registry import POLICIES
-from synergai.simulator.audit import audit
-from synergai.simulator.results import summarize
-from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from synergai.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

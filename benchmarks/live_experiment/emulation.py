@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from profiler.simulator.workload import Profile
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
-from synergai.simulator.workload import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from profiler.simulator.workload import Workload
     from synergai.domain import Job, WorkerClass
-    from synergai.simulator.workload import Workload
 
 _DEFINITION: Final = 'backend = "emulated"\nfile = "model.toml"\n'
 

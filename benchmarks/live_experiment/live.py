@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.live_experiment.emulation import Emulation
 from benchmarks.live_experiment.recording import read_recording
+from profiler.simulator.workload import QUERY_COUNTS
 from synergai.client.client import Client
 from synergai.errors import InvalidInput, Unavailable
 from synergai.scheduling.registry import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.simulator.workload import QUERY_COUNTS
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.live_experiment.recording import Recording
+    from profiler.simulator.workload import Workload
     from synergai.domain import Job
-    from synergai.simulator.workload import Workload
 
 _MEMORY_MB: Final = 16_384
 """Room for every session: emulated engines are small, and simulated ones are never evicted."""

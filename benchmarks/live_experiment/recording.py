@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from synergai.simulator.recording import read_log
-from synergai.simulator.simulation import SimulationRun
+from profiler.simulator.recording import read_log
+from profiler.simulator.simulation import SimulationRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from profiler.simulator.workload import Workload
     from synergai.domain import Job
-    from synergai.simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

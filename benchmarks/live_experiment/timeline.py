@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from profiler.simulator.simulation import SimulationRun
     from synergai.domain import JobId
-    from synergai.simulator.simulation import SimulationRun
 
 _IN_TIME: Final = "#1b7837"
 _LATE: Final = "#b2182b"

@@ -19,9 +19,9 @@ from benchmarks.variants.rules import RULES
 from benchmarks.variants.scenarios import RATES, SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Start
 from benchmarks.variants.study import compare
+from profiler.simulator.simulator_settings import one_of, parse_seeds
 from synergai.cli.output import print_json, print_table
 from synergai.errors import InvalidInput
-from synergai.simulator.simulator_settings import one_of, parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

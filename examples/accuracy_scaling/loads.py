@@ -11,10 +11,10 @@ from benchmarks.variants.bounds import accuracy_at_most
 from benchmarks.variants.demand import draw_arrivals
 from benchmarks.variants.simulation import Scenario
 from examples.accuracy_scaling.fleet import WORKERS, most_accurate
+from profiler.loadgen.outcome import RequestOutcome
+from profiler.loadgen.traces.driver import send_open_loop
+from profiler.loadgen.traces.variants import read_accuracies, variant_figures
 from synergai.errors import InvalidInput
-from synergai.loadgen.outcome import RequestOutcome
-from synergai.loadgen.traces.driver import send_open_loop
-from synergai.loadgen.traces.variants import read_accuracies, variant_figures
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
 from synergai.versions import split_variant
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from profiler.loadgen.traces.request_log import RequestLog
     from synergai.client.client import Client
     from synergai.domain import EngineName
-    from synergai.loadgen.traces.request_log import RequestLog
     from synergai.profiles.dictionary import ProfileEntry
 
 DEADLINE_S: Final = 0.4

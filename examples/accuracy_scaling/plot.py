@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.loadgen.outcome import RequestOutcome
-from synergai.loadgen.traces.request_log import by_second
+from profiler.loadgen.outcome import RequestOutcome
+from profiler.loadgen.traces.request_log import by_second
 from synergai.runtime.figures import make_figure, plain_ticks, save, use_log
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from synergai.loadgen.traces.request_log import RequestLog, SecondCounts
+    from profiler.loadgen.traces.request_log import RequestLog, SecondCounts
 
 _COLOURS: Final = {
     RequestOutcome.MET: "#1b7837",

@@ -12,10 +12,10 @@ import numpy as np
 import synergai
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE, EXITS
+from profiler.engines.check import run_samples
 from synergai.models.cutting.exits import make_exits
 from synergai.models.cutting.stages import cut_engine
 from synergai.testing import LocalFleet
-from worker_agent.cli.check import run_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,11 +17,11 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from sklearn import datasets
 
+from profiler.zoo import build as zoo
 from synergai.models.cutting.heads import train_head
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples
-from synergai.zoo import build as zoo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

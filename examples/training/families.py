@@ -15,14 +15,14 @@ import onnxruntime
 from threadpoolctl import threadpool_limits
 
 from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCnn, Training
+from profiler.zoo.builders.onnx_graph import write_model
+from profiler.zoo.int8 import quantise
 from synergai.domain import EngineName, Origin
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition
-from synergai.models.int8 import quantise
 from synergai.models.samples import write_samples
 from synergai.models.variants import VariantKeys
 from synergai.runtime.heap import retain_freed_memory
-from synergai.zoo.builders.onnx_graph import write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,7 @@ def _fashion() -> tuple[Images, Images]:
 
 
 def _digits() -> tuple[Images, Images]:
-    from synergai.zoo.builders import digits
+    from profiler.zoo.builders import digits
 
     return tuple(
         Images((part.images[:, 0] * (255 / digits.BRIGHTEST)).astype(np.uint8), part.labels)

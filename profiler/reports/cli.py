@@ -35,8 +35,8 @@ def characterisation(settings: CharacterisationSettings) -> None:
     _require_drawing()
     from profiler.reports.characterisation.fleet_profile import FleetProfile
     from profiler.reports.characterisation.report import characterise
+    from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
     from synergai.profiles.files import load_dictionary
-    from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 
     path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
     space = FleetProfile(load_dictionary(path), settings.queries)
@@ -84,9 +84,9 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
     from profiler.reports.evaluation.outcomes import outcome_of_run
     from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study
+    from profiler.simulator.sweep import run_count, simulate_all
+    from profiler.simulator.workload import Profile
     from synergai.profiles.files import load_dictionary
-    from synergai.simulator.sweep import run_count, simulate_all
-    from synergai.simulator.workload import Profile
 
     sweep = settings.sweep()
     entries = list(load_dictionary(sweep.profile))

@@ -9,10 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from profiler.reports.printed import QUERIES
-from synergai.runtime.paths import default_dictionary
-from synergai.runtime.setting_types import Checked, OptionName, Positional
-from synergai.runtime.settings import Settings
-from synergai.simulator.simulator_settings import (
+from profiler.simulator.simulator_settings import (
     DEFAULT_POLICIES,
     RECONSTRUCTED_PROFILE,
     ExperimentNames,
@@ -20,7 +17,10 @@ from synergai.simulator.simulator_settings import (
     SimulatorSettings,
     checked_seeds,
 )
-from synergai.simulator.workload import EXPERIMENTS
+from profiler.simulator.workload import EXPERIMENTS
+from synergai.runtime.paths import default_dictionary
+from synergai.runtime.setting_types import Checked, OptionName, Positional
+from synergai.runtime.settings import Settings
 
 
 class CharacterisationSettings(Settings, frozen=True, kw_only=True):

@@ -174,7 +174,7 @@ def _config_parameter(settings: type[Settings]) -> inspect.Parameter:
 _METAVARS: Final[dict[Any, str]] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
 _MAX_METAVAR_WIDTH: Final = 16
 """Columns; longer lists of choices move to the help text, to fit narrow terminals."""
-_PACKAGE: Final = Path(__file__).parents[1]
+_INSTALLATION: Final = Path(__file__).parents[2]
 
 
 def _metavar_of(kind: Any) -> str:
@@ -200,7 +200,7 @@ def _default_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return ""
-    if isinstance(value, Path) and value.is_relative_to(_PACKAGE):
+    if isinstance(value, Path) and value.is_relative_to(_INSTALLATION):
         return ""  # part of the installation, which the description names
     if isinstance(value, tuple):
         return ",".join(str(part) for part in value)

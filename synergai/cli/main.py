@@ -92,46 +92,46 @@ APPLICATIONS: Final = {
     ),
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
-        "synergai.cli.engines:app",
+        "profiler.engines.cli:app",
         "Build, fetch, add, list, inspect, load, unload and push engines.",
         _PREPARE,
         "engines",
     ),
     "profile": Application(
-        "profiler.cli:app",
+        "profiler.measuring.cli:app",
         "Profile engines on this machine into the dictionary.",
         _PREPARE,
         "profiler",
     ),
     "dictionary": Application(
-        "synergai.cli.dictionary:app",
+        "profiler.dictionary.cli:app",
         "Show, import, export and delete entries of the configuration dictionary.",
         _PREPARE,
         "gateway",
     ),
     "loadgen": Application(
-        "synergai.cli.loadgen:app", "Benchmark a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
+        "profiler.loadgen.cli:app", "Benchmark a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
     ),
     "load": Application(
-        "synergai.cli.load:app",
+        "profiler.loadgen.traces.cli:app",
         "Send requests at given rates, or find the highest sustainable rate.",
         _PREPARE,
         "loadgen",
     ),
     "simulate": Application(
-        "synergai.cli.simulate:app",
+        "profiler.simulator.cli:app",
         "Compare schedulers on the thesis's experiments in virtual time.",
         _PREPARE,
         "simulator",
     ),
     "capacity": Application(
-        "synergai.cli.capacity:app",
+        "profiler.simulator.capacity_cli:app",
         "Find the workers that a demand needs, in virtual time.",
         _PREPARE,
         "simulator",
     ),
     "plan": Application(
-        "synergai.cli.plan:app",
+        "profiler.planning.cli:app",
         "Plan where an engine runs: whole, as replicas, or in stages.",
         _PREPARE,
         "engines,report",

@@ -25,15 +25,15 @@ A driver decides what a trial is: the simulator computes it, a live one runs que
 ROUTE_PLANNERS: Final = Registry[Search](
     "synergai.route_planners",
     {
-        "exhaustive": "synergai.routes.enumeration:exhaustive",
-        "genetic": "synergai.routes.genetic:genetic",
-        "lls": "synergai.routes.tuning:lls",
-        "local": "synergai.routes.enumeration:local",
-        "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
-        "odin": "synergai.routes.tuning:odin",
+        "exhaustive": "profiler.planning.enumeration:exhaustive",
+        "genetic": "profiler.planning.genetic:genetic",
+        "lls": "profiler.planning.tuning:lls",
+        "local": "profiler.planning.enumeration:local",
+        "neurosurgeon": "profiler.planning.enumeration:neurosurgeon",
+        "odin": "profiler.planning.tuning:odin",
         "optimal": "synergai.routes.optimal:optimal",
-        "pipe_search": "synergai.routes.pipe_search:pipe_search",
-        "shisha": "synergai.routes.tuning:shisha",
+        "pipe_search": "profiler.planning.pipe_search:pipe_search",
+        "shisha": "profiler.planning.tuning:shisha",
     },
 )
 

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import onnxruntime
 
+from profiler.zoo.build import build
 from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.testing import reserved_port
-from synergai.zoo.build import build
 from tests.acceptance.fleets import HOST
 from tests.staged_engines import ENGINE, build_stages, join_stages
 from tests.tiny_images import COLOURS, picture, save_image_engines

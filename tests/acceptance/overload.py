@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from profiler.loadgen.traces.arrivals import arrivals, constant
 from synergai.domain import EngineName
-from synergai.loadgen.traces.arrivals import arrivals, constant
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.testing import LocalFleet

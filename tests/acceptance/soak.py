@@ -27,9 +27,9 @@ import grpc
 import psutil
 import uvloop
 
+from profiler.zoo.build import build
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 from tests.acceptance.scripts import verdict
 
 Send: TypeAlias = Callable[[str, bytes, int], Coroutine[Any, Any, None]]

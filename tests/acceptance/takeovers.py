@@ -41,11 +41,11 @@ import grpc
 
 import synergai
 from gateway.records.store import DIRECTORY
+from profiler.zoo.build import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
 from tests.acceptance import crashes
 from tests.acceptance.bare_agents import bare_agents
 from tests.acceptance.scripts import verdict

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
+from profiler.zoo import build as zoo
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 from tests.acceptance.debian_root import (
     CACHE,
     PROGRAMS,

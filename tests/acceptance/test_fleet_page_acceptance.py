@@ -18,9 +18,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from profiler.zoo import build as zoo
 from synergai.fleet_page.files import render_recording
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 from tests.staged_runs import ENGINES, write_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")

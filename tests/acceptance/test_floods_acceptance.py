@@ -19,9 +19,9 @@ import pytest
 
 import synergai
 from gateway.admission.connections import connection_limits
+from profiler.zoo.build import build
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 from tests.acceptance.floods import ENGINE, KINDS
 from tests.acceptance.overload import DEADLINE_MS, QUERY_S, LoadReport
 from tests.acceptance.overload import ENGINE as EMULATED

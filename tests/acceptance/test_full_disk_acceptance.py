@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import synergai
+from profiler.zoo.build import build
 from synergai.errors import Overloaded
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
 from tests.waiting import wait_until
 
 ENGINE = "onnx_identity"

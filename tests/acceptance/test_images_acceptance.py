@@ -15,8 +15,8 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.images.build import build
+from profiler.zoo import build as zoo
 from synergai.domain import EngineName
-from synergai.zoo import build as zoo
 from tests.acceptance.images import build_base, output
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "qemu-aarch64-static")

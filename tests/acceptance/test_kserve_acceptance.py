@@ -4,9 +4,9 @@ import subprocess
 import venv
 from pathlib import Path
 
+from profiler.zoo import build as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 
 KSERVE = "kserve==0.21.0"
 SCRIPT = Path(__file__).with_name("kserve_script.py")

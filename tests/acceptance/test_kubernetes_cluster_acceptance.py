@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from deploy.images.build import ROOT, build
+from profiler.zoo.build import build as build_engine
 from synergai.domain import EngineName
-from synergai.zoo.build import build as build_engine
 from tests.acceptance.images import build_base, output
 from tests.acceptance.kubernetes_cluster import BALANCER, NODES, Cluster, missing_programs
 from tests.guides import blocks

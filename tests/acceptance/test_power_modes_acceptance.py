@@ -13,8 +13,8 @@ import pytest
 from examples.heterogeneous_fleet import workers
 from examples.heterogeneous_fleet.__main__ import run
 from examples.heterogeneous_fleet.rounds import Round
+from profiler.zoo import build as zoo
 from synergai.errors import NotSupported
-from synergai.zoo import build as zoo
 from tests.acceptance.profile_search import search_board
 from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import AGX_XAVIER, XAVIER_NX, BoardKind

@@ -18,8 +18,8 @@ from typing import Final
 import pytest
 
 from gateway.installer import SERVICE, GatewayInstallation
+from profiler.zoo import build as zoo
 from synergai.runtime.installation import WriteFile
-from synergai.zoo import build as zoo
 from tests.acceptance.debian_root import (
     CACHE,
     PROGRAMS,

@@ -18,6 +18,9 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from profiler.zoo import build as zoo
+from profiler.zoo.fetch.published import PUBLISHED
+from profiler.zoo.photographs import all_views, load_photographs, random_crops
 from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.models.cutting.extraction import extract_stage
@@ -28,9 +31,6 @@ from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
-from synergai.zoo.fetch.published import PUBLISHED
-from synergai.zoo.photographs import all_views, load_photographs, random_crops
 from tests.drawn_graphs import Arrays
 from worker_agent.hosts.sync_client import HostClient
 

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from profiler.zoo.build import build
 from synergai.client.client import Client
 from synergai.domain import JobState
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 from tests.cores import new_entry
 from tests.guides import blocks
 

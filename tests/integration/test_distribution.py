@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 import pytest
 
+from profiler.zoo import build
+from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
@@ -15,8 +17,6 @@ from synergai.errors import NotFound, SynergaiError
 from synergai.models.installation import write_definition
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
-from synergai.zoo import build
-from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 
 WITHIN_S: Final = 60.0
 LOOK: Final = {

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import synergai
+from profiler.engines.check import run_samples
+from profiler.zoo import build as zoo
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import MadeExit, make_exits
@@ -23,9 +25,7 @@ from synergai.profiles.store import DictionaryStore
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 from tests.cores import new_entry
-from worker_agent.cli.check import run_samples
 from worker_agent.host.tensor_codec import BINARY_PARAMETER
 from worker_agent.hosts.sync_client import HostClient
 

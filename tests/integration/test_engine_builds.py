@@ -5,11 +5,11 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from profiler.zoo import build as zoo
+from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.models.directory import EngineDefinition
 from synergai.models.samples import load_samples
-from synergai.zoo import build as zoo
-from synergai.zoo.photographs import load_photographs
 from tests.tiny_images import mobilenet_input
 
 

@@ -13,15 +13,15 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from profiler.zoo.builders.architectures import Architecture, calibrated_weights
+from profiler.zoo.builders.mobilenet import MobileNet
+from profiler.zoo.builders.onnx_models import onnx_model
+from profiler.zoo.builders.resnet50 import ResNet50
+from profiler.zoo.builders.ssd import SsdMobileNet
+from profiler.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFormat, export_models
+from profiler.zoo.photographs import all_views
 from synergai.models.preprocess import FAMILIES, prepare
 from synergai.models.quantisation import Quantisation
-from synergai.zoo.builders.architectures import Architecture, calibrated_weights
-from synergai.zoo.builders.mobilenet import MobileNet
-from synergai.zoo.builders.onnx_models import onnx_model
-from synergai.zoo.builders.resnet50 import ResNet50
-from synergai.zoo.builders.ssd import SsdMobileNet
-from synergai.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFormat, export_models
-from synergai.zoo.photographs import all_views
 from worker_agent.backends.tflite import TfliteBackend
 
 Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]

@@ -8,13 +8,13 @@ import pytest
 
 from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.live import run_live
+from profiler.simulator.results import summarize
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
+from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import WorkerJoined
-from synergai.simulator.results import summarize
-from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from synergai.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 
 ENGINES = {"onnx_mobilenet_op11", "tf_mobilenet"}
 SCALE = 100.0

@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
+from profiler.zoo.build import build
 from synergai.errors import Conflict
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build
 from tests.tiny_images import COLOURS, picture, save_image_engines
 from tests.waiting import until, wait_until
 

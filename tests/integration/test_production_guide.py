@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 import synergai
+from profiler.zoo.build import build
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks
 from tests.integration.conftest import journal_in_a_file

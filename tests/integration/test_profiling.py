@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.background import DISTURBED_SHARE
-from profiler.cli import profile
-from profiler.measurement import measure
-from profiler.messages import MeasurementTask
-from profiler.profiler_settings import ProfilerSettings
+from profiler.engines.check import check_variant
+from profiler.measuring.background import DISTURBED_SHARE
+from profiler.measuring.cli import profile
+from profiler.measuring.measurement import measure
+from profiler.measuring.messages import MeasurementTask
+from profiler.measuring.profiler_settings import ProfilerSettings
+from profiler.zoo import build as zoo
+from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
-from synergai.zoo import build as zoo
-from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from tests.cores import new_entry
-from worker_agent.cli.check import check_variant
 
 WORKER_CLASS = f"profiled-{os.getpid()}"
 """Of this run alone: a second profiler of a worker class on the machine is refused."""
@@ -69,7 +69,7 @@ def test_dry_run_is_allowed_while_engines_are_in_service(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("profiler.exclusive.engines_in_service", lambda _: [1])
+    monkeypatch.setattr("profiler.measuring.exclusive.engines_in_service", lambda _: [1])
     settings = ProfilerSettings(
         models=models,
         dictionary=tmp_path / "d.db",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
+from profiler.zoo import build as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 
 FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"

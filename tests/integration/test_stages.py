@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 import synergai
+from profiler.planning.fleet import read_fleet
 from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
 from synergai.data.results import JobResult
 from synergai.domain import JobState
 from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.routes.fleet import read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
 from synergai.versions import stage_positions

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import synergai
-from profiler.measurement import measure
-from profiler.messages import MeasurementTask
+from profiler.measuring.measurement import measure
+from profiler.measuring.messages import MeasurementTask
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
 from synergai.profiles.files import load_dictionary

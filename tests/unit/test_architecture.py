@@ -49,10 +49,7 @@ ORDER = {
         "models",
         "data",
         "client",
-        "zoo",
-        "loadgen",
         "testing",
-        "simulator",
         "cli",
         "__init__",
         "__main__",
@@ -107,27 +104,13 @@ ORDER = {
         "cli",
     ),
     "profiler": (
-        "search",
-        "profiler_settings",
-        "single_stream",
-        "messages",
-        "sessions",
-        "modes",
-        "background",
-        "conditions",
-        "exclusive",
-        "generators",
-        "measurement",
-        "loadgen_run",
-        "measuring_process",
-        "measurer",
-        "searched_space",
-        "search_run",
-        "repetition",
-        "measurement_output",
-        "stages",
-        "commands",
-        "cli",
+        "zoo",
+        "loadgen",
+        "dictionary",
+        "measuring",
+        "engines",
+        "planning",
+        "simulator",
         "reports",
     ),
 }
@@ -137,11 +120,16 @@ APART = {
     "scheduling": {"protocol"},
     "client": {"models", "scheduling"},
     "data": {"models", "scheduling"},
-    "zoo": {"client", "scheduling"},
-    "loadgen": {"scheduling", "zoo"},
-    "simulator": {"loadgen", "models", "protocol", "zoo"},
 }
 """Parts of the library that stand side by side, whatever their order."""
+
+OFFLINE_APART = {
+    "zoo": {"synergai.client", "synergai.scheduling"},
+    "loadgen": {"synergai.scheduling"},
+    "simulator": {"synergai.models", "synergai.protocol"},
+    "reports": {"worker_agent"},
+}
+"""What the parts of the offline half do without."""
 
 PURE = {
     "errors",
@@ -223,8 +211,7 @@ def test_order_names_every_part_of_a_package(package: str) -> None:
 def test_document_lists_every_part_in_the_same_order(package: str) -> None:
     text = (ROOT / "docs" / "maintainers" / "architecture.md").read_text("utf-8")
     [section] = re.findall(rf"^### `{package}`$(.*?)^##", text, re.DOTALL | re.MULTILINE)
-    # The first column of the table; the profiler has a list instead.
-    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) or [section]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", row)]
     assert listed == [part for part in ORDER[package] if not part.startswith("__")]
 
@@ -236,8 +223,15 @@ def test_parts_that_stand_side_by_side_do_not_import_each_other(part: str) -> No
         assert others.isdisjoint(APART[part]), path.relative_to(ROOT)
 
 
+@pytest.mark.parametrize("part", sorted(OFFLINE_APART))
+def test_part_of_the_offline_half_does_without_what_it_names(part: str) -> None:
+    for path in sources(f"profiler/{part}"):
+        strangers = {m for m in imports(path) if m.startswith(tuple(OFFLINE_APART[part]))}
+        assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
 @pytest.mark.parametrize(
-    "package", ["synergai/scheduling", "synergai/simulator", "profiler/reports"]
+    "package", ["synergai/scheduling", "profiler/simulator", "profiler/reports"]
 )
 def test_modules_have_no_import_cycle(package: str) -> None:
     paths = {
@@ -259,24 +253,18 @@ def test_scheduling_core_is_pure() -> None:
 
 
 def test_search_is_pure() -> None:
-    for path in sources("profiler/search"):
+    for path in sources("profiler/measuring/search"):
         modules = imports(path)
         assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE), path.name
         mine = {m for m in modules if m.partition(".")[0] in PROGRAMS | {"synergai"}}
         allowed = (
-            "profiler.search",
+            "profiler.measuring.search",
             "synergai.domain",
-            "synergai.profiles.pareto",
+            "profiler.dictionary.pareto",
             "synergai.errors",
             "synergai.runtime.plugins",
         )
         assert all(m.startswith(allowed) for m in mine), path.name
-
-
-def test_reports_need_no_worker_and_nothing_of_the_measuring() -> None:
-    for path in sources("profiler/reports"):
-        mine = {m for m in imports(path) if m.startswith(("profiler.", "worker_agent"))}
-        assert all(m.startswith("profiler.reports") for m in mine), path.name
 
 
 def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> None:
@@ -306,6 +294,17 @@ def test_only_a_running_gateway_imports_the_http_server() -> None:
         "import sys; import gateway.cli, gateway.gateway_settings, synergai, worker_agent.serve\n"
         "heavy = {'uvicorn', 'starlette', 'anyio', 'httptools', 'gateway.http'}\n"
         "print(*sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_serving_and_clients_load_nothing_of_the_offline_half() -> None:
+    program = (
+        "import sys; import synergai.cli.main, gateway.process, gateway.serve.process\n"
+        "import worker_agent.serve, synergai\n"
+        "for name in dir(synergai): getattr(synergai, name)\n"
+        "print(*sorted(m for m in sys.modules if m.startswith('profiler')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.split() == []

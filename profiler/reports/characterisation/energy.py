@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synergai.profiles.pareto import front
+from profiler.dictionary.pareto import front
 
 if TYPE_CHECKING:
     from profiler.reports.characterisation.fleet_profile import FleetProfile

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profiler.reports.evaluation.study import Study
-    from synergai.simulator.results import Spread
+    from profiler.simulator.results import Spread
 
 
 def deadlines_card(study: Study) -> str:

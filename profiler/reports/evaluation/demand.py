@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from profiler.reports.printed import TABLE_7_1
 from profiler.reports.statistics import Distribution
-from synergai.simulator.workload import QUERY_COUNTS
+from profiler.simulator.workload import QUERY_COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from profiler.simulator.workload import Profile
     from synergai.domain import EngineName
-    from synergai.simulator.workload import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

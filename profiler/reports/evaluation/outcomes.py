@@ -6,23 +6,23 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from profiler.simulator.outcomes import job_outcomes
+from profiler.simulator.recording import read_log
+from profiler.simulator.results import summarize, summarize_jobs
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
-from synergai.simulator.outcomes import job_outcomes
-from synergai.simulator.recording import read_log
-from synergai.simulator.results import summarize, summarize_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from profiler.simulator.outcomes import JobOutcome
+    from profiler.simulator.recording import GatewayLog
+    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import SimulationRun
+    from profiler.simulator.virtual_worker import BusySpan
+    from profiler.simulator.workload import Profile
     from synergai.domain import Configuration, EngineName, WorkerId
-    from synergai.simulator.outcomes import JobOutcome
-    from synergai.simulator.recording import GatewayLog
-    from synergai.simulator.results import SimulationResult
-    from synergai.simulator.simulation import SimulationRun
-    from synergai.simulator.virtual_worker import BusySpan
-    from synergai.simulator.workload import Profile
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 """Characters that are not part of the names of experiments, which are used in file names."""

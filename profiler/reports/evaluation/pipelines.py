@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from profiler.reports.charts import Axis, Boxes, Dots, Series
 from profiler.reports.document import Figure, Section, Table
 from profiler.reports.statistics import Distribution, mean
-from synergai.simulator.pipelines import burst, comparison, interference
-from synergai.simulator.pipelines.comparison import FIGURES, NAMES
-from synergai.simulator.pipelines.streams import SLOS
-from synergai.simulator.simulator_settings import (
+from profiler.simulator.pipelines import burst, comparison, interference
+from profiler.simulator.pipelines.comparison import FIGURES, NAMES
+from profiler.simulator.pipelines.streams import SLOS
+from profiler.simulator.simulator_settings import (
     AccordionSettings,
     BurstSettings,
     InterferenceSettings,
@@ -19,10 +19,10 @@ from synergai.simulator.simulator_settings import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.simulator.pipelines.burst import BurstResult
-    from synergai.simulator.pipelines.comparison import StreamResult
-    from synergai.simulator.pipelines.interference import InterferenceResult
-    from synergai.simulator.simulator_settings import Slow
+    from profiler.simulator.pipelines.burst import BurstResult
+    from profiler.simulator.pipelines.comparison import StreamResult
+    from profiler.simulator.pipelines.interference import InterferenceResult
+    from profiler.simulator.simulator_settings import Slow
 
 _SLOWED: Final[dict[Slow, str]] = {"workers": "Slow workers", "links": "Slow links"}
 

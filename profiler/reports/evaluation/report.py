@@ -11,16 +11,16 @@ from profiler.reports.evaluation import cards, figures, thesis
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.printed import P99_OVER_SYNERGAI
 from profiler.reports.wording import UNKNOWN, duration, factor, number
+from profiler.simulator.results import Spread
+from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
-from synergai.simulator.results import Spread
-from synergai.simulator.workload import QUERY_COUNTS
 
 if TYPE_CHECKING:
     from profiler.reports.document import Block
     from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.factors import Factors
     from profiler.reports.evaluation.study import Study
-    from synergai.simulator.workload import Profile
+    from profiler.simulator.workload import Profile
 
 _BANNER: Final = (
     "Reconstructed: the simulated workers have a profile that was fitted to the numbers that the "

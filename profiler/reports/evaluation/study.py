@@ -6,16 +6,16 @@ import math
 from typing import TYPE_CHECKING
 
 from profiler.reports.statistics import Distribution, margin, mean
+from profiler.simulator.results import Spread
 from synergai.errors import InvalidInput
-from synergai.simulator.results import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from profiler.reports.evaluation.outcomes import PolicyOutcome, Work
+    from profiler.simulator.outcomes import JobOutcome
+    from profiler.simulator.results import SimulationResult
     from synergai.domain import EngineName, WorkerClass
-    from synergai.simulator.outcomes import JobOutcome
-    from synergai.simulator.results import SimulationResult
 
 
 class Study:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from profiler.reports.evaluation.study import Study
     from profiler.reports.printed import PrintedCell
-    from synergai.simulator.results import SimulationResult
+    from profiler.simulator.results import SimulationResult
 
 REFERENCE: Final = "synergai"
 METRICS: Final[

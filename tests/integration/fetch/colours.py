@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from profiler.zoo.fetch import fetching
+from profiler.zoo.fetch.fetching import fetch
+from profiler.zoo.fetch.published import Published
 from synergai.domain import EngineName
-from synergai.zoo.fetch import fetching
-from synergai.zoo.fetch.fetching import fetch
-from synergai.zoo.fetch.published import Published
 from tests.integration.fetch.web_server import Site
 
 PATH = "/record/1/files/weights.onnx"

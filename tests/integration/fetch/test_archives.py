@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from profiler.zoo.fetch import archive
 from synergai.errors import InvalidInput
-from synergai.zoo.fetch import archive
 from tests.integration.fetch.colours import fetch_colours, file_names, publish_colours
 from tests.integration.fetch.web_server import Site
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from synergai.cli.engines import app
+from profiler.engines.cli import app
+from profiler.zoo.fetch import fetching
+from profiler.zoo.fetch.fetching import DOWNLOADS, is_fetched
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.zoo.fetch import fetching
-from synergai.zoo.fetch.fetching import DOWNLOADS, is_fetched
 from tests.integration.fetch.colours import PATH, fetch_colours, file_names, publish_colours
 from tests.integration.fetch.web_server import Site
 

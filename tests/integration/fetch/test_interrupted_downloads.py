@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from profiler.zoo.fetch import download
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
 from tests.integration.fetch.web_server import Site
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from profiler.zoo.fetch import download
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
 from tests.integration.fetch.web_server import Site
 

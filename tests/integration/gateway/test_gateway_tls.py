@@ -20,9 +20,9 @@ from msgspec.structs import replace
 import synergai
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc, work_socket_server
 from synergai.protocol.tls import (

@@ -11,6 +11,7 @@ import pytest
 from gateway.fleet.version_policy import PolicyFile
 from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
+from profiler.zoo.build import build
 from synergai.client.client import Client
 from synergai.domain import JobState
 from synergai.errors import Unavailable
@@ -18,7 +19,6 @@ from synergai.jobs import JobStatus
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
 from tests.acceptance.crashes import find_errors
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
 from tests.postgresql import PostgresqlServer

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from profiler.cli import profile
-from profiler.modes import ProfiledModes
-from profiler.profiler_settings import ProfilerSettings
+from profiler.measuring.cli import profile
+from profiler.measuring.modes import ProfiledModes
+from profiler.measuring.profiler_settings import ProfilerSettings
+from profiler.zoo import build as zoo
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary
-from synergai.zoo import build as zoo
 from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
@@ -49,7 +49,7 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
         assert mode_of(nx) == MODES[0]
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("profiler.measurer.measure", interrupted)
+    monkeypatch.setattr("profiler.measuring.measurer.measure", interrupted)
     zoo.build("onnx_identity", tmp_path / "models")
     own = mode_of(nx)
     settings = {

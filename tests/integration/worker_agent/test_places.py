@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 import synergai
+from profiler.zoo import build as zoo
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 
 ENGINE = "onnx_digits"
 

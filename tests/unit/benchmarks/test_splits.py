@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from benchmarks.splits import FORMS, cell, problem_of
+from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.domain import EngineName
-from synergai.simulator.pipelines.measured_chains import measured_chains
 
 CHAINS = measured_chains()
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
-from profiler.profiler_settings import ProfilerSettings
+from profiler.loadgen.traces.load_settings import LoadSettings
+from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.cli.durations import parse_duration, parse_instant
 from synergai.errors import InvalidSettings
-from synergai.loadgen.traces.load_settings import LoadSettings
 from synergai.runtime.settings import options_of
 from worker_agent.agent_settings import AgentSettings
 

@@ -14,11 +14,11 @@ from threadpoolctl import threadpool_limits
 
 from examples.training import families, fashion_mnist, layers
 from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
+from profiler.zoo import build as zoo
+from profiler.zoo.builders.onnx_graph import write_model
+from profiler.zoo.int8 import quantise
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.models.int8 import quantise
-from synergai.zoo import build as zoo
-from synergai.zoo.builders.onnx_graph import write_model
 
 SHAPE = Shape(size=6, channels=(8, 12), strides=(1, 2), classes=3)
 

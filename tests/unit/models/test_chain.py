@@ -1,6 +1,6 @@
 """Chains of engines for planners: which cuts they have."""
 
-from profiler.stages import measured_cuts
+from profiler.measuring.stages import measured_cuts
 from synergai.models.cutting.chain import MAX_CUTS, planned_cuts
 from synergai.models.cutting.cuts import Cut
 

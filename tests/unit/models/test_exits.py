@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from profiler.zoo import build as zoo
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import make_exits
@@ -19,7 +20,6 @@ from synergai.models.cutting.stages import cut_engine
 from synergai.models.definition import read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE
-from synergai.zoo import build as zoo
 
 ENGINE = "onnx_digits"
 CUTS = ["conv1/pool", "conv2/pool"]

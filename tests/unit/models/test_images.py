@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.zoo.photographs import load_photographs
 from synergai.errors import InvalidInput
 from synergai.models.images import MAX_ENCODED_BYTES, decode, dimensions
-from synergai.zoo.photographs import load_photographs
 
 
 def encoded(suffix: str, height: int = 3, width: int = 5, value: int = 200) -> bytes:

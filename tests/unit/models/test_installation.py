@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
-from synergai.cli.engines import app
+from profiler.engines.cli import app
+from profiler.zoo import build as zoo
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
@@ -21,7 +22,6 @@ from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.models.package import pack
-from synergai.zoo import build as zoo
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
 

@@ -7,9 +7,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from profiler.zoo.int8 import quantise
 from synergai.errors import InvalidInput
-from synergai.models.int8 import quantise
-from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 
 
 def a_model(operator: str) -> onnx.ModelProto:

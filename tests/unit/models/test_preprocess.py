@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models import preprocess
 from synergai.models.preprocess import FAMILIES, MOBILENET, ImageInput, prepare
 from synergai.models.quantisation import Quantisation
-from synergai.zoo.photographs import load_photographs
 
 
 def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from profiler.dictionary.stages import class_times
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.profiles.stages import class_times
 from tests.cores import new_entry
 
 ENGINE = EngineName("net")

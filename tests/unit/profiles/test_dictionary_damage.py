@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from synergai.cli.dictionary import app
+from profiler.dictionary.cli import app
 from synergai.errors import InvalidInput
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService

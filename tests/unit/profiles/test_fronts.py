@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from synergai.cli.engine_plots import plot_fronts
-from synergai.cli.engines import app
+from profiler.engines.cli import app
+from profiler.engines.engine_plots import plot_fronts
+from profiler.engines.fronts import FrontPoint, variant_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
-from synergai.profiles.fronts import FrontPoint, variant_fronts
 from tests.cores import new_entry
 
 NET = EngineName("net")

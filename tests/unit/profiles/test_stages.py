@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from profiler.dictionary.stages import StageTimes
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.stages import StageTimes
 from tests.cores import new_entry
 
 ENGINE = EngineName("net")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from synergai.cli.dictionary import app
+from profiler.dictionary.cli import app
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
-from synergai.routes.enumeration import routes
+from profiler.planning.enumeration import routes
 from synergai.routes.links import Hop, Link, Links
 from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, run_search

@@ -17,7 +17,11 @@ assert not heavy, heavy
 
 @pytest.mark.parametrize(
     "module",
-    ["gateway.gateway_settings", "worker_agent.agent_settings", "profiler.profiler_settings"],
+    [
+        "gateway.gateway_settings",
+        "worker_agent.agent_settings",
+        "profiler.measuring.profiler_settings",
+    ],
 )
 def test_settings_import_neither_grpc_nor_numpy(module: str) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, module], check=True, timeout=60)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
-from profiler.profiler_settings import ProfilerSettings
+from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.runtime.paths import default_dictionary, dictionary_path
 from worker_agent.agent_settings import AgentSettings
 

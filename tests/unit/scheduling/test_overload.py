@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
 from synergai.domain import EngineName, Outcome
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import AssignmentEnded, Dispatch
-from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
 from tests.cores import make_core, new_entry, new_job, new_worker
 
 SHORT, LONG = EngineName("short"), EngineName("long")

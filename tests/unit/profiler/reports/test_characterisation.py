@@ -14,11 +14,11 @@ from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
 from profiler.reports.document import Figure, Report, Table
 from profiler.reports.printed import CHARACTERISATION
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from tests.cores import new_entry
 
 

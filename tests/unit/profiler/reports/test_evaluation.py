@@ -12,6 +12,10 @@ from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run,
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
 from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, PrintedCell
+from profiler.simulator.recording import read_log
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
+from profiler.simulator.sweep import simulate_all
+from profiler.simulator.workload import Profile
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
@@ -34,10 +38,6 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.simulator.recording import read_log
-from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
-from synergai.simulator.sweep import simulate_all
-from synergai.simulator.workload import Profile
 from tests.cores import new_assignment, new_entry, new_job
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")

@@ -3,9 +3,9 @@ from pathlib import Path
 from profiler.reports.charts import Boxes, Dots
 from profiler.reports.drawing import write_png
 from profiler.reports.evaluation.pipelines import draw_burst, draw_interference, draw_streams
-from synergai.simulator.pipelines.burst import BurstResult
-from synergai.simulator.pipelines.comparison import NAMES, StreamResult
-from synergai.simulator.pipelines.interference import InterferenceResult
+from profiler.simulator.pipelines.burst import BurstResult
+from profiler.simulator.pipelines.comparison import NAMES, StreamResult
+from profiler.simulator.pipelines.interference import InterferenceResult
 
 
 def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_scenario(

@@ -1,0 +1,372 @@
+"""``synergai dictionary``: show, change, import and export the configuration dictionary."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli.options import (
+    DEFAULT_DICTIONARY,
+    DEFAULT_MODELS,
+    AsJson,
+    Dictionary,
+    TlsCa,
+    TokenFile,
+)
+from synergai.cli.output import (
+    format_accuracy,
+    format_age,
+    format_count,
+    format_joules,
+    format_rate,
+    format_seconds,
+    format_watts,
+    print_facts,
+    print_json,
+    print_table,
+    to_jsonable,
+)
+from synergai.runtime.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from synergai.client.client import Client
+    from synergai.client.fleet import WorkerStatus
+    from synergai.models.origins import EngineOrigins
+    from synergai.profiles.dictionary import ProfileEntry
+
+app: Final = typer.Typer(
+    help="Show, import, export and delete entries of the configuration dictionary.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+GatewayTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="HOST:PORT",
+        help="Show the dictionary of this gateway instead, with the paces it observed.",
+    ),
+]
+
+
+@app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
+def show(
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
+    worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Only the fastest configuration of each row.")
+    ] = False,
+    front: Annotated[
+        bool,
+        typer.Option(
+            "--front", help="Only configurations that no other one beats in QPS and QPS per watt."
+        ),
+    ] = False,
+    models: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Model directory: entries of other files are stale."),
+    ] = DEFAULT_MODELS,
+    as_json: AsJson = False,
+    target: GatewayTarget = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show the measurements of each engine, worker class and configuration.
+
+    An entry is stale if the model directory has another model file of the engine, or another
+    version of its inference runtime is installed. synergai profile --measure stale measures such
+    entries again.
+
+    With --target, the pace is the observed time per query over the profiled one, on each worker
+    of the class that has run the engine: above 1, the worker is slower than its profile.
+    """
+    from synergai.models.origins import EngineOrigins
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.profiles.files import load_dictionary
+    from synergai.profiles.text import write_json
+    from synergai.versions import is_selected
+
+    workers: list[WorkerStatus] = []
+    entries: Iterable[ProfileEntry]
+    if target is None:
+        entries = load_dictionary(dictionary)
+    else:
+        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
+    entries = list(entries)
+    engines = {entry.engine for entry in entries}
+    _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
+    classes = {entry.worker_class for entry in entries}
+    _check_any("worker class", worker_class, classes, lambda name: name == worker_class)
+    selected = ConfigurationDictionary(
+        entry
+        for entry in entries
+        if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
+    )
+    if best or front:
+        selected = ConfigurationDictionary(_chosen(selected, on_front=front))
+    if as_json and target is None:
+        typer.echo(write_json(selected), nl=False)
+        return
+    if as_json:
+        print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in selected])
+        return
+    _print_entries(selected, EngineOrigins(models), None if target is None else workers)
+
+
+def _print_entries(
+    entries: Iterable[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
+) -> None:
+    """Print a table of entries, with their paces on `workers` of a gateway."""
+    shown = sorted(
+        entries, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+    )
+    metered = any(entry.watts for entry in shown)
+    energy = ("power", "per query") if metered else ()
+    errors = any(entry.error for entry in shown)
+    labelled = any(entry.accuracy_samples for entry in shown)
+    figures = (
+        *("QPS", *(("error",) if errors else ())),
+        *(("accuracy",) if labelled else ()),
+        *("T_pre", "p50", *energy),
+    )
+    columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
+    paced = () if workers is None else ("pace",)
+    now = datetime.now(UTC)
+    print_table(
+        (*columns, *paced),
+        (
+            (
+                *_row(
+                    entry,
+                    now,
+                    metered=metered,
+                    errors=errors,
+                    labelled=labelled,
+                    stale=bool(entry.digest or entry.runtime) and origins.is_stale(entry),
+                ),
+                *(() if workers is None else (_pace_text(_paces(entry, workers)),)),
+            )
+            for entry in shown
+        ),
+        optional=("queries", "age", "label", "error", "per query", "power", "T_pre", "accuracy"),
+    )
+
+
+@app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    accept_disturbed: Annotated[
+        bool,
+        typer.Option("--accept-disturbed", help="Let disturbed entries replace undisturbed ones."),
+    ] = False,
+) -> None:
+    """Add a file's entries to the dictionary, replacing entries for the same configuration.
+
+    A measured entry is not replaced by one that was measured on a busy machine, and only a
+    predicted one by a prediction.
+    """
+    from synergai.errors import InvalidInput
+    from synergai.profiles.files import add_to_dictionary, load_dictionary
+    from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible
+
+    entries = list(load_dictionary(source))
+    if not entries:
+        raise InvalidInput(f"{source} has no entries to import")
+    check_plausible(entries)
+    kept = add_to_dictionary(
+        dictionary, entries, keep_undisturbed=not accept_disturbed, max_entries=MAX_ENTRIES
+    )
+    if kept:
+        typer.echo(
+            f"{counted(len(kept), 'entry')} kept, because better than the new one; "
+            "--accept-disturbed replaces undisturbed ones, but none is replaced by a prediction",
+            err=True,
+        )
+    imported = len(entries) - len(kept)
+    typer.echo(f"imported {counted(imported, 'entry')}: {dictionary}")
+
+
+@app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
+def export(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
+) -> None:
+    """Write the whole dictionary to a new file."""
+    from synergai.errors import InvalidInput
+    from synergai.profiles.files import add_to_dictionary, load_dictionary
+
+    entries = list(load_dictionary(dictionary))
+    if target.exists():
+        if not replace:
+            raise InvalidInput(f"{target} already exists; use --replace to replace it")
+        if target.resolve() == dictionary.resolve():
+            raise InvalidInput(f"{target} is the dictionary itself; export to another file")
+        target.unlink()
+    add_to_dictionary(target, entries)
+    typer.echo(f"exported {counted(len(entries), 'entry')}: {target}")
+
+
+@app.command(epilog="Example: [bold]synergai dictionary check[/bold]")
+def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) -> None:
+    """Read the whole dictionary, and check it against its checksums.
+
+    A gateway may be using it. Exits with 1 if it is damaged.
+    """
+    from synergai.profiles.files import check_dictionary
+
+    report = check_dictionary(dictionary)
+    if as_json:
+        print_json({"ok": not report.fault, **report._asdict(), "path": str(report.path)})
+    else:
+        rows = [
+            ("dictionary", str(report.path)),
+            ("state", f"damaged: {report.fault}" if report.fault else "intact"),
+        ]
+        if report.entries is not None:
+            rows.append(("entries", format_count(report.entries)))
+        print_facts(rows)
+    if report.fault:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: [bold]synergai dictionary delete --label observed[/bold]")
+def delete(
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
+    worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only this label, such as observed.")] = None,
+    implausible: Annotated[
+        bool, typer.Option("--implausible", help="Only entries that a gateway does not use.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All entries.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
+) -> None:
+    """Delete the entries that match all of the options.
+
+    A running gateway picks this up within a second, and measures engines without entries again.
+    """
+    from synergai.errors import InvalidSettings
+    from synergai.profiles.files import delete_from_dictionary, load_dictionary
+    from synergai.profiles.plausibility import find_implausible
+
+    if not (everything or implausible or engine or worker_class or label):
+        raise InvalidSettings(
+            "name what to delete with --engine, --worker-class, --label or --implausible; or --all"
+        )
+
+    def selects(entry: ProfileEntry) -> bool:
+        return (
+            engine in (None, entry.engine)
+            and worker_class in (None, entry.worker_class)
+            and label in (None, entry.label)
+            and (not implausible or bool(find_implausible(entry)))
+        )
+
+    if dry_run:
+        selected = [entry for entry in load_dictionary(dictionary) if selects(entry)]
+    else:
+        selected = delete_from_dictionary(dictionary, selects)
+    verb = "would delete" if dry_run else "deleted"
+    typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
+
+
+async def _dictionary_and_workers(
+    client: Client,
+) -> tuple[list[ProfileEntry], list[WorkerStatus]]:
+    return await client.dictionary(), await client.workers()
+
+
+def _paces(entry: ProfileEntry, workers: Sequence[WorkerStatus]) -> dict[str, float]:
+    """Return the observed paces of an entry's engine on its class, by worker."""
+    return {
+        worker.id: profile.pace
+        for worker in workers
+        if worker.worker_class == entry.worker_class
+        for profile in worker.profiles
+        if profile.entry.engine == entry.engine and profile.pace is not None
+    }
+
+
+def _pace_text(paces: Mapping[str, float]) -> str:
+    """Return the pace, or the range of paces of several workers."""
+    texts = [f"{pace:.2f}" for pace in (min(paces.values()), max(paces.values()))] if paces else []
+    return " to ".join(dict.fromkeys(texts))
+
+
+def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileEntry]:
+    """Return the fastest entry of each engine, variant and worker class, or those on its front.
+
+    The front of a row with an unknown power is its fastest entry.
+    """
+    from profiler.dictionary.pareto import front
+
+    def figures(entry: ProfileEntry) -> tuple[float, float]:
+        return entry.planned_qps, entry.planned_qps / entry.watts
+
+    rows: dict[tuple[str, str, str], list[ProfileEntry]] = {}
+    for entry in entries:
+        key = entry.engine, entry.worker_class, entry.configuration.variant
+        rows.setdefault(key, []).append(entry)
+    chosen = []
+    for row in rows.values():
+        if on_front and all(entry.watts for entry in row):
+            chosen += front(row, figures)
+        else:
+            chosen.append(max(row, key=lambda entry: entry.planned_qps))
+    return chosen
+
+
+def _check_any(
+    what: str, given: str | None, known: Collection[str], selects: Callable[[str], bool]
+) -> None:
+    """Check that there are entries of an engine or worker class that was asked for."""
+    from synergai.errors import NotFound
+
+    if given and not any(map(selects, known)):
+        there = f"there are entries of {', '.join(sorted(known))}" if known else "it is empty"
+        raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
+
+
+def _label(entry: ProfileEntry, *, stale: bool) -> str:
+    """Return an entry's label and what else is notable about its origin."""
+    from synergai.profiles.dictionary import BUILT_IN
+
+    timer = ["built-in timer"] if entry.timer == BUILT_IN else []
+    return ", ".join([entry.label, *timer, *(["stale"] if stale else [])])
+
+
+def _row(
+    entry: ProfileEntry,
+    now: datetime,
+    *,
+    metered: bool,
+    errors: bool,
+    labelled: bool,
+    stale: bool,
+) -> tuple[str, ...]:
+    return (
+        entry.engine,
+        entry.worker_class,
+        str(entry.configuration),
+        format_rate(entry.qps),
+        *((f"{entry.error:.1%}" if entry.error else "",) if errors else ()),
+        *((format_accuracy(entry),) if labelled else ()),
+        format_seconds(entry.t_pre_s) if entry.t_pre_s else "-",
+        format_seconds(entry.latency_p50_s or None),
+        *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
+        f"{entry.queries:,}" if entry.queries else "",
+        _label(entry, stale=stale),
+        format_age(entry.measured_at, now),
+    )

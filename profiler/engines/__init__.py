@@ -1,0 +1,1 @@
+"""Commands on engines of the model directory."""

@@ -1,0 +1,90 @@
+"""Self-checks of engines for ``synergai engines``, which loads them as an agent does."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from profiler.zoo.variants import CheckedVariant
+from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.errors import EngineUnusable, Unavailable
+from synergai.models.descriptions import EngineDescription
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.protocol.arrays import read_outputs
+from synergai.protocol.validation import LABEL, SAMPLE
+from synergai.runtime.text import printable
+from worker_agent.hosts.sync_client import HostClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_TIMEOUT_S: Final = 300.0
+_ACCURACY_S: Final = 60.0
+"""Time after which no further samples are run to measure an accuracy."""
+_CHUNK: Final = 100
+
+
+def check_engine(models: Path, name: str) -> EngineDescription:
+    """Load an engine once and describe it."""
+    session = Session(EngineName(name), Configuration(1))
+    try:
+        with HostClient(models, session, timeout=_TIMEOUT_S) as host:
+            ready = host.ready
+    except Unavailable as error:
+        raise EngineUnusable(f"engine {name!r} cannot be loaded: {error}") from None
+    return EngineDescription(
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified), ready.query_s
+    )
+
+
+def run_samples(
+    models: Path, name: str
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64] | None]:
+    """Run an engine over all of its samples; return each output, [samples, …], and the labels."""
+    session = Session(EngineName(name), Configuration(1))
+    rows: dict[str, list[NDArray[Any]]] = {}
+    labels: list[int] = []
+    with HostClient(models, session, timeout=_TIMEOUT_S) as host:
+        for number in range(host.ready.samples):
+            request = ModelInferRequest()
+            request.parameters[SAMPLE].int64_param = number
+            ended, data = host.query(request.SerializeToString())
+            if ended.outcome is Outcome.FAILED:
+                raise EngineUnusable(f"engine {name!r} fails at sample {number}: {ended.detail}")
+            response = ModelInferResponse.FromString(data)
+            for output, array in read_outputs(response).items():
+                rows.setdefault(output, []).append(array)
+            if LABEL in response.parameters:
+                labels.append(response.parameters[LABEL].int64_param)
+    joined = {output: np.concatenate(arrays) for output, arrays in rows.items()}
+    return joined, np.array(labels, np.int64) if labels else None
+
+
+def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
+    """Load a variant of an engine once, and run the engine's samples."""
+    session = Session(EngineName(name), Configuration(1, variant=variant))
+    labelled = correct = 0
+    give_up_at = time.monotonic() + _ACCURACY_S
+    try:
+        with HostClient(models, session, timeout=_TIMEOUT_S) as host:
+            ready = host.ready
+            count = 0 if ready.unverified else ready.samples
+            for first in range(0, count, _CHUNK):
+                tally = host.run_samples(first, min(_CHUNK, count - first)).tally
+                labelled += tally.labelled
+                correct += tally.correct
+                if not tally.labelled or time.monotonic() > give_up_at:
+                    break
+    except Unavailable as error:
+        raise EngineUnusable(f"variant {variant!r} of {name!r} cannot be run: {error}") from None
+    return CheckedVariant(
+        inputs=ready.inputs,
+        outputs=ready.outputs,
+        unverified=printable(ready.unverified),
+        labelled=labelled,
+        correct=correct,
+    )

@@ -1,0 +1,363 @@
+"""``synergai engines``: engines of the model directory, and those that a gateway serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+
+from profiler.engines import exits, stages, variant_fronts, variants
+from synergai.cli import engine_store, served_engines
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
+from synergai.cli.output import (
+    cut_text,
+    format_percent,
+    print_facts,
+    print_json,
+    print_table,
+    to_jsonable,
+)
+from synergai.models.warmup import ADVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.progress import TaskID
+    from rich.text import Text
+
+    from profiler.zoo.listing import EngineListing
+    from synergai.domain import TensorSpec
+    from synergai.models.directory import EngineDefinition
+
+app: Final = typer.Typer(
+    help="Build, fetch, add, list, inspect, load, unload and distribute inference engines.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
+def list_engines(
+    engines: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENGINE]...", help="Show all facts of these engines."),
+    ] = None,
+    models: Models = DEFAULT_MODELS,
+    zoo: Annotated[
+        bool, typer.Option("--catalogue", help="Also list the engines that can be built.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the engines in the model directory.
+
+    No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
+    MLPerf published under the name; engines built here have other weights. Faults are cut to the
+    terminal's width; name an engine, or use --json, for the whole text.
+    """
+    from profiler.zoo.listing import list_engines
+    from synergai.errors import NotFound
+
+    rows = [row for row in list_engines(models) if zoo or engines or row.state != "not built"]
+    if engines:
+        by_name = {row.name: row for row in rows}
+        for name in engines:
+            if name not in by_name:
+                raise NotFound(f"there is no engine {name!r} in {models}, nor in the catalogue")
+        rows = [by_name[name] for name in engines]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        typer.echo(
+            f"no engine in {models}; add a model file by 'synergai engines add FILE', "
+            "or see 'synergai engines list --catalogue' for engines that can be built"
+        )
+        return
+    if engines:
+        for row in rows:
+            print_facts(_listing_facts(row))
+    else:
+        columns = ("engine", "size", "backend", "accuracy", "published", "source")
+        print_table(columns, map(_listing_row, rows), optional=("published",))
+    for row in rows:
+        if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
+            typer.echo(note)
+
+
+@app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
+def build(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENGINE]...", help="Default: the whole zoo."),
+    ] = None,
+    models: Models = DEFAULT_MODELS,
+    replace: Annotated[bool, typer.Option("--replace", help="Rebuild existing engines.")] = False,
+) -> None:
+    """Build engines of the zoo; nothing is downloaded."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from profiler.zoo import build as zoo
+    from synergai.models.directory import ModelDirectory
+
+    recipes = [zoo.find_recipe(name) for name in names or zoo.RECIPES]
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for recipe in recipes:
+            task = progress.add_task(f"building {recipe.name}", total=1.0)
+
+            def on_progress(share: float, task: TaskID = task) -> None:
+                progress.update(task, completed=share)
+
+            if not replace and zoo.is_built(recipe.name, models):
+                progress.update(task, description=f"{recipe.name} is already built", completed=1.0)
+            else:
+                zoo.build(recipe.name, models, on_progress)
+    directory = ModelDirectory(models)
+    _print_definitions([directory.get(recipe.name) for recipe in recipes])
+
+
+@app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="ENGINE...")],
+    models: Models = DEFAULT_MODELS,
+    mirror: Annotated[
+        str,
+        typer.Option("--from", metavar="URL", help="Mirror server with the same paths."),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+    ] = False,
+) -> None:
+    """Download and verify the weights that MLPerf published for an engine.
+
+    Interrupted downloads are resumed. If no digest was published, the digest of the first download
+    is recorded and later downloads must match it.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from profiler.zoo.fetch import fetching
+    from synergai.models.directory import ModelDirectory
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for name in names:
+            if fetching.is_fetched(name, models):
+                progress.add_task(f"{name} is already fetched", total=1, completed=1)
+                continue
+            task = progress.add_task(f"fetching {name}", total=None)
+
+            def on_progress(here: int, total: int, task: TaskID = task) -> None:
+                progress.update(task, completed=here, total=total)
+
+            fetching.fetch(name, models, mirror=mirror, replace=replace, on_progress=on_progress)
+    directory = ModelDirectory(models)
+    _print_definitions([directory.get(name) for name in names])
+
+
+@app.command(
+    epilog=(
+        "Examples: [bold]synergai engines inspect onnx_digits[/bold], or "
+        "[bold]synergai engines inspect some.onnx[/bold]"
+    )
+)
+def inspect(
+    engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model.")],
+    models: Models = DEFAULT_MODELS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the inputs, outputs and format of a model.
+
+    NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
+    highest one that is usable, which requests get by default; without a variant, the first one.
+    """
+    from synergai.errors import EngineUnusable
+    from synergai.models.directory import ModelDirectory
+    from synergai.models.formats.inspect import describe
+    from synergai.models.formats.model_files import is_saved_model
+    from synergai.versions import parse_version, split_version, versioned
+
+    path, version, variants, versions = Path(engine), "", list[str](), list[str]()
+    fault = ""
+    if not (path.suffix and path.exists()) and not is_saved_model(path):
+        (name, version), variant = split_version(engine), ""
+        if version[:1].isdigit():
+            version, variant = parse_version(version)
+            name = versioned(name, version)
+        else:  # the path of a model that is not there
+            name = engine
+        directory = ModelDirectory(models)
+        known = directory.versions(split_version(name)[0])
+        if known and "/" not in engine:
+            definition = ([each for each in known if not each.fault] or known)[-1]
+        else:
+            definition = directory.get(name)
+        version = split_version(definition.name)[1]
+        versions = [split_version(each.name)[1] for each in known if each.name != definition.name]
+        if definition.fault:
+            raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
+        model = definition.of_variant(variant)
+        path = model.file
+        try:
+            model.verified_digest()
+        except EngineUnusable as error:
+            fault = str(error)
+        variants = [each.name for each in definition.variants]
+    description = describe(path)
+    if as_json:
+        facts = to_jsonable(description)
+        if version:
+            facts |= {"version": version, "other_versions": versions, "fault": fault}
+        print_json({"file": str(path), **facts.pop("contents"), **facts})
+        return
+    others = f" (others: {', '.join(versions)})" if versions else ""
+    contents = description.contents
+    print_facts(
+        (
+            ("file", str(path)),
+            *((("version", f"{version}{others}"),) if version else ()),
+            ("backend", description.backend),
+            ("inputs", _format_tensors(contents.inputs)),
+            ("outputs", _format_tensors(contents.outputs)),
+            ("format", contents.format),
+            ("size", f"{description.size_bytes:,} bytes"),
+            ("sha256", description.digest),
+            *((("variants", ", ".join(variants)),) if variants else ()),
+            ("written by", contents.producer or "unknown"),
+            (
+                "weights",
+                "in other files, which belong to the model"
+                if contents.external_data
+                else "in the file",
+            ),
+            *((("not used", fault),) if fault else ()),
+        )
+    )
+
+
+@app.command(epilog="Example: [bold]synergai engines add ~/resnet50.onnx --name resnet50[/bold]")
+def add(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The model: an .onnx, .tflite or frozen .pb file, or a SavedModel's folder."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="The engine's name. Default: the model's file name without suffix."),
+    ] = None,
+    version: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Add it as version N of the engine. Default: the only version.",
+        ),
+    ] = "",
+    inputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Input tensors of a frozen graph, such as input:0. Default: its placeholders.",
+        ),
+    ] = "",
+    outputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
+        ),
+    ] = "",
+    models: Models = DEFAULT_MODELS,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Load the model to check it.")
+    ] = True,
+) -> None:
+    """Check a model, copy it into the model directory and record its digest.
+
+    The model is loaded once, as an agent does. One that cannot be loaded is not added.
+    """
+    from profiler.engines.self_check import StagedCheck
+    from synergai.models import installation
+
+    self_check = StagedCheck(enabled=check)
+    definition = installation.add_model(
+        models,
+        model,
+        name=name,
+        version=version,
+        inputs=_split_names(inputs),
+        outputs=_split_names(outputs),
+        replace=replace,
+        check=self_check,
+    )
+    self_check.remember(definition)
+    typer.echo(f"{definition.name}: {definition.file}")
+    typer.echo(self_check.result)
+    _print_found_by(1)
+
+
+for _module in (served_engines, engine_store, variants, variant_fronts, stages, exits):
+    app.add_typer(_module.app)
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print_definitions(definitions: Sequence[EngineDefinition]) -> None:
+    for definition in definitions:
+        for variant in definition.variants:
+            typer.echo(f"{definition.name}, variant {variant.name}: {variant.file}")
+        if not definition.variants:
+            typer.echo(f"{definition.name}: {definition.file}")
+    _print_found_by(len(definitions))
+
+
+def _print_found_by(count: int) -> None:
+    """Say that a server need not be restarted."""
+    them = "it" if count == 1 else "them"
+    typer.echo(f"a server that runs on this model directory finds {them} within seconds", err=True)
+
+
+def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
+    size = row.state if row.size_bytes is None else decimal(row.size_bytes)
+    published = (
+        f"mAP {row.published_map:.3f}"
+        if row.published_map
+        else format_percent(row.published_accuracy)
+    )
+    # The details after the first comma are in the JSON output only.
+    source: str | Text = row.source.partition(",")[0]
+    if row.fault:
+        source = cut_text(row.fault, "red")
+    elif row.unverified:
+        source = cut_text(f"unverified: {row.unverified}", "yellow")
+    return row.name, size, row.backend, format_percent(row.accuracy), published, source
+
+
+def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
+    """Return the known facts of an engine."""
+    facts = to_jsonable(row)
+    for name in ("accuracy", "published_accuracy"):
+        facts[name] = format_percent(facts[name])
+    if row.unverified:
+        facts["unverified"] = f"{row.unverified}; {ADVICE}"
+    for name, value in facts.items():
+        if value not in (None, "", []):
+            text = f"{value:,}" if isinstance(value, int) else str(value)
+            yield name.replace("_", " "), ", ".join(value) if isinstance(value, list) else text
+
+
+def _format_tensors(specs: Iterable[TensorSpec]) -> str:
+    return "\n".join(f"{spec.name}  {spec.datatype}  {list(spec.shape)}" for spec in specs)

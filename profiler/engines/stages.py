@@ -1,0 +1,176 @@
+"""``synergai engines cuts`` and ``split``: where an engine can be cut, and its stages."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.filesize import decimal
+
+from synergai.cli.commands import check_plot
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
+from synergai.cli.output import format_seconds, print_json, print_table, to_jsonable
+from synergai.domain import WorkerClass
+from synergai.runtime.paths import default_worker_class
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from profiler.dictionary.stages import StageTime, StageTimes
+    from synergai.models.cutting.cuts import Cut
+    from synergai.models.cutting.stages import CutEngine
+
+app: Final = typer.Typer()
+
+_Name = Annotated[str, typer.Argument(metavar="ENGINE", help="An ONNX engine, or NAME/N.")]
+
+
+@app.command(epilog="Example: [bold]synergai engines cuts onnx_mobilenet_op11 --seams[/bold]")
+def cuts(
+    name: _Name,
+    models: Models = DEFAULT_MODELS,
+    seams: Annotated[
+        bool, typer.Option("--seams", help="Only cuts behind an activation or a pool.")
+    ] = False,
+    worker_class: Annotated[
+        str, typer.Option(metavar="NAME", help="Show the times of this worker class.")
+    ] = default_worker_class(),
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw sizes and weights into a PNG file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tensors at which an engine can be cut into stages.
+
+    These are the tensors through which all data flows. The work before a cut is an estimate from
+    the shapes of the operators. Behind an activation or a pool, a cut is a seam: no runtime
+    computes the operators on both sides as one. At an exact seam, which one operator reads, the
+    stages are expected to compute the same bits as the whole engine.
+
+    The times of both sides come from the dictionary. Where they were not measured, they are
+    predictions, marked by ~.
+    """
+    from synergai.models.cutting.stages import cut_engine
+
+    if plot is not None:
+        check_plot(plot)
+    engine = cut_engine(models, name)
+    times = _times(engine, models, dictionary, WorkerClass(worker_class))
+    found = [cut for cut in engine.cuts if cut.seam or not seams]
+    if plot is not None:
+        from profiler.engines.engine_plots import plot_cuts
+
+        plot_cuts(found, f"Cuts of {name}", plot)
+    end = len(engine.cuts) + 1
+    sides = [
+        [times.of(0, cut.position), times.of(cut.position, end)] if times else [] for cut in found
+    ]
+    if as_json:
+        print_json(list(map(_record, found, sides)))
+        return
+    columns = ("cut", "tensor", "shape", "size", "work before")
+    timed = () if times is None else ("time before", "time behind")
+    print_table(
+        (*columns, *timed, "weights before", "weights behind", "seam"),
+        map(_row, found, sides),
+        optional=("shape", "weights behind"),
+    )
+    if times is None:
+        typer.echo(
+            f"no times of class {worker_class}: 'synergai profile --stages --engines {name}' "
+            "measures them there"
+        )
+    if plot is not None:
+        typer.echo(f"plot: {plot}")
+
+
+@app.command(
+    epilog="Example: [bold]synergai engines split onnx_mobilenet_op11 "
+    "--at Conv2d_6_depthwise/Relu6[/bold]"
+)
+def split(
+    name: _Name,
+    at: Annotated[
+        list[str],
+        typer.Option(
+            "--at", metavar="TENSOR", help="Where to cut; repeat it in the order of the data flow."
+        ),
+    ],
+    models: Models = DEFAULT_MODELS,
+    half: Annotated[
+        bool,
+        typer.Option("--half", help="Send 16-bit floats between the stages, half of the bytes."),
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace stages of the same name.")
+    ] = False,
+) -> None:
+    """Make stages of an engine: engines that each compute the part between two cuts.
+
+    A stage is called NAME.s0-12, by the numbers of its cuts. It is profiled, pushed and loaded like
+    any engine, but is not listed to clients. Each one is loaded once, as an agent does, before all
+    of them are added.
+
+    With --half, the samples of the engine show by how much its answers change.
+    """
+    from profiler.engines.self_check import StagedChecks
+    from synergai.models.cutting.stages import cut_engine, split_engine
+
+    checks = StagedChecks()
+    engine = cut_engine(models, name)
+    for definition in split_engine(engine, models, at, checks, half=half, replace=replace):
+        typer.echo(f"{definition.name}: {definition.file}")
+        typer.echo(checks.remember(definition))
+    if half:
+        typer.echo(_halving_loss(engine, models, at))
+
+
+def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> str:
+    """Say what 16-bit floats between the stages change."""
+    from profiler.engines.check import run_samples
+    from synergai.models.cutting.halving import measure_halving
+
+    loss = measure_halving(engine, models, tensors, run_samples)
+    if loss is None:
+        return "the engine has no samples.npz to measure how 16-bit floats change its answers"
+    return (
+        f"16-bit floats change the answers by {loss.largest:.2g} at most; of {loss.samples} "
+        f"samples, {loss.changed} have another likeliest class"
+    )
+
+
+def _times(
+    engine: CutEngine, models: Path, dictionary: Path, worker_class: WorkerClass
+) -> StageTimes | None:
+    """Return the times of an engine's stages on a worker class; None if there are none."""
+    from profiler.dictionary.stages import stage_times
+    from synergai.models.origins import present_entries
+    from synergai.profiles.files import load_dictionary
+
+    if dictionary == DEFAULT_DICTIONARY and not dictionary.exists():
+        return None
+    entries, _ = present_entries(load_dictionary(dictionary), models, engine.definition)
+    works = [cut.work for cut in engine.cuts]
+    return stage_times(entries, engine.definition.name, worker_class, works)
+
+
+def _row(cut: Cut, sides: Sequence[StageTime]) -> tuple[str, ...]:
+    return (
+        str(cut.position),
+        cut.tensor,
+        f"{cut.datatype} {list(cut.shape)}",
+        decimal(cut.size_bytes),
+        f"{cut.work:.1%}",
+        *(f"{'' if side.measured else '~'}{format_seconds(side.seconds)}" for side in sides),
+        decimal(cut.weights_before),
+        decimal(cut.weights_after),
+        "exact" if cut.exact else "yes" if cut.seam else "",
+    )
+
+
+def _record(cut: Cut, sides: Sequence[StageTime]) -> dict[str, Any]:
+    times = [side._asdict() for side in sides]
+    return {**to_jsonable(cut), **dict(zip(("head", "tail"), times, strict=False))}

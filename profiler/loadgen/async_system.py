@@ -1,0 +1,163 @@
+"""System under test of the Server and Offline scenarios.
+
+LoadGen's thread only hands queries over. An event loop on another thread sends them with the
+client SDK and completes samples in batches, because a call into LoadGen or a wake-up across
+threads costs as much as a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import uvloop
+
+from profiler.loadgen.completion import EMPTY_RESPONSE
+from synergai.errors import SynergaiError, Unavailable
+from synergai.runtime.tasks import TaskBag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import mlperf_loadgen
+
+    from profiler.loadgen.completion import SampleCompleter
+    from profiler.loadgen.library import SampleLibrary
+    from profiler.loadgen.query_counter import QueryCounter
+    from synergai.client.client import Client
+
+    Issued: TypeAlias = tuple[int, int, float]
+
+
+class AsyncSystem:
+    """Sends every sample that LoadGen issues; a context manager.
+
+    Args:
+        client: client of the gateway, entered on the event loop's thread. It must neither retry,
+            which would hide failures, nor limit requests in flight: LoadGen schedules them.
+        window: limit of samples in flight, in which case latency counts from sending; None to
+            send samples when issued, in which case latency counts from then.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        engine: str,
+        library: SampleLibrary,
+        *,
+        deadline_s: float | None,
+        window: int | None,
+        completer: SampleCompleter,
+        counter: QueryCounter,
+    ) -> None:
+        self._client = client
+        self._engine = engine
+        self._library = library
+        self._deadline_s = deadline_s
+        self._window = window
+        self._completer = completer
+        self._counter = counter
+        self._issued: deque[Issued] = deque()
+        self._unsent: deque[Issued] = deque()
+        self._wakeup_pending = False
+        self._in_flight = TaskBag()
+        self._completed: list[tuple[int, bytes]] = []
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, name="gateway")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._loop = self._started.result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    # --- LoadGen's thread -------------------------------------------------------------------
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Load samples before LoadGen issues them."""
+        self._library.load(indices)
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Drop samples that LoadGen no longer issues."""
+        self._library.unload(indices)
+
+    def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:
+        """Hand over a query of LoadGen's without blocking."""
+        now = time.monotonic()
+        self._issued.extend((sample.id, sample.index, now) for sample in samples)
+        # One wake-up covers all samples issued before it runs. The loop's thread clears the flag
+        # before it reads the queue, so samples issued after the read wake it again.
+        if not self._wakeup_pending:
+            self._wakeup_pending = True
+            self._loop.call_soon_threadsafe(self._on_issued)
+
+    # --- the loop's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        async with self._client:
+            self._started.set_result(asyncio.get_running_loop())
+            await self._stopping.wait()
+
+    def _on_issued(self) -> None:
+        self._wakeup_pending = False
+        while self._issued:
+            self._unsent.append(self._issued.popleft())
+            self._counter.record_issued(1)
+        self._send()
+
+    def _send(self) -> None:
+        """Send samples up to the window."""
+        while self._unsent and (self._window is None or len(self._in_flight) < self._window):
+            self._in_flight.start(self._infer(*self._unsent.popleft()))
+
+    async def _infer(self, sample_id: int, index: int, issued_at: float) -> None:
+        since = issued_at if self._window is None else time.monotonic()
+        left_s = None
+        if self._deadline_s is not None:
+            left_s = max(0.0, since + self._deadline_s - time.monotonic())
+        encoded, failure = EMPTY_RESPONSE, None
+        try:
+            result = await self._client.infer(
+                self._engine,
+                self._library.inputs(index),
+                outputs=self._library.outputs,
+                deadline=left_s,
+            )
+            encoded = self._completer.encode(index, result.outputs)
+        except SynergaiError as error:
+            failure = error
+            # A lost worker fails its queries; a lost gateway ends the run.
+            if isinstance(error, Unavailable) and not await self._client.ready():
+                self._counter.fail(error)
+        self._counter.record_end(since, failure)
+        if not self._completed:
+            self._loop.call_soon(self._complete)
+        self._completed.append((sample_id, encoded))
+
+    def _complete(self) -> None:
+        """Complete the samples of this iteration of the event loop, and send more."""
+        completed, self._completed = self._completed, []
+        self._completer.complete(completed)
+        self._send()

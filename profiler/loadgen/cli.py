@@ -1,0 +1,129 @@
+"""``synergai loadgen``: benchmark a gateway with MLPerf LoadGen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.text import Text
+
+from profiler.loadgen.loadgen_settings import LoadgenSettings
+from profiler.loadgen.outcome import raise_on_failures
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
+from synergai.runtime.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from profiler.loadgen.measurement import LoadMeasurement
+    from profiler.loadgen.messages import LoadProgress
+    from profiler.loadgen.summary import Summary
+
+
+def loadgen(settings: LoadgenSettings) -> None:
+    """Benchmark a gateway with MLPerf LoadGen, in any of its four scenarios.
+
+    LoadGen's log files are kept in the output folder. In addition to its figures, violations are
+    queries that failed or exceeded the QoS, and goodput is the rate of all others. Latency is
+    measured from a query's issue; in Offline, which issues all queries at once, from its sending.
+
+    The exit code is 1 if a query failed for any reason other than rejection or expiry.
+    """
+    require("mlperf_loadgen")
+    measurement = _run_with_progress(settings)
+    if settings.as_json:
+        print_json(_to_record(settings, measurement))
+    else:
+        _print_measurement(settings, measurement)
+    counts = measurement.counts
+    raise_on_failures(counts.failed, counts.queries, counts.first_failure)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai loadgen onnx_mobilenet_op11 --queries 500 --qos-ms 50[/bold]"
+)(settings_command(LoadgenSettings, loadgen))
+
+
+def _run_with_progress(settings: LoadgenSettings) -> LoadMeasurement:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from profiler.loadgen.measurement import measure
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(settings.engine, total=1.0)
+
+        def report(run: LoadProgress) -> None:
+            by_time = run.seconds / settings.min_duration if settings.min_duration else 1.0
+            share = min(1.0, by_time, run.queries / settings.queries)
+            text = f"{settings.engine}, {counted(run.queries, 'query')}"
+            progress.update(task, completed=share, description=text)
+
+        measurement = measure(settings, report)
+        progress.update(task, completed=1.0)
+    return measurement
+
+
+def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:
+    counts = measurement.counts
+    return {
+        "engine": settings.engine,
+        "target": settings.target,
+        "scenario": settings.scenario,
+        "mode": settings.mode,
+        "qos_ms": settings.qos_ms,
+        **to_jsonable(counts),
+        "violations": counts.violations,
+        "goodput": counts.goodput,
+        "loadgen": measurement.summary,
+        "logs": str(measurement.logs),
+    }
+
+
+def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) -> None:
+    summary, counts = measurement.summary, measurement.counts
+    facts: list[tuple[str, str | Text]] = [
+        ("engine", settings.engine),
+        ("scenario", settings.scenario),
+        ("inputs", counts.inputs),
+        ("samples", f"{counts.queries:,} in {format_seconds(counts.seconds)}"),
+        *(_loadgen_figures(summary) if summary is not None else ()),
+        ("violations", _violations_text(settings, measurement)),
+        ("goodput", f"{format_rate(counts.goodput)} samples/s"),
+        ("logs", str(measurement.logs)),
+    ]
+    if counts.first_failure:
+        facts.append(("first failure", Text(counts.first_failure, "red")))
+    if counts.measure:
+        facts.append((counts.measure, f"{counts.accuracy:.2%} of {counts.evaluated:,}"))
+    print_facts(facts)
+    if summary is not None:
+        typer.echo(f"Result is : {summary.validity}")
+        for condition in summary.unmet:
+            typer.echo(f"  {condition} is not satisfied")
+
+
+def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the figures that LoadGen computed."""
+    if summary.qps is not None and summary.qps_with_overhead is not None:
+        overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
+        yield "QPS", f"{format_rate(summary.qps)} ({overhead})"
+    if summary.samples_per_second is not None:
+        yield "LoadGen", f"{format_rate(summary.samples_per_second)} samples/s"
+    yield "mean", format_seconds(summary.mean_s)
+    for percentile in (50.0, 90.0, 99.0):
+        if percentile in summary.percentiles_s:
+            yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
+
+
+def _violations_text(settings: LoadgenSettings, measurement: LoadMeasurement) -> Text:
+    counts = measurement.counts
+    text = f"{counts.violations:,} of {counts.queries:,}"
+    text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
+    ended = {"rejected": counts.rejected, "expired": counts.expired, "failed": counts.failed}
+    if details := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
+        text += f" ({details})"
+    return Text(text, "red" if counts.violations else "green")

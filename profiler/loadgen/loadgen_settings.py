@@ -1,0 +1,85 @@
+"""Settings of a LoadGen run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from profiler.loadgen.target_settings import TargetSettings
+from synergai.errors import InvalidInput
+from synergai.runtime.setting_types import Duration, OptionName
+from synergai.runtime.settings import options_of
+
+_SCENARIOS: Final = {
+    "rate": ("Server", "Offline"),
+    "samples_per_query": ("MultiStream",),
+    "window": ("Offline",),
+}
+"""The scenarios that a setting applies to."""
+_NEEDS: Final = {
+    "enforce": "qos_ms",
+    "dataset": "data",
+    "data": "dataset",
+}
+"""The setting that each setting requires."""
+
+
+class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai loadgen``."""
+
+    env_prefix = "SYNERGAI_LOADGEN_"
+
+    scenario: Annotated[
+        Literal["SingleStream", "MultiStream", "Server", "Offline"],
+        "MLPerf scenario: one sample at a time, several samples at a time, Poisson "
+        "arrivals, or all samples at once.",
+    ] = "SingleStream"
+    mode: Annotated[
+        Literal["performance", "accuracy"],
+        "Measure performance, or send every sample once to measure accuracy.",
+    ] = "performance"
+    rate: (
+        Annotated[
+            float,
+            "Server: queries per second. Offline: expected samples per second, from which "
+            "LoadGen derives the size of its query.",
+            Meta(gt=0, le=1e6),
+        ]
+        | None
+    ) = None
+    samples_per_query: Annotated[int, "MultiStream: samples per query.", Meta(ge=1, le=4096)] = 8
+    window: Annotated[int, "Offline: limit of samples in flight.", Meta(ge=1, le=65_536)] = 64
+    queries: Annotated[int, "Minimum number of queries.", Meta(ge=1, le=10_000_000)] = 100
+    min_duration: Annotated[Duration, "Minimum duration in seconds.", Meta(ge=0, le=86_400)] = 10.0
+    qos_ms: (
+        Annotated[
+            float,
+            "QoS time in milliseconds, beyond which a query is a violation; in Server also "
+            "LoadGen's latency bound.",
+            Meta(gt=0),
+        ]
+        | None
+    ) = None
+    enforce: Annotated[
+        bool, "Send the QoS time as each query's deadline; the gateway drops expired ones."
+    ] = False
+    query_timeout: Annotated[Duration, Meta(gt=0)] = 60.0
+    dataset: Annotated[
+        Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
+    ] = None
+    data: Annotated[Path | None, "Directory of the data set, in MLPerf's layout."] = None
+    output: Annotated[Path, "Directory for LoadGen's log files."] = Path("runs/loadgen")
+    as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
+
+    def __post_init__(self) -> None:
+        options = options_of(type(self))
+        self.check_applicable("scenario", _SCENARIOS)
+        for name, needed in _NEEDS.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise InvalidInput(f"--{options[name].flag} requires --{options[needed].flag}")
+        if self.dataset and self.samples:
+            raise InvalidInput("--samples and --dataset exclude each other; give one of them")
+        if self.scenario == "Server" and not self.rate:
+            raise InvalidInput("--scenario Server requires --rate, its queries per second")

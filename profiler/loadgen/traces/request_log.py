@@ -1,0 +1,231 @@
+"""Log of a run's requests, and statistics derived from it.
+
+Latency counts from a request's due time, not from when it was sent. Otherwise a stalled generator
+would omit the waiting time of its users (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from hdrh.histogram import HdrHistogram
+
+from profiler.loadgen.outcome import RequestOutcome, outcome_of
+from synergai.versions import split_variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.errors import SynergaiError
+
+PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9)
+_LOWEST_US: Final = 1
+_HIGHEST_US: Final = 3_600_000_000
+_DIGITS: Final = 3
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """Columns of all requests of a run, in order of completion.
+
+    Attributes:
+        due: due times in seconds from the start.
+        delays: seconds between due and send time.
+        latencies: seconds between due and end time.
+        versions: versions that answered, such as ``1`` or ``1.int8``; empty without an answer.
+        first_failure: error of the first request that failed; empty if there is none.
+    """
+
+    due: array[float] = field(default_factory=lambda: array("d"))
+    delays: array[float] = field(default_factory=lambda: array("d"))
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    outcomes: list[RequestOutcome] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+    first_failure: str = ""
+
+    def record(
+        self,
+        *,
+        due: float,
+        sent: float,
+        ended: float,
+        deadline_s: float,
+        error: SynergaiError | None,
+        version: str = "",
+    ) -> None:
+        """Record an ended request; times are in seconds from the start of the run."""
+        outcome = outcome_of(error, ended - due, deadline_s)
+        self.due.append(due)
+        self.delays.append(max(0.0, sent - due))
+        self.latencies.append(ended - due)
+        self.outcomes.append(outcome)
+        self.versions.append(version)
+        if outcome is RequestOutcome.FAILED and not self.first_failure:
+            self.first_failure = str(error)
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendDelay:
+    """Delays between due and send times: how well the generator kept to the trace.
+
+    Attributes:
+        late: number of requests sent later than tolerated.
+        max_s: largest delay in seconds.
+        is_valid: whether the run measures the gateway rather than the generator.
+    """
+
+    late: int
+    share: float
+    max_s: float
+    is_valid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """Statistics of a run.
+
+    Attributes:
+        goodput_window_s: time until the last response in time, at least `seconds`.
+        met, late, expired, rejected, failed: requests by outcome; all but met are violations.
+        offered: offered load in requests per second.
+        latency_s: latency of completed requests by percentile.
+        rejection_s: latency of rejections by percentile.
+        first_failure: error of the first failed request; empty if there is none.
+    """
+
+    requests: int
+    seconds: float
+    goodput_window_s: float
+    met: int
+    late: int
+    expired: int
+    rejected: int
+    failed: int
+    offered: float
+    goodput: float
+    latency_s: dict[float, float]
+    mean_s: float
+    max_s: float
+    rejection_s: dict[float, float]
+    send_delay: SendDelay
+    first_failure: str
+
+    @property
+    def violations(self) -> int:
+        """Requests without a response in time, for any reason."""
+        return self.requests - self.met
+
+    @property
+    def attainment(self) -> float:
+        """Share of requests with a response in time."""
+        return self.met / self.requests if self.requests else 0.0
+
+
+def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
+    """Return the statistics of a run."""
+    counts = Counter(log.outcomes)
+    completed = _histogram(log, (RequestOutcome.MET, RequestOutcome.LATE))
+    rejected = _histogram(log, (RequestOutcome.REJECTED,))
+    late = sum(delay > late_s for delay in log.delays)
+    share = late / len(log) if len(log) else 0.0
+    goodput_window_s = max(seconds, _last_met(log))
+    return RunSummary(
+        requests=len(log),
+        seconds=seconds,
+        goodput_window_s=goodput_window_s,
+        met=counts[RequestOutcome.MET],
+        late=counts[RequestOutcome.LATE],
+        expired=counts[RequestOutcome.EXPIRED],
+        rejected=counts[RequestOutcome.REJECTED],
+        failed=counts[RequestOutcome.FAILED],
+        offered=len(log) / seconds,
+        goodput=counts[RequestOutcome.MET] / goodput_window_s,
+        latency_s=_percentiles(completed),
+        mean_s=completed.get_mean_value() / 1e6 if completed.total_count else math.nan,
+        max_s=completed.get_max_value() / 1e6 if completed.total_count else math.nan,
+        rejection_s=_percentiles(rejected),
+        send_delay=SendDelay(
+            late=late,
+            share=share,
+            max_s=max(log.delays, default=0.0),
+            is_valid=share <= late_share,
+        ),
+        first_failure=log.first_failure,
+    )
+
+
+def _last_met(log: RequestLog) -> float:
+    """Return the time of the last response in time; 0 if there was none."""
+    rows = zip(log.due, log.latencies, log.outcomes, strict=True)
+    ends = (due + latency for due, latency, outcome in rows if outcome is RequestOutcome.MET)
+    return max(ends, default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondCounts:
+    """Statistics of the requests due in one second of a run.
+
+    Attributes:
+        met: number of responses in time.
+        latency_s: 50th and 99th percentile of completed requests; empty if there were none.
+        variants: completed requests by variant; empty if the engine has none.
+    """
+
+    at: int
+    offered: int
+    met: int
+    latency_s: dict[float, float]
+    variants: dict[str, int]
+
+
+def by_second(log: RequestLog) -> list[SecondCounts]:
+    """Return the statistics of each second of a run."""
+    if not len(log):
+        return []
+    rows: list[list[int]] = [[] for _ in range(int(max(log.due)) + 1)]
+    for row, due in enumerate(log.due):
+        rows[int(due)].append(row)
+    return [_second(log, at, those) for at, those in enumerate(rows)]
+
+
+def _second(log: RequestLog, at: int, rows: list[int]) -> SecondCounts:
+    outcomes = [log.outcomes[row] for row in rows]
+    latencies = sorted(
+        log.latencies[row]
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if outcome in (RequestOutcome.MET, RequestOutcome.LATE)
+    )
+    found = {p: latencies[_nearest(p, len(latencies))] for p in (50.0, 99.0)} if latencies else {}
+    variants = Counter(split_variant(log.versions[row])[1] for row in rows)
+    del variants[""]
+    met = outcomes.count(RequestOutcome.MET)
+    return SecondCounts(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
+
+
+def _nearest(percentile: float, count: int) -> int:
+    """Index of the percentile in a sorted list, by nearest rank."""
+    return max(0, math.ceil(percentile / 100 * count) - 1)
+
+
+def _histogram(log: RequestLog, outcomes: Iterable[RequestOutcome]) -> HdrHistogram:
+    """Latencies in microseconds, to three digits."""
+    wanted = frozenset(outcomes)
+    histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
+    for latency, outcome in zip(log.latencies, log.outcomes, strict=True):
+        if outcome in wanted:
+            histogram.record_value(min(_HIGHEST_US, max(_LOWEST_US, round(latency * 1e6))))
+    return histogram
+
+
+def _percentiles(histogram: HdrHistogram) -> dict[float, float]:
+    if not histogram.total_count:
+        return {}
+    found = histogram.get_percentile_to_value_dict(list(PERCENTILES))
+    return {percentile: value / 1e6 for percentile, value in found.items()}

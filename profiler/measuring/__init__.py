@@ -1,0 +1,1 @@
+"""Measurement of engines on this machine."""

@@ -1,0 +1,445 @@
+"""What ``synergai profile`` measures: the given configurations, or those that a search asks for."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from profiler.measuring.conditions import THROTTLED_SHARE
+from profiler.measuring.generators import GENERATORS, generate
+from profiler.measuring.measurement_output import disturbance_text
+from profiler.measuring.repetition import measure_with_repeats
+from profiler.measuring.search_run import SearchRun, make_plan
+from profiler.measuring.searched_space import make_space
+from profiler.measuring.sessions import configurations, find_engines, sessions_to_measure
+from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
+from synergai.cli.output import format_seconds
+from synergai.domain import EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.models.cutting.stages import cut_engine
+from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
+from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
+from synergai.runtime.text import counted
+from synergai.versions import is_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from profiler.measuring.generators import Draft, Generator, Machine, Pruned
+    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.measurer import Measurer
+    from profiler.measuring.profiler_settings import ProfilerSettings
+    from synergai.models.cutting.stages import CutEngine
+    from synergai.models.directory import EngineDefinition
+    from synergai.models.origins import EngineOrigins
+    from synergai.profiles.dictionary import ProfileEntry
+
+
+class _Command:
+    """The common part of both.
+
+    Attributes:
+        summary: what to say at the end; empty for nothing.
+    """
+
+    def __init__(
+        self,
+        settings: ProfilerSettings,
+        machine: Machine,
+        origins: EngineOrigins,
+        measurer: Measurer,
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._origins = origins
+        self._measurer = measurer
+        self._worker_class = WorkerClass(settings.worker_class)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        console = Console(stderr=True)
+        # Elsewhere, each stop would print all of it again.
+        self._is_live = console.is_terminal
+        self._progress = Progress(*columns, console=console, disable=not self._is_live)
+        self.summary = ""
+
+    def _known(self) -> ConfigurationDictionary:
+        return load_dictionary(self._settings.dictionary)
+
+    def _is_fresh(self, entry: ProfileEntry) -> bool:
+        """Return whether an entry was measured, of the present model file and runtime.
+
+        Disturbed ones are included: otherwise a busy machine would begin from nothing after each
+        interruption.
+        """
+        return entry.label in {MEASURED, DISTURBED} and not self._origins.is_stale(entry)
+
+    def _keep(self, measurement: Measurement) -> None:
+        entry = measurement.entry
+        if entry.throttled > THROTTLED_SHARE:
+            self._say(
+                f"{entry.engine}, {entry.configuration}: the machine limited its clocks "
+                f"{entry.throttled:.0%} of the time because of heat or power"
+            )
+        kept = add_to_dictionary(
+            self._settings.dictionary,
+            [entry],
+            keep_undisturbed=not self._settings.accept_disturbed,
+        )
+        for known in kept:
+            self._say(
+                f"{known.engine}, {known.configuration}: the undisturbed entry of "
+                f"{known.measured_at or 'unknown date'} stays; --accept-disturbed replaces it"
+            )
+
+    def _skip(self, error: EngineUnusable) -> None:
+        self._say(str(error))
+
+    @contextmanager
+    def _following(self, session: Session) -> Iterator[Callable[[float], None]]:
+        """Show the progress of a session; what it returns is called with the completed share."""
+        task = self._progress.add_task(f"{session.engine}, {session.configuration}", total=1.0)
+
+        def report(share: float) -> None:
+            self._progress.update(task, completed=share)
+
+        began = time.monotonic()
+        try:
+            yield report
+        except EngineUnusable:
+            self._progress.remove_task(task)
+            raise
+        if not self._is_live:
+            seconds = time.monotonic() - began
+            self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
+
+    def _say_unverifiable(self, sessions: Iterable[Session]) -> None:
+        """Say whose files cannot be compared with entries, as they are not those declared."""
+        models = dict.fromkeys((each.engine, each.configuration.variant) for each in sessions)
+        for fault in dict.fromkeys(self._origins.fault_of(*model) for model in models):
+            if fault:
+                self._say(f"it is not known whether entries are stale: {fault}")
+
+    def _say_lacking(self, definitions: Iterable[EngineDefinition]) -> None:
+        """Say which variants are not measured because their files are missing."""
+        for definition in definitions:
+            for name in definition.lacking:
+                self._say(f"left out: variant {name} of {definition.name}: its file is missing")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class ListedCommand(_Command):
+    """Measures all engines in all configurations that were asked for."""
+
+    def run(self) -> list[Measurement]:
+        """Measure, and return the best measurement of each session."""
+        settings = self._settings
+        wanted = self._sessions()
+        plan = make_plan(settings.queries, settings.min_duration)
+        known = [self._known_entry(session) for session in wanted]
+        known_s = [
+            entry.t_pre_s + plan.run_s(entry.qps, full=True) for entry in known if entry is not None
+        ]
+        least_s = settings.min_duration * (1 + plan.ranges_share)
+        mean_s = sum(known_s) / len(known_s) if known_s else least_s
+        modes = {session.configuration.power_mode for session in wanted} - {""}
+        total_s = mean_s * len(wanted) + plan.switch_s * len(modes)
+        unknown = "" if len(known_s) == len(known) else " and the time to load them"
+        self._say(
+            f"{counted(len(wanted), 'measurement')}, about {format_seconds(total_s)}{unknown}"
+        )
+        if settings.dry_run:
+            return []
+        with self._progress:
+            return measure_with_repeats(
+                self._measure,
+                wanted,
+                # By default, all engines are measured that can be; a variant stands for no other.
+                required=(bool(settings.engines) or len(wanted) == 1)
+                and not any(session.configuration.variant for session in wanted),
+                repeats=settings.repeat_disturbed or 0,
+                offer=self._offer_to_repeat,
+                keep=self._keep,
+                skip=self._skip,
+            )
+
+    def _sessions(self) -> list[Session]:
+        settings, machine = self._settings, self._machine
+        self._say_lacking(find_engines(settings.models, settings.engines))
+        wanted = sessions_to_measure(
+            settings.models,
+            settings.engines,
+            self._threads(),
+            machine.modes,
+            settings.cores,
+            machine.offers,
+        )
+        if settings.measure == "stale":
+            self._say_unverifiable(s for s in wanted if self._known_entry(s))
+            wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
+            if not wanted:
+                raise NotFound("no entry of these configurations is stale")
+        if settings.measure == "missing":
+            left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
+            self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
+            wanted = left
+        return wanted
+
+    def _threads(self) -> Sequence[int]:
+        """Return the thread counts to measure, by default from stale entries, or 1."""
+        settings = self._settings
+        if settings.threads is not None or settings.measure != "stale":
+            return settings.threads or (1,)
+        stale = [entry for entry in self._dictionary if self._is_outdated(entry)]
+        here = {e.configuration.threads for e in stale if e.worker_class == self._worker_class}
+        return sorted(here - {0}) or (1,)
+
+    def _is_outdated(self, entry: ProfileEntry) -> bool:
+        """Return whether a stale entry was measured; a search replaces stale predictions."""
+        return entry.label != PREDICTED and self._origins.is_stale(entry)
+
+    def _known_entry(self, session: Session) -> ProfileEntry | None:
+        row = self._dictionary.row(session.engine, self._worker_class)
+        return row.get(session.configuration)
+
+    @cached_property
+    def _dictionary(self) -> ConfigurationDictionary:
+        """The dictionary before the first measurement."""
+        return self._known()
+
+    def _measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
+        settings = self._settings
+        for session in sessions:
+            try:
+                with self._following(session) as report:
+                    yield self._measurer.measure(
+                        session,
+                        queries=settings.queries,
+                        min_duration=settings.min_duration,
+                        report=report,
+                    )
+            except EngineUnusable as error:
+                yield error
+
+    def _offer_to_repeat(self, disturbed: Sequence[Measurement]) -> bool:
+        self._progress.stop()
+        try:
+            return offer_to_repeat(self._settings, disturbed)
+        finally:
+            self._progress.start()
+
+
+class StagesCommand(ListedCommand):
+    """Measures the parts of engines on both sides of some cuts."""
+
+    def run(self) -> list[Measurement]:
+        """Measure, and add entries of stages to the dictionary."""
+        settings = self._settings
+        sessions = self._sessions()
+        engines = dict.fromkeys(each.engine for each in sessions if not is_stage(each.engine))
+        cut: dict[EngineName, CutEngine] = {}
+        for name in engines:
+            try:
+                cut[name] = cut_engine(settings.models, name)
+            except InvalidInput as error:
+                if settings.engines:
+                    raise
+                self._say(f"left out: {error}")
+        chosen = [
+            each
+            for each in sessions
+            if each.engine in cut
+            and each.configuration.variant in ("", cut[each.engine].definition.variant)
+        ]
+        self._say(
+            ", ".join(
+                f"{name}: {counted(len(measured_cuts(each.cuts)), 'cut')}"
+                for name, each in cut.items()
+            )
+        )
+        if settings.dry_run:
+            return []
+        added = 0
+        with self._progress:
+            for session in chosen:
+                added += self._measure_stages(cut[session.engine], session)
+        self.summary = f"{counted(added, 'entry')} of stages and their engines"
+        return []
+
+    def _measure_stages(self, engine: CutEngine, session: Session) -> int:
+        """Measure in one configuration; return the number of entries added."""
+        configuration = session.configuration
+        known = self._known_entry(session)
+        provider = configuration.execution_provider
+        setting = StageSetting(
+            models=self._settings.models,
+            worker_class=self._worker_class,
+            configuration=configuration,
+            cores=self._settings.cores,
+            provider=self._measurer.provider(provider),
+        )
+        self._measurer.activate(configuration.power_mode)
+        total, added = len(measured_cuts(engine.cuts)), 0
+        with self._following(session) as report:
+            fresh = known if known is not None and self._is_fresh(known) else None
+            for done, entries in enumerate(measure_stages(engine, setting, fresh), 1):
+                add_to_dictionary(
+                    self._settings.dictionary,
+                    entries,
+                    keep_undisturbed=not self._settings.accept_disturbed,
+                )
+                added += len(entries)
+                report(done / total)
+        return added
+
+
+class SearchCommand(_Command):
+    """Searches the best configurations of all engines."""
+
+    def run(self) -> list[Measurement]:
+        """Search, and return the measurements."""
+        settings = self._settings
+        dictionary = self._known()
+        drafts = self._drafts(dictionary)
+        exhaustive = settings.strategy == "exhaustive"
+        run = SearchRun(
+            make_space(
+                drafts,
+                self._worker_class,
+                self._machine,
+                dictionary,
+                lambda entry: settings.measure != "all" and self._is_fresh(entry),
+            ),
+            strategy=settings.strategy,
+            options=settings.strategy_options,
+            budget=math.inf if exhaustive else settings.budget,
+            plan=make_plan(settings.queries, settings.min_duration),
+            measurer=self._measurer,
+            origins=self._origins,
+            worker_class=self._worker_class,
+            keep=self._keep,
+            skip=self._skip,
+        )
+        forecast = run.forecast()
+        at_most = (
+            "" if exhaustive else f"; the search takes at most {format_seconds(forecast.at_most_s)}"
+        )
+        self._say(
+            f"{counted(forecast.configurations, 'configuration')} of "
+            f"{counted(len(drafts), 'engine')}, {forecast.known} of them measured; "
+            f"measuring the others takes about {format_seconds(forecast.exhaustive_s)}{at_most}"
+        )
+        if settings.dry_run:
+            return []
+        try:
+            with self._progress:
+                overall = self._progress.add_task("search", total=None)
+                run.run(
+                    self._following,
+                    lambda: self._progress.update(overall, description=run.progress()),
+                )
+        finally:
+            # After Ctrl-C as well: they are as good as the measurements so far.
+            predictions = run.predictions()
+            put_predictions(settings.dictionary, predictions, self._origins.is_stale)
+        self.summary = summarise(
+            forecast.configurations, len(run.measurements), len(predictions), forecast.known
+        )
+        if rows := run.without_time():
+            self._say(f"no time for {', '.join(rows)}: nothing of them was measured")
+        return list(run.measurements.values())
+
+    def _drafts(self, dictionary: ConfigurationDictionary) -> dict[EngineName, list[Draft]]:
+        settings, machine = self._settings, self._machine
+        if settings.threads is not None:
+            # Fails if there are not as many cores.
+            configurations(settings.threads, machine.modes, settings.cores)
+        generators = [self._generator(name) for name in settings.generators]
+        drafts: dict[EngineName, list[Draft]] = {}
+        left_out: dict[Pruned, None] = {}
+        definitions = find_engines(settings.models, settings.engines)
+        self._say_lacking(definitions)
+        for definition in definitions:
+            found, pruned = generate(generators, definition, machine)
+            drafts[EngineName(definition.name)] = found
+            left_out |= dict.fromkeys(pruned)
+        for each in left_out:
+            self._say(f"left out: {each.what}: {each.reason}")
+        if settings.measure == "stale":
+            drafts = self._only_stale(drafts, dictionary)
+        return drafts
+
+    def _generator(self, name: str) -> Generator:
+        levels = self._settings.threads
+        given = {"levels": " ".join(map(str, levels))} if name == "threads" and levels else {}
+        return GENERATORS.create(name, given)
+
+    def _only_stale(
+        self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
+    ) -> dict[EngineName, list[Draft]]:
+        """Return the drafts of engines with a stale entry."""
+        self._say_unverifiable(
+            Session(engine, draft.configuration)
+            for engine, found in drafts.items()
+            for draft in found
+            if dictionary.row(engine, self._worker_class)
+        )
+        stale = {
+            engine: found
+            for engine, found in drafts.items()
+            if any(map(self._origins.is_stale, dictionary.row(engine, self._worker_class).values()))
+        }
+        if not stale:
+            raise NotFound("no entry of these engines is stale")
+        return stale
+
+
+def summarise(configurations: int, measured: int, predicted: int, known: int) -> str:
+    """Return what a search has done, and what to do with it."""
+    before = f", {known} were measured before" if known else ""
+    hint = "'synergai dictionary show --best' lists the fastest ones"
+    if not measured + known:
+        hint = "a larger --budget gives it time"
+    elif predicted:
+        hint += "; predictions give way to what service shows, or to a profile of all"
+    return (
+        f"of {configurations} configurations, {measured} were measured and {predicted} "
+        f"predicted{before}; {hint}"
+    )
+
+
+def put_predictions(
+    path: Path, predictions: Sequence[ProfileEntry], is_stale: Callable[[ProfileEntry], bool]
+) -> None:
+    """Add predictions to a dictionary; they replace stale entries, and no other measurements."""
+    predicted = {(each.engine, each.worker_class, each.configuration) for each in predictions}
+
+    def is_outdated(entry: ProfileEntry) -> bool:
+        key = entry.engine, entry.worker_class, entry.configuration
+        return key in predicted and is_stale(entry)
+
+    delete_from_dictionary(path, is_outdated)
+    add_to_dictionary(path, predictions)
+
+
+def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
+    """Report the disturbed measurements; return whether a person at the terminal repeats them."""
+    for measurement in disturbed:
+        typer.echo(disturbance_text(measurement), err=True)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if settings.repeat_disturbed is not None or not terminal:
+        typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)
+        return False
+    try:
+        return typer.confirm(f"Repeat {len(disturbed)} disturbed measurements?", err=True)
+    except typer.Abort:
+        return False

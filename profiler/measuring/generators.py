@@ -1,0 +1,228 @@
+"""Generators of the configurations to search.
+
+The thesis has two (chapter 4): a performance-aware one for threads, and an architecture-aware one
+for power modes. Each extends drafts of configurations by one dimension, and leaves out what is
+known to be bad, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from msgspec import structs
+
+from synergai.domain import Configuration
+from synergai.runtime.plugins import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from synergai.models.directory import EngineDefinition
+    from worker_agent.power.controller import PowerMode
+    from worker_agent.providers.choice import Offers
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The configurations that a machine offers.
+
+    Attributes:
+        modes: its power modes; empty if it has none.
+        offers: its execution providers; None for the CPU alone.
+        pinned: cores that engines are restricted to; empty for all.
+        top_mhz: highest clock of its cores; 0 if not known.
+        refused: modes that cannot be switched to, with the reason.
+    """
+
+    modes: Sequence[PowerMode] = ()
+    offers: Offers | None = None
+    pinned: Sequence[int] = ()
+    top_mhz: float = 0.0
+    refused: Sequence[PowerMode] = ()
+
+    def cores(self, mode: str) -> int:
+        """Return the number of cores that an engine can use in a mode."""
+        found = self.mode(mode)
+        if found is None:
+            return len(self.pinned) or len(os.sched_getaffinity(0))
+        return min(found.cores, len(self.pinned) or found.cores)
+
+    def mode(self, name: str) -> PowerMode | None:
+        """Return a mode; None on a machine without any."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, PowerMode]:
+        return {mode.name: mode for mode in self.modes}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A configuration that an engine may be measured in.
+
+    Attributes:
+        max_batch: largest batch to measure; 1 for none.
+    """
+
+    configuration: Configuration
+    max_batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Configurations that are not measured.
+
+    Attributes:
+        what: the configurations, for people.
+        reason: why they are known to be bad.
+    """
+
+    what: str
+    reason: str
+
+
+Generated: TypeAlias = "Iterable[Draft | Pruned]"
+
+
+class Generator(Protocol):
+    """One dimension of the configurations."""
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
+        """Yield the drafts that take the place of `draft`, and what was left out."""
+
+
+class ThreadLevels:
+    """1, 2, 4, … threads up to the cores of the mode, and one for each of them.
+
+    Args:
+        levels: the levels instead, separated by spaces; 0 for one per core.
+    """
+
+    def __init__(self, levels: str = "") -> None:
+        self._levels: Sequence[int] = tuple(map(int, levels.split()))
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # levels are the same for all engines
+        """Yield the draft with each level."""
+        mode = draft.configuration.power_mode
+        cores = machine.cores(mode)
+        for level in self._levels or powers_of_two(cores):
+            if level > cores:
+                where = f" in {mode}" if mode else ""
+                yield Pruned(
+                    f"{level} threads{where}",
+                    f"more threads than cores ({cores}) wait for each other",
+                )
+            else:
+                configuration = structs.replace(draft.configuration, threads=level or cores)
+                yield replace(draft, configuration=configuration)
+
+
+def powers_of_two(cores: int) -> list[int]:
+    """Return 1, 2, 4, … up to `cores`, which is the last one."""
+    levels = [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
+    return [*levels, cores]
+
+
+class PowerModes:
+    """Each power mode that can be switched to, without those that equal another one."""
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # modes are the same for all engines
+        """Yield the draft in each mode."""
+        if not machine.modes:
+            yield draft
+        seen: dict[tuple[float, ...], str] = {}
+        for mode in (*machine.modes, *machine.refused):
+            if mode.refused:
+                yield Pruned(f"mode {mode.name}", mode.refused)
+            elif (same := seen.setdefault(_properties(mode), mode.name)) != mode.name:
+                yield Pruned(f"mode {mode.name}", f"has the cores, clocks and budget of {same}")
+            else:
+                configuration = structs.replace(draft.configuration, power_mode=mode.name)
+                yield replace(draft, configuration=configuration)
+
+
+def _properties(mode: PowerMode) -> tuple[float, ...]:
+    # A mode about which nothing is known but its cores may differ in anything.
+    known = mode.max_mhz or mode.share < 1 or mode.budget_w
+    unique = 0.0 if known else float(hash(mode.name))
+    return mode.cores, mode.max_mhz, mode.share, mode.budget_w, mode.memory_mhz, unique
+
+
+class ExecutionProviders:
+    """The CPU, and each execution provider that the machine offers for the engine's backend."""
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
+        """Yield the draft with each provider."""
+        offers = machine.offers
+        if offers is None or offers.cpu:
+            yield draft
+        if offers is None:
+            return
+        # Devices of one provider are alike; the first one stands for all.
+        for choice in {each.name: each for each in reversed(offers.choices)}.values():
+            if engine.backend not in choice.details.backends:
+                yield Pruned(
+                    f"{engine.name} with {choice.name}", f"does not run {engine.backend} engines"
+                )
+                continue
+            if not choice.uses_threads and draft.configuration.threads > 1:
+                yield Pruned(
+                    f"{choice.name} with several threads", "it computes without threads of the CPU"
+                )
+                continue
+            for configuration in choice.configurations([draft.configuration]):
+                yield replace(draft, configuration=configuration)
+
+
+class VariantGenerator:
+    """Each variant of the engine that the machine has; the engine itself if it has none."""
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # the model directory is the machine's
+        """Yield the draft with each variant."""
+        for variant in engine.variants:
+            configuration = structs.replace(draft.configuration, variant=variant.name)
+            yield replace(draft, configuration=configuration)
+        if not engine.variants:
+            yield draft
+
+
+class BatchSizes:
+    """Batches of 2, 4, 8, … queries, up to the engine's ``max_batch``."""
+
+    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # batches are the same on all machines
+        """Yield the draft with the engine's largest batch."""
+        yield replace(draft, max_batch=engine.max_batch)
+
+
+GENERATORS: Final = Registry[Generator](
+    "synergai.generators",
+    {
+        "batches": "profiler.measuring.generators:BatchSizes",
+        "modes": "profiler.measuring.generators:PowerModes",
+        "providers": "profiler.measuring.generators:ExecutionProviders",
+        "threads": "profiler.measuring.generators:ThreadLevels",
+        "variants": "profiler.measuring.generators:VariantGenerator",
+    },
+)
+"""Third parties add theirs under the entry point group ``synergai.generators``."""
+
+
+def generate(
+    generators: Sequence[Generator], engine: EngineDefinition, machine: Machine
+) -> tuple[list[Draft], list[Pruned]]:
+    """Return the distinct drafts of an engine, and what was left out."""
+    drafts = [Draft(Configuration())]
+    pruned: dict[Pruned, None] = {}
+    for generator in generators:
+        extended: dict[Configuration, Draft] = {}
+        for draft in drafts:
+            for each in generator.extend(draft, engine, machine):
+                if isinstance(each, Pruned):
+                    pruned[each] = None
+                else:
+                    extended.setdefault(each.configuration, each)
+        drafts = list(extended.values())
+    return drafts, list(pruned)

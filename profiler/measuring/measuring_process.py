@@ -1,0 +1,350 @@
+"""A measurement in its own process: ``python -m profiler.measuring.measuring_process``.
+
+LoadGen keeps its state per process, so every run gets one. LoadGen, or the built-in timer, drives
+an engine host in MLPerf's Single Stream scenario, one query at a time. Then the host runs ranges of
+queries as for a job; their rate becomes the profiled QPS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import stdev
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from profiler.measuring.background import BackgroundLoad
+from profiler.measuring.conditions import ConditionsMonitor
+from profiler.measuring.messages import (
+    MESSAGE_CODEC,
+    Measured,
+    MeasurementFailed,
+    MeasurementTask,
+    Message,
+    Progress,
+)
+from profiler.measuring.single_stream import SingleStreamResult, time_queries
+from synergai.errors import SynergaiError
+from synergai.profiles.dictionary import BUILT_IN
+from synergai.runtime.processes import die_with_parent
+from synergai.runtime.reexec import decode_config
+from worker_agent.hosts.sync_client import HostClient
+from worker_agent.power.files import MachineFiles
+from worker_agent.power.telemetry import MeanPower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+REPORT_INTERVAL_S: Final = 0.1
+PROBE_QUERIES: Final = 5
+SERVICE_ROUND_S: Final = 0.25
+MIN_SERVICE_S: Final = 1.0
+FALLEN: Final = 0.9
+"""Share of the highest rate below which a larger batch is slower, not only measured so."""
+ACCURACY_CHUNK: Final = 100
+"""Samples that run as one range."""
+ACCURACY_S: Final = 60.0
+"""About the longest time to measure an accuracy for, before anything is skipped."""
+
+
+class Reporter:
+    """Sends messages over the pipe to the profiler."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._reported_at = 0.0
+
+    def send(self, message: Message) -> None:
+        """Send a message; lines are shorter than a pipe's atomic write size."""
+        os.write(self._descriptor, MESSAGE_CODEC.encode(message))
+
+    def progress(self, share: float, now: float) -> None:
+        """Send the completed share, at most once per `REPORT_INTERVAL_S`."""
+        if now - self._reported_at >= REPORT_INTERVAL_S:
+            self._reported_at = now
+            self.send(Progress(min(1.0, share)))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementPlan:
+    """Extent of a measurement.
+
+    Attributes:
+        queries: minimum number of queries one at a time.
+        fastest_s: lowest latency of the probe queries.
+        max_batch: largest batch size to measure.
+        labelled: number of samples to measure the accuracy on, if that does not take too long; 0
+            if they have no labels.
+    """
+
+    queries: int
+    min_duration_s: float
+    per_query_s: float
+    fastest_s: float
+    max_batch: int = 1
+    labelled: int = 0
+
+    @classmethod
+    def probe(
+        cls,
+        host: HostClient,
+        queries: int,
+        min_duration_s: float,
+        max_batch: int,
+        *,
+        accuracy: bool = True,
+    ) -> MeasurementPlan:
+        """Run a few queries to estimate their latency."""
+        taken, labelled = [], 0
+        for index in range(PROBE_QUERIES):
+            started = time.monotonic()
+            labelled += host.run_samples(index).tally.labelled
+            taken.append(time.monotonic() - started)
+        per_query_s = sum(taken) / len(taken)
+        samples = host.ready.samples if accuracy and labelled else 0
+        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch, samples)
+
+    @property
+    def accuracy_s(self) -> float:
+        """Expected duration of the measurement of the accuracy in seconds."""
+        return min(ACCURACY_S, self.labelled * self.fastest_s)
+
+    @property
+    def single_stream_s(self) -> float:
+        """Expected duration of the queries one at a time, in seconds."""
+        return max(self.min_duration_s, self.queries * self.per_query_s)
+
+    @property
+    def service_s(self) -> float:
+        """Duration of the ranges of each batch size in seconds."""
+        return max(MIN_SERVICE_S, self.min_duration_s / 2)
+
+    @property
+    def total_s(self) -> float:
+        """Expected duration of the whole measurement in seconds."""
+        ranges_s = self.service_s * self.max_batch.bit_length()
+        return self.single_stream_s + ranges_s + self.accuracy_s
+
+
+class SampleRanges(NamedTuple):
+    """Ranges of queries that ran.
+
+    Attributes:
+        seconds: their total duration.
+        error: standard error of the logarithm of their rate.
+    """
+
+    queries: int
+    seconds: float
+    error: float
+
+    @property
+    def qps(self) -> float:
+        """Queries per second."""
+        return self.queries / self.seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report on the pipe."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", help="a `MeasurementTask`, as JSON")
+    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
+    options = parser.parse_args(arguments)
+    die_with_parent(options.parent)
+    # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reporter = Reporter(options.report)
+    task = decode_config(options.task, MeasurementTask)
+    provider = task.provider
+    start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
+    try:
+        first_load_s = None
+        if provider is not None and provider.cache is not None:
+            # In service, what it compiles is compiled once; all later loads find it in the cache.
+            with start() as one:
+                first_load_s = one.ready.setup_s
+        with start() as host:
+            measured = _measure(host, task, options.parent, reporter, first_load_s)
+    except SynergaiError as error:
+        reporter.send(MeasurementFailed(str(error)))
+        return 1
+    reporter.send(measured)
+    return 0
+
+
+def _measure(
+    host: HostClient,
+    task: MeasurementTask,
+    parent: int,
+    reporter: Reporter,
+    first_load_s: float | None,
+) -> Measured:
+    ready = host.ready
+    max_batch = min(ready.max_batch, task.max_batch)
+    plan = MeasurementPlan.probe(
+        host, task.queries, task.min_duration_s, max_batch, accuracy=task.accuracy
+    )
+    files = MachineFiles(task.root)
+    with (
+        BackgroundLoad([os.getpid(), host.pid, parent]) as background,
+        ConditionsMonitor(files) as monitor,
+    ):
+        reporter.send(run_single_stream(host, plan, task.timer, task.output, reporter))
+        with MeanPower(files) as power:
+            ranges = measure_ranges(host, plan, reporter)
+        batch_qps = measure_batches(host, plan, reporter, ranges.qps)
+    labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
+    return Measured(
+        **asdict(monitor.conditions),
+        backend_start_s=ready.backend_start_s,
+        model_load_s=ready.model_load_s,
+        data_preparation_s=ready.data_preparation_s,
+        service_queries=ranges.queries,
+        service_s=ranges.seconds,
+        error=ranges.error,
+        watts=power.watts,
+        background=background.share,
+        batch_qps=batch_qps,
+        fallback_share=ready.fallback_share,
+        first_load_s=first_load_s,
+        labelled=labelled,
+        correct=correct,
+    )
+
+
+def run_single_stream(
+    host: HostClient, plan: MeasurementPlan, timer: str, output: Path, reporter: Reporter
+) -> SingleStreamResult:
+    """Time queries on `host` one at a time."""
+    began = time.monotonic()
+    samples = host.ready.samples  # all are in the host's memory
+
+    def issue(index: int) -> None:
+        try:
+            host.run_samples(index)
+        except SynergaiError as error:
+            # LoadGen cannot be stopped otherwise.
+            reporter.send(MeasurementFailed(str(error)))
+            os._exit(1)
+
+    def report(done: int) -> None:
+        now = time.monotonic()
+        by_time = (now - began) / plan.min_duration_s if plan.min_duration_s else 1.0
+        share = min(1.0, done / plan.queries, by_time)
+        reporter.progress(share * plan.single_stream_s / plan.total_s, now)
+
+    if timer == BUILT_IN:
+        return time_queries(
+            issue,
+            samples=samples,
+            queries=plan.queries,
+            min_duration_s=plan.min_duration_s,
+            report=report,
+        )
+    # Not installed everywhere.
+    from profiler.measuring.loadgen_run import run_loadgen
+
+    return run_loadgen(
+        issue,
+        samples=samples,
+        queries=plan.queries,
+        min_duration_s=plan.min_duration_s,
+        fastest_s=plan.fastest_s,
+        report=report,
+        output=output,
+    )
+
+
+def batch_sizes(max_batch: int) -> list[int]:
+    """Return the batch sizes to measure, beyond single queries."""
+    return [1 << power for power in range(1, max_batch.bit_length())]
+
+
+def measure_batches(
+    host: HostClient,
+    plan: MeasurementPlan,
+    reporter: Reporter,
+    single_qps: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[float]:
+    """Return the rates in batches of 2, 4, 8, … queries, up to the first at which they fall.
+
+    Larger batches take longer and gain nothing; they could lack memory, too.
+    """
+    rates: list[float] = []
+    best = single_qps
+    for size in batch_sizes(plan.max_batch):
+        rates.append(measure_ranges(host, plan, reporter, size, clock).qps)
+        if rates[-1] < FALLEN * best:
+            break
+        best = max(best, rates[-1])
+    return rates
+
+
+def measure_ranges(
+    host: HostClient,
+    plan: MeasurementPlan,
+    reporter: Reporter,
+    batch: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+) -> SampleRanges:
+    """Run ranges of queries as a job does, in batches."""
+    queries, seconds = 0, 0.0
+    rates = []
+    per_query_s = plan.per_query_s
+    while seconds < plan.service_s:
+        count = batch * max(1, round(SERVICE_ROUND_S / (batch * per_query_s)))
+        started = clock()
+        host.run_samples(queries, count, batch)
+        now = clock()
+        queries += count
+        seconds += now - started
+        rates.append(count / max(now - started, 1e-9))
+        per_query_s = seconds / queries
+        before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
+        reporter.progress((before_s + seconds) / plan.total_s, now)
+    return SampleRanges(queries, seconds, standard_error(rates))
+
+
+def measure_accuracy(
+    host: HostClient, plan: MeasurementPlan, reporter: Reporter, per_query_s: float
+) -> tuple[int, int]:
+    """Run the labelled samples once, or as many of them as time permits, evenly spread.
+
+    They run one at a time, as in jobs, so that the answers are the same. Return how many had
+    labels, and how many answers were correct.
+
+    Args:
+        per_query_s: time per query in ranges.
+    """
+    samples, count = plan.labelled, ACCURACY_CHUNK
+    firsts: Sequence[int] = range(0, samples, count)
+    if samples * per_query_s > ACCURACY_S:
+        affordable, count = max(1, int(ACCURACY_S / per_query_s)), 1
+        firsts = [index * samples // affordable for index in range(affordable)]
+    labelled = correct = 0
+    for done, first in enumerate(firsts):
+        tally = host.run_samples(first, min(count, samples - first)).tally
+        labelled += tally.labelled
+        correct += tally.correct
+        left_s = (1 - (done + 1) / len(firsts)) * plan.accuracy_s
+        reporter.progress(1 - left_s / plan.total_s, time.monotonic())
+    return labelled, correct
+
+
+def standard_error(rates: Sequence[float]) -> float:
+    """Return the standard error of the logarithm of the mean of rates; 0 of fewer than two."""
+    if len(rates) < 2:
+        return 0.0
+    return stdev(map(math.log, rates)) / math.sqrt(len(rates))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""A search on this machine: measures what the strategy asks for, and writes the dictionary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
+
+from profiler.measuring.generators import Draft
+from profiler.measuring.search.costs import SearchPlan
+from profiler.measuring.search.search import Search
+from profiler.measuring.search.strategy import STRATEGIES
+from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
+from profiler.measuring.searched_space import ROUGH_ERROR
+from synergai.domain import Configuration, Session, WorkerClass
+from synergai.errors import EngineUnusable
+from synergai.profiles.dictionary import PREDICTED, ProfileEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.measurer import Measurer
+    from profiler.measuring.searched_space import SearchedSpace
+    from synergai.models.origins import EngineOrigins
+
+Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
+"""Shows the progress of a session; within, a function is called with the completed share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Expected extent of a search.
+
+    Attributes:
+        configurations: engines times configurations.
+        known: of these, those that the dictionary has.
+        exhaustive_s: expected duration of full measurements of the others.
+        at_most_s: limit of the search's duration; infinite if there is none.
+    """
+
+    configurations: int
+    known: int
+    exhaustive_s: float
+    at_most_s: float
+
+
+class SearchRun:
+    """A search on this machine.
+
+    Args:
+        budget: share of the exhaustive time; infinite for no limit; None for the default one,
+            with a measurement of each row.
+        origins: digests and runtimes, for predictions.
+    """
+
+    def __init__(
+        self,
+        searched: SearchedSpace,
+        *,
+        strategy: str,
+        options: Mapping[str, str],
+        budget: float | None,
+        plan: SearchPlan,
+        measurer: Measurer,
+        origins: EngineOrigins,
+        worker_class: WorkerClass,
+        keep: Callable[[Measurement], object],
+        skip: Callable[[EngineUnusable], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._searched = searched
+        self._plan = plan
+        self._measurer = measurer
+        self._origins = origins
+        self._worker_class = worker_class
+        self._keep = keep
+        self._skip = skip
+        self._clock = clock
+        self._search = Search(
+            searched.space,
+            STRATEGIES.create(strategy, options),
+            plan,
+            budget,
+            searched.known,
+            searched.drafts.keys(),
+        )
+        self.measurements: dict[int, Measurement] = {}
+
+    def forecast(self) -> Forecast:
+        """Return what the search will take, as far as is known."""
+        left = self._search.state.open()
+        exhaustive_s = self._search.state.costs.exhaustive_s(left)
+        return Forecast(
+            configurations=len(self._searched.drafts),
+            known=len(self._searched.drafts) - len(left),
+            exhaustive_s=exhaustive_s,
+            at_most_s=self._search.budget_s(),
+        )
+
+    def progress(self) -> str:
+        """Return how far the search is, for people."""
+        state = self._search.state
+        left_s = state.budget_s - state.spent_s
+        at_most = f", at most {left_s:.0f} s left" if 0 < left_s < math.inf else ""
+        return f"{len(state.new)} measured, {len(state.open())} not{at_most}"
+
+    def run(self, follow: Follow, on_progress: Callable[[], object]) -> None:
+        """Search until the strategy needs no more, and then measure batches of the best."""
+        while (trial := self._search.next()) is not None:
+            on_progress()
+            self._measure(trial, follow)
+        for point in self._best_with_batches():
+            self._measure(Trial(point), follow, batches=True)
+
+    def without_time(self) -> list[str]:
+        """Return what was not measured at all for lack of time, as texts for people.
+
+        An engine that was measured in part is named with the variants and execution providers that
+        are missing.
+        """
+        state, space = self._search.state, self._searched.space
+        rows = [row for row in self._searched.rows if row not in state.unmeasurable]
+        missing = [row for row in rows if not state.measured(row)]
+        found: set[str] = set()
+        for row in missing:
+            others = [each for each in self._searched.rows if each[0] == row[0]]
+            if all(each in missing for each in others):
+                found.add(row[0])
+                continue
+            configuration = space.points[state.rows[row][0]].configuration
+            what = replace(configuration, threads=0, power_mode="")
+            found.add(f"{row[0]} ({what})" if what != Configuration() else f"{row[0]} (the CPU)")
+        return sorted(found)
+
+    def predictions(self) -> list[ProfileEntry]:
+        """Return entries of the configurations that were not measured."""
+        entries = []
+        # Threads and modes do not change answers.
+        accuracies = {
+            self._searched.space.points[index].row: (
+                each.entry.accuracy,
+                each.entry.accuracy_samples,
+                each.entry.samples_digest,
+            )
+            for index, each in self.measurements.items()
+        }
+        for index, prediction in self._search.predictions().items():
+            point = self._searched.space.points[index]
+            origin = self._origins.of(point.engine, point.configuration.variant)
+            accuracy = accuracies.get(point.row, (0.0, 0, ""))
+            entries.append(
+                ProfileEntry(
+                    engine=point.engine,
+                    worker_class=self._worker_class,
+                    configuration=point.configuration,
+                    qps=prediction.qps,
+                    error=prediction.error,
+                    watts=prediction.watts,
+                    model_load_s=self._search.state.costs.setup_s(point.row),
+                    label=PREDICTED,
+                    measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    digest=origin.digest,
+                    runtime=origin.runtime,
+                    accuracy=accuracy[0],
+                    accuracy_samples=accuracy[1],
+                    samples_digest=accuracy[2],
+                )
+            )
+        return entries
+
+    def _measure(self, trial: Trial, follow: Follow, *, batches: bool = False) -> None:
+        point = self._searched.space.points[trial.point]
+        draft = self._searched.drafts.get(trial.point, Draft(point.configuration))
+        session = Session(point.engine, point.configuration)
+        plan = self._plan
+        began = self._clock()
+        try:
+            with follow(session) as report:
+                measurement = self._measurer.measure(
+                    session,
+                    queries=plan.full_queries if trial.full else plan.short_queries,
+                    min_duration=plan.full_s if trial.full else plan.short_s,
+                    # The batches of slow configurations are of no use.
+                    max_batch=draft.max_batch if trial.full or batches else 1,
+                    report=report,
+                )
+        except EngineUnusable as error:
+            self._skip(error)
+            self._search.fail(trial, self._clock() - began)
+            return
+        entry = measurement.entry
+        least = FULL_ERROR if trial.full else SHORT_ERROR
+        result = TrialResult(
+            qps=entry.qps,
+            watts=entry.watts,
+            setup_s=entry.t_pre_s,
+            seconds=self._clock() - began,
+            error=ROUGH_ERROR if measurement.is_disturbed else max(least, entry.error),
+        )
+        self._search.tell(trial, result)
+        combined = combine(measurement, self._search.state.results[trial.point])
+        self.measurements[trial.point] = combined
+        self._keep(combined)
+
+    def _best_with_batches(self) -> Iterable[int]:
+        """Yield the best point of each row whose engine has batches that were not measured."""
+        state = self._search.state
+        for row in self._searched.rows:
+            best = state.best(row)
+            if best is None or best not in self.measurements:
+                continue
+            wanted = self._searched.drafts[best].max_batch > 1
+            if wanted and not self.measurements[best].entry.batch_qps:
+                yield best
+
+
+def combine(measurement: Measurement, results: list[TrialResult]) -> Measurement:
+    """Return a measurement with the mean QPS of all results of its point."""
+    weights = [each.error**-2 for each in results]
+    qps = sum(w * each.qps for w, each in zip(weights, results, strict=True)) / sum(weights)
+    entry = measurement.entry
+    scale = qps / entry.qps
+    combined = replace(
+        entry,
+        qps=qps,
+        batch_qps=tuple(scale * rate for rate in entry.batch_qps),
+        error=1 / math.sqrt(sum(weights)),
+        repeats=len(results),
+    )
+    return dataclasses.replace(measurement, entry=combined)
+
+
+def make_plan(queries: int, min_duration_s: float) -> SearchPlan:
+    """Return the durations of measurements; short ones are not longer than others."""
+    usual = SearchPlan()
+    return SearchPlan(
+        full_s=min_duration_s,
+        full_queries=queries,
+        short_s=min(usual.short_s, min_duration_s),
+        short_queries=min(usual.short_queries, queries),
+    )

@@ -1,0 +1,1 @@
+"""Plans of routes, and the planners of the literature."""

@@ -1,0 +1,94 @@
+"""``synergai plan``: whether to split an engine over workers, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from typing import Annotated, Final
+
+import typer
+
+from synergai.cli.commands import check_plot
+from synergai.cli.durations import parse_duration
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
+from synergai.cli.output import print_json
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.routes.links import GATEWAY
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command(
+    epilog="Example: [bold]synergai plan onnx_resnet50_op11 --queries 500 --fleet fleet.toml "
+    "--explain[/bold]"
+)
+def plan(
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
+    queries: Annotated[
+        int, typer.Option(min=1, max=10**9, metavar="INTEGER", help="Queries to run.")
+    ] = 1,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time in which they have to end, such as 200ms."),
+    ] = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
+        ),
+    ] = None,
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    models: Models = DEFAULT_MODELS,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
+        ),
+    ] = None,
+    source: Annotated[
+        str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
+    ] = GATEWAY,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show all that was considered.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the choice over time into a PNG file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan where an engine runs: whole on a worker, as replicas, or in stages.
+
+    The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
+    the deadline is missed.
+    """
+    from profiler.planning.options import OPTIMAL
+    from profiler.planning.plan_case import Case
+    from profiler.planning.plan_output import PlanAnswer, print_answer, record
+    from synergai.routes.planner import ROUTE_PLANNERS
+
+    planners = planner or [OPTIMAL]
+    try:
+        for each in planners:
+            ROUTE_PLANNERS.check(each)
+    except InvalidInput as error:
+        raise InvalidSettings(f"--planner: {error}") from None
+    if plot is not None:
+        check_plot(plot)
+    deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
+    if deadline_s is not None and not deadline_s > 0:
+        raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
+    case = Case(name, models, dictionary, fleet, source, queries)
+    answer = PlanAnswer(case, case.weigh(planners), deadline_s)
+    if plot is not None:
+        from profiler.planning.plan_plot import plot_plan
+
+        plot_plan(answer, plot)
+    if as_json:
+        print_json(record(answer))
+    else:
+        print_answer(answer, explain=explain)
+        if plot is not None:
+            typer.echo(f"plot: {plot}")
+    if answer.slack_s is not None and answer.slack_s < 0:
+        raise typer.Exit(1)

@@ -1,0 +1,176 @@
+"""What ``synergai plan`` has to plan: an engine, its profiles, and a fleet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.filesize import decimal
+
+from profiler.dictionary.stages import class_times
+from profiler.planning.fleet import FleetFile, FleetWorker, read_fleet
+from profiler.planning.options import staged_options, whole_options
+from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
+from synergai.models.directory import ModelDirectory
+from synergai.models.origins import present_entries
+from synergai.profiles.dictionary import DISTURBED
+from synergai.profiles.files import load_dictionary
+from synergai.routes.links import GATEWAY
+from synergai.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
+from synergai.runtime.text import counted, suggestion
+from synergai.versions import stage_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from profiler.dictionary.stages import ClassTimes
+    from synergai.domain import WorkerClass
+    from synergai.models.cutting.cuts import Cut
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.routes.plan import RoutePlan
+    from synergai.routes.problem import Leg
+
+
+class Case:
+    """What the options of the command describe: a problem, and what its numbers stand for.
+
+    Attributes:
+        cuts: those at the positions of the chain between its inputs and outputs.
+        notes: what was left out, and why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        models: Path,
+        dictionary: Path,
+        fleet: Path | None,
+        source: str,
+        queries: int,
+    ) -> None:
+        self.notes: list[str] = []
+        self._model = ModelDirectory(models).get(name).of_variant("")
+        self._model.verified_digest()
+        self._found = read_model(self._model)
+        self.cuts = self._plan_cuts()
+        entries = self._read_entries(dictionary, models)
+        given = self._default_fleet(entries) if fleet is None else read_fleet(fleet)
+        hosts = [GATEWAY, *(worker.id for worker in given.workers)]
+        if source not in hosts:
+            raise InvalidSettings(
+                f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
+                f"{', '.join(hosts)}"
+            )
+        by_class = self._class_times(entries, given)
+        used = [worker for worker in given.workers if worker.worker_class in by_class]
+        self.times = {worker.id: by_class[worker.worker_class] for worker in used}
+        self.problem = RouteProblem(
+            chain=make_chain(self._model, self._found, self.cuts),
+            workers=tuple(
+                RouteWorker(worker.id, self.times[worker.id].seconds, worker.memory_mb * 1e6)
+                for worker in used
+            ),
+            links=given.links(),
+            source=source,
+            queries=queries,
+        )
+
+    def runs(self, leg: Leg) -> str:
+        """Return the engine or stage that a leg runs."""
+        chain = self.problem.chain
+        if self.is_whole(leg):
+            return chain.engine
+        positions = [0, *(cut.position for cut in self.cuts), len(self._found.cuts) + 1]
+        return stage_name(chain.engine, positions[leg.first], positions[leg.last])
+
+    def configuration(self, leg: Leg) -> str:
+        """Return the configuration in which it runs."""
+        times = self.times[leg.worker]
+        return str(times.whole if self.is_whole(leg) else times.staged)
+
+    def is_whole(self, leg: Leg) -> bool:
+        """Return whether a leg runs the whole engine."""
+        return (leg.first, leg.last) == (0, self.problem.chain.end)
+
+    def weigh(self, planners: Sequence[str]) -> list[RoutePlan]:
+        """Return the options that can run, whole ones first."""
+        options = whole_options(self.problem)
+        for planner in planners:
+            options += staged_options(self.problem, planner)
+        if not options:
+            raise InvalidInput("; ".join([self._misfit(), *self.notes]))
+        return options
+
+    def _misfit(self) -> str:
+        problem, end = self.problem, self.problem.chain.end
+        needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
+        legs = min(len(problem.workers), end)
+        if legs > 1:
+            least = decimal(int(least_memory_bytes(problem, legs)))
+            needs += f" and {least} on each of {legs} workers in stages"
+        roomy = max(problem.workers, key=lambda worker: worker.budget_bytes)
+        return (
+            f"nothing fits: {needs}, and the largest memory_mb is that of {roomy.name}, "
+            f"{decimal(int(roomy.budget_bytes))}; raise memory_mb in the fleet file, or add workers"
+        )
+
+    def _plan_cuts(self) -> list[Cut]:
+        found = self._found
+        cuts = planned_cuts(found.cuts)
+        if found.refusal:
+            self.notes.append(f"{self._model.file.name} cannot be cut: {found.refusal}")
+        if (seams := sum(cut.seam for cut in found.cuts) or len(found.cuts)) > len(cuts):
+            self.notes.append(
+                f"{seams:,} cuts are too many to plan with: {len(cuts)} of them are considered, "
+                "with the smallest tensor in equal shares of the work"
+            )
+        return cuts
+
+    def _read_entries(self, dictionary: Path, models: Path) -> ConfigurationDictionary:
+        entries, left_out = present_entries(load_dictionary(dictionary), models, self._model)
+        if left_out:
+            self.notes.append(
+                f"{counted(left_out, 'entry')} of another model file left out; measure again with "
+                f"'synergai profile --stages --engines {self._model.name}'"
+            )
+        if disturbed := sum(entry.label == DISTURBED for entry in entries):
+            self.notes.append(
+                f"{counted(disturbed, 'entry')} measured on a busy machine, whose times may be "
+                "wrong"
+            )
+        return entries
+
+    def _default_fleet(self, entries: ConfigurationDictionary) -> FleetFile:
+        """Return a fleet of one worker of each class in the dictionary."""
+        name = self._model.name
+        classes = sorted({entry.worker_class for entry in entries if entry.engine == name})
+        if not classes:
+            fault = (
+                f"the dictionary has no entry of {name!r}; measure it with "
+                f"'synergai profile --stages --engines {name}'"
+            )
+            raise NotFound("; ".join([fault, *self.notes]))
+        return FleetFile(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))
+
+    def _class_times(
+        self, entries: ConfigurationDictionary, fleet: FleetFile
+    ) -> dict[WorkerClass, ClassTimes]:
+        name, works = self._model.name, [cut.work for cut in self._found.cuts]
+        positions = [cut.position for cut in self.cuts]
+        found: dict[WorkerClass, ClassTimes] = {}
+        for worker_class in dict.fromkeys(worker.worker_class for worker in fleet.workers):
+            try:
+                times = class_times(entries, name, worker_class, works, positions)
+            except NotFound as error:
+                self.notes.append(f"workers of class {worker_class} are left out: {error}")
+                continue
+            found[worker_class] = times
+            if self.cuts and times.staged is None:
+                self.notes.append(
+                    f"workers of class {worker_class} run it whole: no stages were measured there; "
+                    f"'synergai profile --stages --engines {name}' measures them"
+                )
+        if not found:
+            raise NotFound("; ".join(self.notes))
+        return found

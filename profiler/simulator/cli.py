@@ -1,0 +1,164 @@
+"""``synergai simulate``: the gateway's schedulers on the thesis's experiments in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import typer
+
+from profiler.simulator.simulator_settings import (
+    AccordionSettings,
+    BurstSettings,
+    InterferenceSettings,
+    SimulatorSettings,
+)
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.workload import Profile
+
+Result = TypeVar("Result")
+
+
+def simulate(settings: SimulatorSettings) -> None:
+    """Compare scheduling policies on the thesis's experiments in virtual time.
+
+    The decisions are made by the gateway's own scheduler. Every run is audited: queries are
+    conserved, no worker runs two assignments at once, nothing runs before it arrives, and every
+    setup is paid.
+    """
+    require("numpy")
+    if settings.bounds:
+        require("highspy")
+    from profiler.simulator.workload import Profile
+    from synergai.profiles.files import load_dictionary
+
+    results = _simulate_all(settings, Profile(load_dictionary(settings.profile)))
+    if settings.as_json:
+        print_json([result.record() for result in results])
+    else:
+        _print_tables(settings, results)
+
+
+def accordion(settings: AccordionSettings) -> None:
+    """Compare Accordion and its baselines with the malleable policy.
+
+    Queries with batches arrive at eight execution places, in six streams, each under strict,
+    moderate and relaxed SLOs. Accordion and its baselines run pipelines over places; the malleable
+    policy spreads a batch over places that hold whole engines.
+    """
+    require("numpy")
+    if settings.bounds:
+        require("highspy")
+    from profiler.simulator.pipelines.comparison import compare, run_count, tables
+
+    seeds = settings.drawn
+    _show(settings, compare(seeds, bounds=settings.bounds), run_count(seeds), tables)
+
+
+def burst(settings: BurstSettings) -> None:
+    """Raise a burst of one engine among eight until 1 % of all queries are late.
+
+    Four workers have just the memory for the stages of all engines, but hold only some of them
+    whole. Whole engines stay where they are, or are loaded on demand.
+    """
+    require("numpy")
+    from profiler.simulator.pipelines.burst import compare, run_count, tables
+
+    seeds = settings.drawn
+    _show(settings, compare(seeds), run_count(seeds), tables)
+
+
+def interference(settings: InterferenceSettings) -> None:
+    """Slow workers or links of a pipeline down, and compare who balances it.
+
+    ResNet50 runs over four workers, which other work slows down now and then, or the links between
+    them. ODIN and least-loaded scheduling see the times of stages only, our planning those of hops
+    as well; a clairvoyant knows what will come.
+    """
+    require("numpy")
+    from profiler.simulator.pipelines.interference import compare, run_count, tables
+
+    seeds = settings.drawn
+    _show(settings, compare(seeds, settings.slow), run_count(seeds), tables)
+
+
+def _show(
+    settings: BurstSettings,
+    results: Iterator[Result],
+    total: int,
+    tables: Callable[[Sequence[Result]], Iterable[tuple[Sequence[str], list[list[str]]]]],
+) -> None:
+    """Print the results of an experiment with pipelines."""
+    found = _progress(results, total)
+    if settings.as_json:
+        print_json(found)
+        return
+    for columns, rows in tables(found):
+        print_table(columns, rows)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.callback(
+    invoke_without_command=True,
+    epilog="Example: [bold]synergai simulate --policies synergai,malleable --seeds 0-9 "
+    "--sessions warm[/bold]",
+)(settings_command(SimulatorSettings, simulate))
+_pipelines: Final = typer.Typer(
+    help="Compare schedulers of pipelines in virtual time.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines accordion --seeds 0-4[/bold]",
+)(settings_command(AccordionSettings, accordion))
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines burst --seeds 0-4[/bold]",
+)(settings_command(BurstSettings, burst))
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines interference --seeds 0-11[/bold]",
+)(settings_command(InterferenceSettings, interference))
+app.add_typer(_pipelines, name="pipelines")
+
+
+@_pipelines.callback()
+def _pipelines_group() -> None:
+    """Compare schedulers of pipelines in virtual time."""
+
+
+def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[SimulationResult]:
+    from profiler.simulator.sweep import run_count, sweep
+
+    return _progress(sweep(settings, profile), run_count(settings))
+
+
+def _progress(results: Iterator[Result], total: int) -> list[Result]:
+    """Return all results, with a progress bar until the last."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return list(track(results, "simulating", total=total, console=console, transient=True))
+
+
+def _print_tables(settings: SimulatorSettings, results: Sequence[SimulationResult]) -> None:
+    from profiler.simulator.tables import METRICS, rows, title
+
+    for metric in METRICS:
+        columns = (title(metric, results), *settings.simulated, "sum")
+        print_table(columns, rows(results, metric, settings.policies, settings.simulated))
+    if any(result.loads for result in results):
+        columns = ("preloads, per run", "number", "unused (s)", "unused (kJ)")
+        print_table(columns, [_loads(results, policy) for policy in settings.policies])
+
+
+def _loads(results: Sequence[SimulationResult], policy: str) -> list[str]:
+    runs = [each for each in results if each.policy == policy]
+    loads = sum(each.loads or 0 for each in runs) / len(runs)
+    seconds = sum(each.useless_loads_s or 0.0 for each in runs) / len(runs)
+    joules = sum(each.useless_joules or 0.0 for each in runs) / len(runs)
+    return [policy, f"{loads:.1f}", f"{seconds:.0f}", f"{joules / 1000:.1f}"]

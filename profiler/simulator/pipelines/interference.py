@@ -1,0 +1,214 @@
+"""Interference on a running pipeline, after ODIN (Soomro et al., Euro-Par 2023), in virtual time.
+
+Other work slows workers, or the links between them, down for a while. Whoever balances the
+pipeline sees what its stages and hops take only, and changes the route of the queries that enter
+later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, permutations, zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from profiler.planning.tuning import lls, odin
+from profiler.simulator.pipelines.balancers import Balancer, Part, Planning, Searching, best_route
+from profiler.simulator.pipelines.measured_chains import WORKERS, pipeline
+from synergai.routes.links import Hop, Link, Links
+from synergai.routes.problem import Route, RouteProblem, RouteTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from profiler.simulator.simulator_settings import Slow
+
+SECONDS: Final = 60.0
+WINDOW: Final = 2 * WORKERS
+"""Queries that may be in the pipeline at once."""
+FREE: Final = Links({}, default=Link(1e15))
+"""Workers share their memory, so hops take next to nothing."""
+MOST: Final = {"workers": 4.0, "links": 10.0}
+"""Highest factor of a slow-down."""
+LOAD: Final = 0.7
+"""Rate of arrivals while latencies are measured, as a share of the rate without interference."""
+
+
+class Slowdown(NamedTuple):
+    """What a worker or a link begins in an interval of time takes `factor` times as long."""
+
+    part: Part
+    begin_s: float
+    end_s: float
+    factor: float
+
+
+class Clairvoyant:
+    """Has the best route at any time, from the slow-downs that it knows of."""
+
+    def __init__(self, problem: RouteProblem, slowdowns: Sequence[Slowdown]) -> None:
+        self._problem, self._slowdowns = problem, slowdowns
+        self._known: dict[tuple[float, ...], Route] = {}
+
+    def route(self, now: float) -> Route:
+        """Return the best route for the slow-downs of this moment."""
+        parts = dict.fromkeys(each.part for each in self._slowdowns)
+        factors = {part: factor(self._slowdowns, part, now) for part in parts}
+        known = tuple(factors.values())
+        if known not in self._known:
+            self._known[known] = best_route(self._problem, factors)
+        return self._known[known]
+
+    def seen(self, _now: float, _route: Route, _times: RouteTimes) -> None:
+        """Ignore it."""
+
+
+CLAIRVOYANT: Final = "clairvoyant"
+BALANCERS: Final[dict[str, Callable[[RouteProblem, Sequence[Slowdown]], Balancer]]] = {
+    "fixed": lambda problem, _: Clairvoyant(problem, ()),
+    "lls": lambda problem, _: Searching(problem, lls),
+    "odin, alpha 2": lambda problem, _: Searching(problem, partial(odin, alpha=2)),
+    "odin, alpha 10": lambda problem, _: Searching(problem, odin),
+    "planning": lambda problem, _: Planning(problem),
+    CLAIRVOYANT: Clairvoyant,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterferenceResult:
+    """What a pipeline served in one scenario.
+
+    Attributes:
+        rate: queries per second, with as many as it takes.
+        latency_s: mean time of a query, at a fixed rate.
+    """
+
+    balancer: str
+    seed: int
+    rate: float
+    latency_s: float
+
+
+def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[InterferenceResult]:
+    """Run each balancer through the same scenarios."""
+    problem = pipeline() if slow == "links" else replace(pipeline(), links=FREE)
+    names = [worker.name for worker in problem.workers]
+    parts: Sequence[Part] = names if slow == "workers" else list(permutations(names, 2))
+    gap_s = problem.times(best_route(problem, {})).interval_s / LOAD
+    for seed in seeds:
+        slowdowns = drawn_slowdowns(seed, parts, MOST[slow])
+        for name, balancer in BALANCERS.items():
+            rate = len(latencies(problem, slowdowns, balancer(problem, slowdowns))) / SECONDS
+            open_loop = latencies(problem, slowdowns, balancer(problem, slowdowns), gap_s)
+            yield InterferenceResult(
+                balancer=name, seed=seed, rate=rate, latency_s=statistics.fmean(open_loop)
+            )
+
+
+def run_count(seeds: Sequence[int]) -> int:
+    """Return the number of runs of a comparison."""
+    return len(BALANCERS) * len(seeds)
+
+
+def shares(results: Sequence[InterferenceResult]) -> dict[str, list[float]]:
+    """Return the rates of each balancer as shares of the clairvoyant's in the same scenario."""
+    best = {each.seed: each.rate for each in results if each.balancer == CLAIRVOYANT}
+    found: dict[str, list[float]] = {}
+    for each in results:
+        found.setdefault(each.balancer, []).append(each.rate / best[each.seed])
+    return found
+
+
+def tables(
+    results: Sequence[InterferenceResult],
+) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
+    """Yield columns and rows of mean rates, shares of the clairvoyant's, and mean latencies."""
+    rows = []
+    for name, of_name in shares(results).items():
+        mine = [each for each in results if each.balancer == name]
+        latency_s = statistics.fmean(each.latency_s for each in mine)
+        rows.append(
+            [
+                name,
+                f"{statistics.fmean(each.rate for each in mine):.1f}",
+                f"{statistics.fmean(of_name):.1%}",
+                f"{min(of_name):.1%}",
+                f"{1000 * latency_s:.1f}",
+            ]
+        )
+    yield ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)"), rows
+
+
+def drawn_slowdowns(seed: int, parts: Sequence[Part], most: float = 4.0) -> list[Slowdown]:
+    """Draw slow-downs by 1.3 to `most` for 1 to 10 s, one every 5 s on average."""
+    generator = np.random.default_rng(seed)
+    found, now = [], 0.0
+    while (now := now + generator.exponential(5.0)) < SECONDS:
+        part = parts[int(generator.integers(len(parts)))]
+        end_s = now + generator.uniform(1, 10)
+        found.append(Slowdown(part, now, end_s, float(generator.uniform(1.3, most))))
+    return found
+
+
+def factor(slowdowns: Sequence[Slowdown], part: Part, now: float) -> float:
+    """Return how slow a worker or a link is; of several slow-downs at once, the worst counts."""
+    factors = (
+        each.factor for each in slowdowns if each.part == part and each.begin_s <= now < each.end_s
+    )
+    return max(factors, default=1.0)
+
+
+def latencies(
+    problem: RouteProblem, slowdowns: Sequence[Slowdown], balancer: Balancer, gap_s: float = 0.0
+) -> list[float]:
+    """Return the time of each query that ended.
+
+    Workers and links serve queries in the order in which these enter the pipeline. Queries arrive
+    at equal gaps. Without a gap, each one arrives as soon as it may enter.
+    """
+    free: dict[Part, float] = defaultdict(float)
+
+    def pass_through(part: Part, at: float, undisturbed_s: float) -> tuple[float, float]:
+        """Return how long a part is busy, and when it is done."""
+        begin = max(at, free[part])
+        busy_s = undisturbed_s * factor(slowdowns, part, begin)
+        free[part] = begin + busy_s
+        return busy_s, free[part]
+
+    flying: list[tuple[float, int, Route, RouteTimes]] = []
+    taken: list[float] = []
+    now, number = 0.0, 0
+    while now < SECONDS:
+        arrival = number * gap_s
+        now = max(now, arrival)
+        while flying and (flying[0][0] <= now or len(flying) == WINDOW):
+            end, _, route, times = heapq.heappop(flying)
+            now = max(now, end)
+            balancer.seen(end, route, times)
+        route, at = balancer.route(now), now
+        undisturbed = problem.times(route)
+        workers = [leg.worker for leg in route.legs]
+        stages, hops = [], []
+        for link, worker, hop, stage_s in zip_longest(
+            pairwise([problem.source, *workers, problem.source]),
+            workers,
+            undisturbed.hops,
+            undisturbed.stages,
+        ):
+            busy_s, at = pass_through(link, at, hop.interval_s)
+            latency_s = hop.seconds - hop.interval_s
+            hops.append(Hop(busy_s + latency_s, busy_s))
+            at += latency_s
+            if worker is not None:
+                busy_s, at = pass_through(worker, at, stage_s)
+                stages.append(busy_s)
+        taken.append(at - (arrival if gap_s else now))
+        heapq.heappush(flying, (at, number, route, RouteTimes(tuple(stages), tuple(hops))))
+        number += 1
+    return taken

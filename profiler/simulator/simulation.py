@@ -1,0 +1,225 @@
+"""Simulation: drives the scheduling core through a workload in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from time import thread_time
+from typing import TYPE_CHECKING, Final
+
+from profiler.simulator.outcomes import LATE_S
+from profiler.simulator.virtual_worker import VirtualWorker
+from profiler.simulator.workload import JOBS
+from synergai.domain import Session
+from synergai.errors import InternalError
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Dispatch,
+    Expire,
+    Fail,
+    Finish,
+    JobArrived,
+    Load,
+    QueriesDone,
+    Reject,
+    Stop,
+    TimePassed,
+    Unload,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from profiler.simulator.virtual_worker import BusySpan, Loaded, VirtualSessionChange
+    from profiler.simulator.workload import Workload
+    from synergai.domain import Job, JobId, WorkerId
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.scheduling.events import Command, Event
+
+_MAX_STEPS: Final = 20_000
+"""Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""
+
+
+class TooManyLate(InternalError):
+    """More jobs of a simulation are late than may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRun:
+    """The outcome of one simulation.
+
+    Attributes:
+        spans: every assignment as executed, by worker, then time.
+        finished: completion times; rejected jobs are missing.
+        changes: sessions that became resident or were dropped, by worker, then time.
+    """
+
+    workload: Workload
+    policy: str
+    spans: tuple[BusySpan, ...]
+    finished: dict[JobId, float]
+    decisions_s: tuple[float, ...]
+    loads: tuple[Loaded, ...] = ()
+    changes: tuple[VirtualSessionChange, ...] = ()
+
+
+def make_workers(workload: Workload) -> list[Worker]:
+    """Return the workers, strongest first."""
+    profile = workload.profile
+    return [
+        Worker(
+            id=worker_id,
+            worker_class=name,
+            engines=frozenset(profile.engines),
+            configurations=tuple(
+                sorted(
+                    {e.configuration for eng in profile.engines for e in profile.entries(eng, name)}
+                )
+            ),
+            sessions=frozenset(
+                Session(engine, entry.configuration)
+                for engine in profile.engines
+                for entry in profile.entries(engine, name)
+            )
+            if workload.sessions == "prewarmed"
+            else frozenset(),
+            keeps_sessions=workload.sessions != "cold",
+            memory_bytes=workload.memory_bytes.get(name, 0),
+            session_bytes=dict.fromkeys(profile.engines, workload.session_bytes),
+        )
+        for worker_id, name in workload.workers.items()
+    ]
+
+
+def scheduling_settings(policy: str, options: dict[str, str] | None = None) -> SchedulingSettings:
+    """Return gateway defaults, but without mode switch time, which the profile's T_pre includes."""
+    return SchedulingSettings(policy=policy, policy_options=options or {}, mode_switch_s=0.0)
+
+
+def simulate(
+    workload: Workload,
+    settings: SchedulingSettings,
+    dictionary: ConfigurationDictionary | None = None,
+    most_late: int | None = None,
+) -> SimulationRun:
+    """Run a workload to its end, or until too many jobs are late.
+
+    Args:
+        dictionary: what the scheduler knows of the profile; None for all of it.
+        most_late: jobs that may be late; the run ends with the next one. None for no limit.
+    """
+    known = workload.scheduler_dictionary() if dictionary is None else dictionary
+    return _Simulation(workload, settings, known, most_late=most_late).run()
+
+
+@dataclass(slots=True)
+class _Simulation:
+    """Event loop of one run: timers, the core, and virtual workers."""
+
+    workload: Workload
+    settings: SchedulingSettings
+    dictionary: ConfigurationDictionary
+    most_late: int | None = None
+    now: float = 0.0
+    core: SchedulerCore = field(init=False)
+    workers: dict[WorkerId, VirtualWorker] = field(init=False)
+    finished: dict[JobId, float] = field(default_factory=dict)
+    unfinished: set[JobId] = field(init=False)
+    late: int = 0
+    decisions_s: list[float] = field(default_factory=list)
+    timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
+    count: itertools.count[int] = field(default_factory=itertools.count)
+
+    def run(self) -> SimulationRun:
+        """Run until every job has ended."""
+        workload = self.workload
+        self.core = SchedulerCore(self.settings, self.dictionary)
+        jobs = {job.id: job for job in workload.jobs}
+        self.unfinished = set(jobs)
+        self.workers = {}
+        for worker in make_workers(workload):
+            self.workers[worker.id] = VirtualWorker(
+                worker, workload, jobs, self.call_at, self.handle
+            )
+            self.handle(WorkerJoined(worker))
+        for job in workload.jobs:
+            self.call_at(job.arrival, partial(self.submit, job))
+            if self.most_late is not None and math.isfinite(job.deadline):
+                self.call_at(job.deadline + LATE_S, partial(self.check_late, job.id))
+        most = _MAX_STEPS * max(1, math.ceil(len(jobs) / JOBS))
+        for _ in range(most):
+            if not self.unfinished:
+                break
+            self.step()
+        else:
+            raise InternalError(
+                f"policy {self.settings.policy!r} did not finish within {most:,} steps"
+            )
+        return SimulationRun(
+            workload=workload,
+            policy=self.settings.policy,
+            spans=tuple(span for worker in self.workers.values() for span in worker.spans),
+            finished=self.finished,
+            decisions_s=tuple(self.decisions_s),
+            loads=tuple(each for worker in self.workers.values() for each in worker.loads),
+            changes=tuple(each for worker in self.workers.values() for each in worker.changes),
+        )
+
+    def submit(self, job: Job, _: float) -> None:
+        """Submit a job with all of its queries ready."""
+        self.handle(JobArrived(job, ready=job.queries))
+
+    def check_late(self, job_id: JobId, _: float) -> None:
+        """Count a job whose deadline has passed."""
+        self.late += job_id not in self.finished
+        if self.most_late is not None and self.late > self.most_late:
+            raise TooManyLate(f"more than {self.most_late} jobs are late")
+
+    def step(self) -> None:
+        """Advance to the next timer or to the core's wakeup, whichever is first."""
+        wakeup = self.core.wakeup()
+        if self.timers and (wakeup is None or self.timers[0][0] <= wakeup):
+            self.now, _, callback = heapq.heappop(self.timers)
+            callback(self.now)
+        elif wakeup is not None:
+            self.now = wakeup
+            self.handle(TimePassed())
+        else:
+            waiting = ", ".join(sorted(self.unfinished))
+            raise InternalError(f"policy {self.settings.policy!r} left jobs waiting: {waiting}")
+
+    def call_at(self, instant: float, callback: Callable[[float], None]) -> None:
+        """Schedule a callback; callbacks of the same instant run in order of scheduling."""
+        heapq.heappush(self.timers, (instant, next(self.count), callback))
+
+    def handle(self, event: Event) -> None:
+        """Pass an event to the core and execute its commands."""
+        started = thread_time()
+        commands = self.core.handle(event, self.now)
+        if not isinstance(event, QueriesDone | WorkerJoined):
+            self.decisions_s.append(thread_time() - started)
+        self.execute(commands)
+
+    def execute(self, commands: Iterable[Command]) -> None:
+        """Execute the core's commands."""
+        for command in commands:
+            match command:
+                case Dispatch(assignment):
+                    self.workers[assignment.worker_id].dispatch(assignment, self.now)
+                case Load(worker_id, session):
+                    self.workers[worker_id].load(session, self.now)
+                case Unload(worker_id, session):
+                    self.call_at(self.now, partial(self.workers[worker_id].unload, session))
+                case Stop(assignment_id, worker_id, abort):
+                    self.workers[worker_id].stop(assignment_id, self.now, abort=abort)
+                case Finish(job_id):
+                    self.finished[job_id] = self.now
+                    self.unfinished.discard(job_id)
+                case Reject(job_id) | Fail(job_id) | Expire(job_id):
+                    self.unfinished.discard(job_id)

@@ -1,0 +1,262 @@
+"""Settings of the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from profiler.simulator.workload import EXPERIMENTS, Sessions, TPre
+from synergai.errors import InvalidInput
+from synergai.names import is_number
+from synergai.runtime.setting_types import Checked, OptionName
+from synergai.runtime.settings import Settings
+from synergai.scheduling.registry import POLICIES
+
+DEFAULT_POLICIES: Final = (
+    "rr",
+    "srr",
+    "lru",
+    "mru",
+    "be",
+    "slo_mael",
+    "synergai",
+    "edf",
+    "malleable",
+)
+RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
+MAX_SEEDS: Final = 10_000
+_MAX_SEED: Final = 2**63 - 1
+LEAST_SEEDS: Final = 10
+MAX_WORKERS: Final = 1000
+MAX_JOBS: Final = 100_000
+MAX_MEMORY_GIB: Final = 1_000_000
+MIN_LOAD: Final = 1e-6
+WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
+"""Power of the thesis's machines under load: the processors' and modules' nominal ones."""
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds and ranges of seeds: ``0-29`` or ``1,5,7-9``."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        last = last or first
+        if not (is_number(last, _MAX_SEED) and is_number(first, int(last))):
+            raise InvalidInput(f"{part.strip()!r} is not a seed or a range of seeds, such as 0-29")
+        if len(seeds) + int(last) - int(first) >= MAX_SEEDS:
+            raise InvalidInput(f"{text!r} has more than {MAX_SEEDS:,} seeds")
+        seeds += range(int(first), int(last) + 1)
+    return tuple(seeds)
+
+
+def one_of(name: str, names: list[str], kind: str) -> str:
+    """Return `name` if it is one of `names`."""
+    if name not in names:
+        raise InvalidInput(f"there is no {kind} {name!r}; there are: {', '.join(names)}")
+    return name
+
+
+def _checked_policy(name: str) -> str:
+    return one_of(name, POLICIES.names(), "policy")
+
+
+def _checked_experiment(name: str) -> str:
+    return one_of(name, list(EXPERIMENTS), "experiment")
+
+
+def _checked_policies(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_checked_policy, names))
+
+
+def _checked_experiments(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_checked_experiment, names))
+
+
+_ONE_OR_MORE: Final = Meta(min_length=1)
+PolicyName: TypeAlias = Annotated[str, Checked(_checked_policy)]
+PolicyNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_policies)]
+ExperimentName: TypeAlias = Annotated[str, Checked(_checked_experiment)]
+ExperimentNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_experiments)]
+
+
+def checked_seeds(text: str) -> str:
+    """Return `text` if `parse_seeds` accepts it."""
+    parse_seeds(text)
+    return text
+
+
+def _checked_samples(text: str) -> str:
+    if len(parse_seeds(text)) < LEAST_SEEDS:
+        raise InvalidInput(f"{text!r} has fewer than {LEAST_SEEDS} seeds, such as 0-9")
+    return text
+
+
+class DemandSettings(Settings, frozen=True, kw_only=True):
+    """What `synergai simulate` and `synergai capacity` have in common."""
+
+    profile: Annotated[
+        Path,
+        "Dictionary of the workers: a .csv, .json or .db file. The default is "
+        "reconstructed from the figures printed in the thesis.",
+    ] = RECONSTRUCTED_PROFILE
+    # Of actual from profiled times: standard deviation of the logarithm of their ratio.
+    estimate_error: Annotated[float, Meta(ge=0, le=2)] = 0.15
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
+    arrivals: Annotated[
+        Path | None,
+        "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
+        "the columns arrival_s, engine, queries and qos_s; only the first is required.",
+    ] = None
+
+
+class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate``: the experiments, policies and seeds."""
+
+    env_prefix = "SYNERGAI_SIMULATE_"
+
+    experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
+        EXPERIMENTS
+    )
+    policies: Annotated[PolicyNames, "Scheduling policies to compare."] = DEFAULT_POLICIES
+    seeds: Annotated[
+        str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
+    ] = "0-29"
+    sessions: Annotated[Sessions, "T_pre is paid at every start, once per session, or never."] = (
+        "cold"
+    )
+    preload: Annotated[bool, "Load no engine before it is needed, as idle workers do."] = True
+    # For sessions by worker class, in GiB; no limit for those left out.
+    memory: dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]] = msgspec.field(
+        default_factory=dict
+    )
+    session_memory: float = 1.0  # GiB of a session, all of them alike
+    t_pre: TPre = "fixed"
+    fleet: Annotated[
+        dict[str, Annotated[int, Meta(ge=0, le=MAX_WORKERS)]],
+        "Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "
+        "in the profile.",
+    ] = msgspec.field(default_factory=dict)
+    jobs: (
+        Annotated[
+            int, "Jobs of each run; 24 by default, or all of --arrivals.", Meta(ge=1, le=MAX_JOBS)
+        ]
+        | None
+    ) = None
+    load_factor: Annotated[
+        float,
+        OptionName("load"),
+        "Arrivals relative to the experiment's, for the same fleet: with 16 workers of "
+        "each class, jobs arrive 16 times as often. With --arrivals, the factor by which they are "
+        "accelerated.",
+        Meta(ge=MIN_LOAD, le=1000),
+    ] = 1.0
+    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
+
+    def __post_init__(self) -> None:
+        if self.fleet and not any(self.fleet.values()):
+            raise InvalidInput("--fleet has no workers")
+        if self.bounds and (self.fleet or self.arrivals):
+            raise InvalidInput(
+                "--bounds is for the thesis's jobs and one worker of each class; leave out --fleet "
+                "and --arrivals"
+            )
+
+    @property
+    def simulated(self) -> tuple[ExperimentName, ...]:
+        """The experiments that differ: with given arrivals, one of each demand."""
+        if self.arrivals is None:
+            return self.experiments
+        by_demand = {EXPERIMENTS[name].demand: name for name in reversed(self.experiments)}
+        return tuple(name for name in self.experiments if name in by_demand.values())
+
+
+class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai capacity``."""
+
+    env_prefix = "SYNERGAI_CAPACITY_"
+
+    violations: Annotated[
+        float, "Most jobs that may miss their deadlines, in percent.", Meta(ge=0, lt=100)
+    ] = 5.0
+    experiment: Annotated[ExperimentName, "Experiment that gives the demand."] = "DH-FH"
+    jobs: (
+        Annotated[
+            int,
+            "Jobs of each run; 48 by default and 24 times --load beyond 2, or all of --arrivals.",
+            Meta(ge=1, le=MAX_JOBS),
+        ]
+        | None
+    ) = None
+    load_factor: Annotated[
+        float,
+        OptionName("load"),
+        "Arrivals relative to the experiment, for any fleet, or to --arrivals.",
+        Meta(ge=MIN_LOAD, le=1000),
+    ] = 1.0
+    policy: Annotated[PolicyName, "Scheduling policy."] = "malleable"
+    seeds: Annotated[
+        str,
+        Checked(_checked_samples),
+        "One run per seed, at least ten. What suffices is confirmed on as many other seeds.",
+    ] = "0-9"
+    sessions: Annotated[Sessions, "T_pre is paid at every start, once per session, or never."] = (
+        "warm"
+    )
+    cost: Annotated[
+        dict[str, Annotated[float, Meta(ge=1e-6, le=1e6)]],
+        "Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
+        "the lowest cost is the best. Without it, the one with the fewest workers.",
+    ] = msgspec.field(default_factory=dict)
+    watts: Annotated[
+        dict[str, Annotated[float, Meta(gt=0, le=1e6)]],
+        "Power of a busy worker by class, where the profile has none; by default the "
+        "nominal power of the thesis's machines.",
+    ] = msgspec.field(default_factory=WATTS.copy)
+    given: frozenset[str] = frozenset()
+    max_workers: Annotated[
+        int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
+    ] = 32
+    cells: Annotated[Path, "Map of cells, which are planned one by one."] | None = None
+
+
+Slow: TypeAlias = Literal["workers", "links"]
+
+
+class BurstSettings(Settings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines burst``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_BURST_"
+
+    seeds: Annotated[
+        str, Checked(checked_seeds), "One run per seed; all that is compared gets the same queries."
+    ] = "0-4"
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The seeds."""
+        return parse_seeds(self.seeds)
+
+
+class AccordionSettings(BurstSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines accordion``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_ACCORDION_"
+
+    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
+
+
+class InterferenceSettings(BurstSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate pipelines interference``."""
+
+    env_prefix = "SYNERGAI_SIMULATE_INTERFERENCE_"
+
+    seeds: Annotated[str, Checked(checked_seeds), "One scenario per seed."] = "0-11"
+    slow: Annotated[Slow, "What becomes slow for a while."] = "workers"

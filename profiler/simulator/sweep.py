@@ -1,0 +1,128 @@
+"""Sweeps: every policy on every experiment and seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import structs
+
+from profiler.simulator.arrivals import read_arrivals
+from profiler.simulator.audit import audit
+from profiler.simulator.results import SimulationResult, summarize
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulator_settings import one_of, parse_seeds
+from profiler.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
+from synergai.domain import WorkerClass
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from profiler.simulator.simulation import SimulationRun
+    from profiler.simulator.simulator_settings import SimulatorSettings
+    from profiler.simulator.workload import Arrival, Workload
+
+Value = TypeVar("Value")
+_GIB: Final = 1 << 30
+PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
+PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
+"""Configurations of the profile-agnostic policies; other classes use the most threads."""
+
+
+def make_workload(
+    settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
+) -> Workload:
+    """Return the workload of one experiment and seed."""
+    fleet = by_class(settings.fleet, profile)  # empty for one of each
+    given, count = arrivals_of(settings.arrivals, settings.jobs, JOBS)
+    workload = draw(
+        profile,
+        EXPERIMENTS[experiment],
+        seed,
+        sessions=settings.sessions,
+        t_pre=settings.t_pre,
+        estimate_error=settings.estimate_error,
+        count=count,
+        # The experiments' arrivals are for one worker of each class; a file's are what
+        # they are.
+        rate=settings.load_factor * (profile.capacity(fleet) if fleet and not given else 1.0),
+        given=given,
+    )
+    return replace(
+        workload,
+        fleet=fleet,
+        memory_bytes={WorkerClass(n): int(gib * _GIB) for n, gib in settings.memory.items()},
+        session_bytes=int(settings.session_memory * _GIB),
+    )
+
+
+def arrivals_of(
+    path: Path | None,
+    jobs: int | None,
+    default: int,
+    serves: Callable[[str], bool] = lambda _engine: True,
+) -> tuple[tuple[Arrival, ...], int]:
+    """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
+    read = () if path is None else read_arrivals(path)
+    given = tuple(job for job in read if job.engine is None or serves(job.engine))
+    if read and not given:
+        raise InvalidInput(f"{path} has no job for one of the cells")
+    count = jobs or len(given) or default
+    if given and count > len(given):
+        raise InvalidInput(f"{path} has only {len(given):,} jobs, not {count:,}")
+    return given, count
+
+
+def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass, Value]:
+    """Return values of worker classes."""
+    return {
+        WorkerClass(one_of(name, list(profile.classes), "worker class")): value
+        for name, value in values.items()
+    }
+
+
+def run(settings: SimulatorSettings, workload: Workload, policy: str) -> SimulationRun:
+    """Simulate one policy and audit the run."""
+    known = set(workload.profile.classes)
+    options = {name: text for name, text in PREDEFINED.items() if name in known}
+    scheduling = scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
+    ran = simulate(workload, structs.replace(scheduling, preload=settings.preload))
+    audit(ran)
+    return ran
+
+
+def simulate_all(
+    settings: SimulatorSettings, profile: Profile
+) -> Iterator[tuple[SimulationRun, int | None]]:
+    """Simulate all combinations of experiments, seeds and policies.
+
+    Yields:
+        Each run, and the lower bound on its violations if it was requested.
+    """
+    for experiment in settings.simulated:
+        for seed in parse_seeds(settings.seeds):
+            workload = make_workload(settings, profile, experiment, seed)
+            bound = None
+            if settings.bounds:
+                from profiler.simulator.bounds import violations_at_least
+
+                bound = violations_at_least(workload)
+            for policy in settings.policies:
+                yield run(settings, workload, policy), bound
+
+
+def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationResult]:
+    """Simulate and measure all combinations of experiments, seeds and policies.
+
+    Yields:
+        One result per run.
+    """
+    for ran, bound in simulate_all(settings, profile):
+        yield replace(summarize(ran), violations_at_least=bound)
+
+
+def run_count(settings: SimulatorSettings) -> int:
+    """Return the number of runs of a sweep."""
+    return len(settings.simulated) * len(parse_seeds(settings.seeds)) * len(settings.policies)

@@ -1,0 +1,159 @@
+"""Listing of the engines in a model directory and of the zoo's other engines.
+
+No model is loaded for it: an engine that is present may still fail to load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from profiler.zoo.fetch.published import PUBLISHED
+from profiler.zoo.recipes import RECIPES
+from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.descriptions import find_unverified
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.inspect import check
+from synergai.models.formats.model_files import size_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from profiler.zoo.recipes import Recipe
+    from synergai.models.directory import EngineDefinition
+
+State: TypeAlias = Literal["present", "unusable", "not built"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineListing:
+    """An engine that is present or can be built.
+
+    Attributes:
+        state: Present as far as visible without loading it, present but unusable, or not built.
+        fault: Why it is unusable; otherwise empty.
+        unverified: Why no input is known that it accepts, if an agent found that out; otherwise
+            empty.
+        size_bytes: Size of the model; None if not present.
+        accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
+        published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
+            this name, which need not be these weights; None if not applicable.
+        published_map: Likewise for detection: mean average precision on COCO.
+        samples: The sample set's file; None if there is none.
+        variants: Names of its variants whose file is there; the size is that of all of them.
+        lacking: Names of those whose file is missing.
+        without_accuracy: Names of those whose accuracy the engine's folder does not say.
+    """
+
+    name: str
+    title: str
+    state: State
+    fault: str = ""
+    unverified: str = ""
+    backend: str
+    size_bytes: int | None = None
+    accuracy: float | None = None
+    published_accuracy: float | None = None
+    published_map: float | None = None
+    source: str
+    version: str = ""
+    file: str | None = None
+    samples: str | None = None
+    variants: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    without_accuracy: tuple[str, ...] = ()
+    sha256: str = ""
+    preprocess: str = ""
+    postprocess: str = ""
+
+
+def list_engines(models: Path) -> list[EngineListing]:
+    """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
+    found = [_checked(each) for each in ModelDirectory(models).engines()] if models.is_dir() else []
+    names = {definition.name for definition in found}
+    unverified = find_unverified([definition for definition in found if not definition.fault])
+    rows = [
+        list_present(definition, unverified=unverified.get(definition.name, ""))
+        for definition in found
+    ]
+    rows += [_list_unbuilt(recipe) for recipe in RECIPES.values() if recipe.name not in names]
+    return sorted(rows, key=lambda row: row.name)
+
+
+def list_present(definition: EngineDefinition, *, unverified: str = "") -> EngineListing:
+    """Return the listing of an engine in the model directory; for the arguments see there."""
+    accuracy, precision = _published_accuracy(definition.name)
+    return EngineListing(
+        name=definition.name,
+        title=definition.title,
+        state="unusable" if definition.fault else "present",
+        fault=definition.fault,
+        unverified=unverified,
+        backend=definition.backend,
+        size_bytes=_size(definition),
+        accuracy=definition.accuracy,
+        published_accuracy=accuracy,
+        published_map=precision,
+        source=definition.source,
+        version=definition.version,
+        file=str(definition.file),
+        samples=str(definition.samples) if definition.samples else None,
+        variants=tuple(variant.name for variant in definition.variants),
+        lacking=definition.lacking,
+        without_accuracy=tuple(each.name for each in definition.variants if each.accuracy is None),
+        sha256=definition.sha256,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+    )
+
+
+def _checked(definition: EngineDefinition) -> EngineDefinition:
+    """Return a definition with a fault if all its files are damaged or others than it asks for."""
+    if definition.fault:
+        return definition
+    models = [definition.of_variant(each.name) for each in definition.variants] or [definition]
+    fault = ""
+    for model in models:
+        try:
+            if model.sha256:
+                model.verified_digest()
+            else:
+                check(model.file)
+        except (EngineUnusable, InvalidInput) as error:
+            fault = fault or str(error).removeprefix(f"engine {definition.name!r}: ")
+        else:
+            return definition
+    return replace(definition, fault=fault)
+
+
+def _list_unbuilt(recipe: Recipe) -> EngineListing:
+    accuracy, precision = _published_accuracy(recipe.name)
+    return EngineListing(
+        name=recipe.name,
+        title=recipe.title,
+        state="not built",
+        backend=recipe.backend,
+        published_accuracy=accuracy,
+        published_map=precision,
+        source=recipe.source,
+        preprocess=recipe.preprocess,
+        postprocess=recipe.postprocess,
+    )
+
+
+def _published_accuracy(name: str) -> tuple[float | None, float | None]:
+    """Return top-1 accuracy and mean average precision of the published weights."""
+    for each in PUBLISHED:
+        if each.name == name:
+            return each.accuracy, each.mean_average_precision
+    return None, None
+
+
+def _size(definition: EngineDefinition) -> int | None:
+    if definition.fault:
+        return None
+    try:
+        models = [variant.file for variant in definition.variants] or [definition.file]
+        return sum(map(size_bytes, models))
+    except (InvalidInput, OSError):  # changed after it was listed
+        return None

@@ -1,0 +1,134 @@
+"""Output of ``synergai dictionary show``."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from typer.testing import CliRunner
+
+from profiler.dictionary import cli as dictionary
+from synergai.cli.gateway_client import GatewayAddress
+from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
+from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
+from synergai.errors import NotFound
+from synergai.profiles.dictionary import DISTURBED, MEASURED
+from synergai.profiles.files import add_to_dictionary
+from tests.cores import new_entry
+
+ENTRY = new_entry(
+    "digits",
+    "cloud",
+    100.0,
+    Configuration(2),
+    queries=1234,
+    label=DISTURBED,
+    measured_at=(datetime.now(UTC) - timedelta(hours=5)).isoformat(),
+)
+
+
+def a_worker(worker_id: str, pace: float | None, worker_class: str = "cloud") -> WorkerStatus:
+    return WorkerStatus(
+        id=WorkerId(worker_id),
+        worker_class=WorkerClass(worker_class),
+        state=WorkerState.IDLE,
+        cores=2,
+        memory_bytes=0,
+        configurations=(),
+        engines=(),
+        sessions=(),
+        queries_done=0,
+        last_heard_s=0.0,
+        unprofiled=(),
+        profiles=(WorkerProfile(ENTRY, pace),),
+    )
+
+
+def test_label_and_age_are_shown_without_a_gateway(tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "d.db", [ENTRY])
+    result = CliRunner().invoke(
+        dictionary.app, ["show", "--dictionary", str(tmp_path / "d.db")], env={"COLUMNS": "200"}
+    )
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1].split()[-4:] == ["1,234", "disturbed", "5", "h"]
+    assert "pace" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("paces", "text"),
+    [([1.084], "1.08"), ([1.2, 0.95], "0.95 to 1.20"), ([None], ""), ([], "")],
+)
+def test_gateway_adds_the_observed_pace(
+    monkeypatch: pytest.MonkeyPatch, paces: list[float | None], text: str
+) -> None:
+    workers = [a_worker(f"w{number}", pace) for number, pace in enumerate(paces)]
+    workers.append(a_worker("board-1", 9.0, "board"))
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: ([ENTRY], workers))
+    shown = CliRunner().invoke(dictionary.app, ["show", "--target", "h:1"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert shown.output.splitlines()[-1].rstrip().endswith(f"5 h  {text}".rstrip())
+    printed = CliRunner().invoke(dictionary.app, ["show", "--target", "h:1", "--json"])
+    [record] = json.loads(printed.output)
+    assert list(record["pace"].values()) == [pace for pace in paces if pace is not None]
+    assert record["label"] == "disturbed"
+
+
+def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [ENTRY, structs.replace(ENTRY, engine=EngineName("faces"))])
+
+    def error(*options: str) -> str:
+        shown = CliRunner().invoke(dictionary.app, ["show", *options, "--dictionary", str(path)])
+        assert isinstance(shown.exception, NotFound)
+        assert not shown.output
+        return str(shown.exception)
+
+    text = "no entries of engine 'nope'; there are entries of digits, faces"
+    assert text in error("--engine", "nope")
+    assert text in error("--engine", "nope", "--json")
+    text = "no entries of worker class 'board'; there are entries of cloud"
+    assert text in error("--worker-class", "board")
+
+
+def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "new.json"), str(tmp_path / "d.db")
+    add_to_dictionary(tmp_path / "new.json", [ENTRY])
+    add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
+    arguments = ["import", source, "--dictionary", target]
+    done = CliRunner().invoke(dictionary.app, arguments)
+    assert done.stdout == f"imported 0 entries: {target}\n"
+    assert done.stderr.startswith("1 entry kept")
+    done = CliRunner().invoke(dictionary.app, [*arguments, "--accept-disturbed"])
+    assert (done.stdout, done.stderr) == (f"imported 1 entry: {target}\n", "")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(dictionary.app, [*arguments])
+    return result.exit_code, result.output
+
+
+def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
+    path = str(tmp_path / "d.db")
+    other = structs.replace(ENTRY, engine=EngineName("faces"), label=MEASURED)
+    absurd = structs.replace(ENTRY, worker_class=WorkerClass("edge"), qps=1e-6)
+    add_to_dictionary(tmp_path / "d.db", [ENTRY, other, absurd])
+    at = ("--dictionary", path)
+    assert run("delete", *at)[0] != 0  # names nothing
+    assert "would delete 1 " in run("delete", "--implausible", "--dry-run", *at)[1]
+    assert run("delete", "--implausible", *at) == (0, f"deleted 1 entry: {path}\n")
+    assert "deleted 0 " in run("delete", "--engine", "digits", "--label", MEASURED, *at)[1]
+    assert "deleted 1 " in run("delete", "--engine", "digits", "--worker-class", "cloud", *at)[1]
+    assert "deleted 1 " in run("delete", "--all", *at)[1]
+
+
+def test_import_refuses_an_implausible_entry(tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "absurd.csv", [structs.replace(ENTRY, qps=1e-6)])
+    result = CliRunner().invoke(
+        dictionary.app,
+        ["import", str(tmp_path / "absurd.csv"), "--dictionary", str(tmp_path / "d.db")],
+    )
+    assert "implausible" in str(result.exception)
+    assert not (tmp_path / "d.db").exists()

@@ -1,0 +1,127 @@
+"""Engines with variants, in the commands of the model directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler.engines.cli import app
+from profiler.zoo import build as zoo
+from synergai.errors import NotFound, SynergaiError
+from synergai.profiles.files import add_to_dictionary
+from tests.constant_variants import write_family
+from tests.cores import new_entry
+
+VARIANTS = {"full": 1, "p25-int8": 0}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_family(tmp_path / "family", VARIANTS)
+    return tmp_path
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("engine", "file"),
+    [
+        ("family", "full"),
+        ("family/1", "full"),
+        ("family/1.full", "full"),
+        ("family/1.p25-int8", "p25-int8"),
+    ],
+)
+def test_inspect_shows_the_variant_that_is_named(models: Path, engine: str, file: str) -> None:
+    shown = run("inspect", engine, "--models", models, "--json")
+    assert f"{file}.onnx" in shown
+    assert "variants" in run("inspect", engine, "--models", models)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "others"),
+    [("family", "3", ["1", "4"]), ("family/1", "1", ["3", "4"])],
+)
+def test_inspect_shows_the_version_that_requests_get_and_names_the_others(
+    models: Path, engine: str, version: str, others: list[str]
+) -> None:
+    write_family(models / "family" / "3", VARIANTS)
+    (models / "family" / "4").mkdir()  # without a model, it cannot answer
+    shown = json.loads(run("inspect", engine, "--models", models, "--json"))
+    assert (shown["version"], shown["other_versions"]) == (version, others)
+    assert ("family/3/" in shown["file"]) is (version == "3")
+    table = " ".join(run("inspect", engine, "--models", models).split())
+    assert f" version {version} (others: {', '.join(others)}) " in table
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ("family/1.p50", "its variants: full, p25-int8"),
+        ("family/1.", "'1.' is not a version"),
+        ("family/model.onnx", "family/model.onnx"),
+        ("family/2", "family/2"),
+    ],
+)
+def test_inspect_of_what_there_is_not_says_so(models: Path, engine: str, reason: str) -> None:
+    with pytest.raises(SynergaiError, match=reason):
+        run("inspect", engine, "--models", models)
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ("single", "the entries of engine 'single' in .* have no variants; make some with"),
+        ("other", "has no entry of engine 'single'; measure it with 'synergai profile --engines"),
+    ],
+)
+def test_front_says_whether_variants_or_measurements_are_missing(
+    models: Path, measured: str, reason: str
+) -> None:
+    entry = new_entry(measured, "x86", 1.0)
+    add_to_dictionary(models / "d.db", [entry])
+    with pytest.raises(NotFound, match=reason):
+        run("front", "single", "--models", models, "--dictionary", models / "d.db")
+
+
+def test_build_names_the_file_of_each_variant(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / "family").rename(models / "onnx_digits")
+    monkeypatch.setattr(zoo, "is_built", lambda *_: True)
+    lines = run("build", "onnx_digits", "--models", models).splitlines()
+    for name in VARIANTS:
+        assert any(
+            line.startswith(f"onnx_digits, variant {name}: ") and f"/{name}.onnx" in line
+            for line in lines
+        )
+
+
+def test_variants_of_unknown_accuracy_say_so(models: Path) -> None:
+    shown = run("variants", "family", "--remove", "p25-int8", "--models", models)
+    assert "full" in shown
+    assert "unknown" in shown
+
+
+def test_what_follows_from_unknown_accuracies_and_how_to_measure_them_is_said(
+    tmp_path: Path,
+) -> None:
+    write_family(tmp_path / "family", {**VARIANTS, "int8": 1})
+    shown = run("list", "--models", tmp_path)
+    assert "family: no accuracy of full, p25-int8, int8 in engine.toml" in shown
+    assert "full answers while it can be in time" in shown
+    assert "'synergai profile'" in run("list", "family", "--models", tmp_path)
+    file = tmp_path / "family" / "engine.toml"
+    file.write_text(file.read_text().replace('"full"', '"full"\naccuracy = 0.9', 1))
+    shown = run("variants", "family", "--remove", "p25-int8", "--models", tmp_path)
+    assert "family: no accuracy of int8 in engine.toml" in shown
+    assert "full answers" not in shown
+    text = file.read_text()
+    file.write_text(text.replace('"int8"', '"int8"\naccuracy = 0.8', 1))
+    assert "no accuracy" not in run("list", "--models", tmp_path)

@@ -1,0 +1,77 @@
+"""Cuts and stages of an engine, on the command line."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler.engines.cli import app
+from profiler.zoo import build as zoo
+from synergai.models.directory import ModelDirectory
+from synergai.profiles.files import add_to_dictionary
+from tests.cores import new_entry
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    zoo.build("onnx_digits", tmp_path / "models", lambda _: None)
+    return tmp_path / "models"
+
+
+def test_cuts_are_listed_plotted_and_made_into_stages(models: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "cuts.png"
+    table = run("cuts", "onnx_digits", "--models", models, "--plot", plot)
+    assert "conv2/pool" in table
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    seams = json.loads(run("cuts", "onnx_digits", "--models", models, "--seams", "--json"))
+    assert all(each["seam"] for each in seams)
+    assert "conv2/pool" in [each["tensor"] for each in seams]
+    said = run("split", "onnx_digits", "--at", "conv2/pool", "--models", models)
+    stages = [each for each in ModelDirectory(models).engines() if each.stage_of]
+    assert len(stages) == 2
+    for stage in stages:
+        assert f"{stage.name}: {stage.file}\nchecked" in said
+
+
+def test_half_tensors_are_compared_with_the_whole_engine_on_its_samples(models: Path) -> None:
+    said = run("split", "onnx_digits", "--at", "conv2/pool", "--half", "--models", models)
+    assert re.search(
+        r"16-bit floats change the answers by \d.*; of \d+ samples, 0 have another likeliest", said
+    )
+    (models / "onnx_digits" / "samples.npz").unlink()
+    said = run(
+        *("split", "onnx_digits", "--at", "conv2/pool", "--half", "--replace"), "--models", models
+    )
+    assert "no samples.npz to measure how 16-bit floats change its answers" in said
+
+
+def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(
+    models: Path, tmp_path: Path
+) -> None:
+    dictionary = tmp_path / "dictionary.csv"
+    times = {"onnx_digits": 4.0, "onnx_digits.s0-3": 1.0, "onnx_digits.s3-11": 3.5}
+    add_to_dictionary(
+        dictionary,
+        [new_entry(name, "agx", 1 / seconds) for name, seconds in times.items()],
+    )
+    given = ("cuts", "onnx_digits", "--models", models, "--dictionary", dictionary)
+    [cut] = [
+        each
+        for each in json.loads(run(*given, "--worker-class", "agx", "--json"))
+        if each["tensor"] == "conv1/pool"
+    ]
+    assert cut["head"] == {"seconds": 1.0, "measured": True}
+    assert cut["tail"] == {"seconds": 3.5, "measured": True}
+    table = run(*given, "--worker-class", "agx")
+    assert "1 s          3.5 s" in table
+    assert "~" in table
+    assert "no times of class nx: 'synergai profile --stages" in run(*given, "--worker-class", "nx")

@@ -1,0 +1,110 @@
+"""Configurations to search: levels of threads, power modes, execution providers, batches."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profiler.measuring.generators import (
+    GENERATORS,
+    Draft,
+    Machine,
+    Pruned,
+    generate,
+    powers_of_two,
+)
+from profiler.measuring.profiler_settings import ProfilerSettings
+from profiler.measuring.search.space import Knobs
+from profiler.measuring.searched_space import knobs_of
+from synergai.domain import Configuration, EngineName
+from synergai.models.directory import EngineDefinition
+from worker_agent.power.controller import PowerMode
+from worker_agent.providers.choice import Offers, ProviderChoice
+
+DEFAULTS = ProfilerSettings().generators
+ENGINE = EngineDefinition(
+    name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8
+)
+MAXN = PowerMode(name="MAXN", cores=8)
+FEW = PowerMode(name="MODE_15W_DESKTOP", cores=4, max_mhz=2188.8, budget_w=15)
+REBOOT = PowerMode(name="MODE_10W", cores=2, max_mhz=1200, refused="needs a reboot")
+
+
+def run(
+    machine: Machine, *names: str, engine: EngineDefinition = ENGINE
+) -> tuple[list[Draft], list[Pruned]]:
+    generators = [GENERATORS.create(name, {}) for name in names or DEFAULTS]
+    return generate(generators, engine, machine)
+
+
+def texts(drafts: list[Draft]) -> list[str]:
+    return [str(draft.configuration) for draft in drafts]
+
+
+@pytest.mark.parametrize(
+    ("cores", "levels"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
+def test_levels_of_threads_are_powers_of_two_and_all_cores(cores: int, levels: list[int]) -> None:
+    assert powers_of_two(cores) == levels
+
+
+def test_each_mode_has_levels_up_to_its_cores() -> None:
+    drafts, _ = run(Machine((MAXN, FEW)))
+    assert texts(drafts) == [
+        *(f"threads={count},mode=MAXN" for count in (1, 2, 4, 8)),
+        *(f"threads={count},mode=MODE_15W_DESKTOP" for count in (1, 2, 4)),
+    ]
+    assert {draft.max_batch for draft in drafts} == {8}
+
+
+def test_what_is_left_out_has_a_reason() -> None:
+    same = replace(FEW, name="MODE_15W_OTHER")
+    drafts, pruned = run(Machine((FEW, same), refused=(REBOOT,)))
+    assert {draft.configuration.power_mode for draft in drafts} == {FEW.name}
+    assert {each.what: each.reason for each in pruned} == {
+        "mode MODE_15W_OTHER": f"has the cores, clocks and budget of {FEW.name}",
+        "mode MODE_10W": "needs a reboot",
+    }
+
+
+def test_modes_of_which_only_the_cores_are_known_are_all_searched() -> None:
+    other = replace(MAXN, name="OTHER")
+    drafts, _ = run(Machine((MAXN, other)), "modes")
+    assert len(drafts) == 2
+
+
+def test_given_levels_beyond_a_modes_cores_are_left_out() -> None:
+    generators = [
+        GENERATORS.create("modes", {}),
+        GENERATORS.create("threads", {"levels": "1 8"}),
+    ]
+    drafts, pruned = generate(generators, ENGINE, Machine((MAXN, FEW)))
+    assert texts(drafts) == [
+        "threads=1,mode=MAXN",
+        "threads=8,mode=MAXN",
+        "threads=1,mode=MODE_15W_DESKTOP",
+    ]
+    assert "more threads than cores (4)" in pruned[0].reason
+
+
+def test_provider_is_searched_with_engines_that_it_runs() -> None:
+    offers = Offers(choices=(ProviderChoice(name="OpenVINO", kind="OpenVINO"),))
+    machine = Machine((FEW,), offers)
+    drafts, _ = run(machine)
+    assert any(draft.configuration.execution_provider for draft in drafts)
+    drafts, pruned = run(machine, engine=replace(ENGINE, backend="tensorflow"))
+    assert not any(draft.configuration.execution_provider for draft in drafts)
+    assert any("does not run tensorflow engines" in each.reason for each in pruned)
+
+
+def test_knobs_have_the_clock_times_the_share_of_the_mode() -> None:
+    half = PowerMode(name="0.5cpu", cores=1, share=0.5)
+    machine = Machine((MAXN, FEW, half), top_mhz=2265.6)
+    assert knobs_of(Configuration(2, FEW.name), machine) == Knobs(2, 4, 2188.8)
+    assert knobs_of(Configuration(8, "MAXN"), machine) == Knobs(8, 8, 2265.6)
+    assert knobs_of(Configuration(1, "0.5cpu"), machine) == Knobs(1, 1, 1132.8)
+
+
+def test_modes_are_ordered_by_cores_times_clock_whatever_their_names() -> None:
+    slow = PowerMode(name="MODE_30W_ALL", cores=8, max_mhz=1200, budget_w=30)
+    assert sorted((MAXN, slow, FEW), key=lambda mode: mode.speed) == [FEW, slow, MAXN]

@@ -1,0 +1,265 @@
+"""A search on this machine, with measurements that take no time."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from profiler.measuring.commands import put_predictions, summarise
+from profiler.measuring.generators import Draft, Machine
+from profiler.measuring.measurement import Measurement
+from profiler.measuring.measurer import Measurer
+from profiler.measuring.search.process import expected_log_qps
+from profiler.measuring.search.space import Knobs
+from profiler.measuring.search.strategy import STRATEGIES
+from profiler.measuring.search_run import SearchRun, make_plan
+from profiler.measuring.searched_space import MAX_OTHERS, make_space
+from profiler.measuring.single_stream import SingleStreamResult
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable
+from synergai.models.origins import EngineOrigins
+from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
+from synergai.profiles.files import add_to_dictionary, load_dictionary
+from tests.cores import new_entry
+
+A, B, BROKEN = EngineName("a"), EngineName("b"), EngineName("broken")
+HERE = WorkerClass("here")
+LEVELS = (1, 2, 4, 8)
+RESULT = SingleStreamResult(
+    validity="VALID", queries=64, qps=1.0, latency_p50_s=0, latency_p90_s=0, latency_p99_s=0
+)
+
+
+class FakeMeasurer:
+    """Measures engines whose speed follows the law, and one that fails."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[Session, int]] = []
+
+    def measure(self, session: Session, *, max_batch: int, **_: object) -> Measurement:
+        self.asked.append((session, max_batch))
+        self.now += 4.0
+        if BROKEN in (session.engine, session.configuration.variant):
+            raise EngineUnusable("cannot measure broken")
+        level = 100.0 if session.engine == A else 20.0
+        threads = session.configuration.threads
+        entry = new_entry(
+            session.engine,
+            HERE,
+            level * math.exp(expected_log_qps(Knobs(threads, 8))),
+            session.configuration,
+            model_load_s=1.0,
+            batch_qps=(1.0,) if max_batch > 1 else (),
+            accuracy=0.75,
+            accuracy_samples=100,
+        )
+        return Measurement(entry=entry, single_stream=RESULT, logs=Path(), background=0.0)
+
+
+@contextmanager
+def follow(_: Session) -> Iterator[Callable[[float], None]]:
+    yield lambda _: None
+
+
+def make_run(
+    measurer: FakeMeasurer,
+    entries: Iterable[ProfileEntry] = (),
+    engines: tuple[EngineName, ...] = (A, B),
+    budget: float | None = math.inf,
+    max_batch: int = 1,
+    strategy: str = "gp",
+    variants: tuple[str, ...] = ("",),
+    levels: tuple[int, ...] = LEVELS,
+) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
+    drafts = {
+        engine: [
+            Draft(Configuration(count, variant=variant), max_batch)
+            for count in levels
+            for variant in variants
+        ]
+        for engine in engines
+    }
+    dictionary = ConfigurationDictionary(entries)
+    errors: list[EngineUnusable] = []
+    run = SearchRun(
+        make_space(
+            drafts, HERE, Machine(pinned=range(8)), dictionary, lambda each: each.label == MEASURED
+        ),
+        strategy=strategy,
+        options={},
+        budget=budget,
+        plan=make_plan(100, 10.0),
+        measurer=cast("Measurer", measurer),
+        origins=EngineOrigins(Path("/nowhere")),
+        worker_class=HERE,
+        keep=lambda measurement: dictionary.put(measurement.entry),
+        skip=errors.append,
+        clock=lambda: measurer.now,
+    )
+    return run, dictionary, errors
+
+
+def nothing() -> None:
+    return None
+
+
+def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
+    def entry(engine: str, worker_class: str, mode: int) -> ProfileEntry:
+        return new_entry(engine, worker_class, 1.0, Configuration(1, power_mode=str(mode)))
+
+    strangers = [entry("other", "there", mode) for mode in range(2000)]
+    same_engine = [entry("a", "there", mode) for mode in range(10)]
+    same_class = [entry("other", "here", mode) for mode in range(10)]
+    searched = make_space(
+        {A: [Draft(Configuration(1))]},
+        HERE,
+        Machine(pinned=range(8)),
+        [*strangers, *same_engine, *same_class],
+        lambda _: True,
+    )
+    assert len(searched.known) == MAX_OTHERS
+    known = [searched.space.points[index] for index in searched.known]
+    assert sum(point.engine == A for point in known) == 10
+    assert sum(point.device[0] == HERE for point in known) == 10
+
+
+def test_every_configuration_is_measured_or_predicted() -> None:
+    run, dictionary, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    predictions = run.predictions()
+    assert 2 <= len(dictionary) < 8
+    assert len(dictionary) + len(predictions) == 8
+    for entry in predictions:
+        assert (entry.label, entry.worker_class) == (PREDICTED, HERE)
+        assert (entry.accuracy, entry.accuracy_samples) == (0.75, 100)
+        assert entry.error > 0
+        assert entry.t_pre_s > 0
+
+
+def test_complete_dictionary_leaves_nothing_to_do() -> None:
+    run, dictionary, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    measurer = FakeMeasurer()
+    every = [*dictionary, *(replace(each, label=MEASURED) for each in run.predictions())]
+    again, _, _ = make_run(measurer, every)
+    again.run(follow, nothing)
+    assert measurer.asked == []
+    assert again.predictions() == []
+
+
+def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None:
+    run, _, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    again, _, _ = make_run(FakeMeasurer(), run.predictions())
+    assert again.forecast().known == 0
+
+
+def test_failing_variant_only_costs_itself() -> None:
+    measurer = FakeMeasurer()
+    run, dictionary, errors = make_run(measurer, engines=(A,), variants=("full", BROKEN))
+    run.run(follow, nothing)
+    assert len(errors) == 2
+    every = [*dictionary, *run.predictions()]
+    assert {entry.configuration.variant for entry in every} == {"full"}
+    assert len(every) == len(LEVELS)
+
+
+def test_search_without_time_says_what_it_had_none_for() -> None:
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, budget=0.0)
+    run.run(follow, nothing)
+    assert measurer.asked == []
+    assert run.without_time() == [A, B]
+    assert run.predictions() == []
+
+
+def test_budget_is_enough_for_a_first_measurement() -> None:
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, budget=1e-6)
+    assert run.forecast().at_most_s > 1.0
+    run.run(follow, nothing)
+    assert len(measurer.asked) == 1
+
+
+def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
+    alone = FakeMeasurer()
+    run, _, _ = make_run(alone, budget=0.4)
+    run.run(follow, nothing)
+    with_broken = FakeMeasurer()
+    run, _, errors = make_run(with_broken, engines=(A, BROKEN, B), budget=0.4)
+    run.run(follow, nothing)
+    assert len(errors) == 2
+    measured = [session for session, _ in with_broken.asked if session.engine != BROKEN]
+    assert len(measured) >= len(alone.asked)
+
+
+def test_what_there_was_no_time_for_is_named_by_variant() -> None:
+    run, _, _ = make_run(FakeMeasurer(), engines=(A, B), budget=1e-6, variants=("", "int8"))
+    run.run(follow, nothing)
+    [missing, other] = run.without_time()
+    assert missing in {"a (variant=int8)", "a (the CPU)"}
+    assert other == "b"
+
+
+def test_batches_are_measured_of_the_best_configuration_only() -> None:
+    measurer = FakeMeasurer()
+    run, dictionary, _ = make_run(measurer, engines=(A,), max_batch=4)
+    run.run(follow, nothing)
+    assert [session.configuration.threads for session, batch in measurer.asked if batch > 1] == [8]
+    [best] = [entry for entry in dictionary if entry.configuration.threads == 8]
+    assert best.batch_qps
+    assert best.repeats >= 2
+    assert best.error < 0.024
+
+
+def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) -> None:
+    run, _, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    stale, fresh, *others = run.predictions()
+    old = [replace(each, label=MEASURED, qps=1.0) for each in (stale, fresh)]
+    add_to_dictionary(tmp_path / "d.db", old)
+    put_predictions(tmp_path / "d.db", [stale, fresh, *others], lambda entry: entry == old[0])
+    assert set(load_dictionary(tmp_path / "d.db")) == {stale, old[1], *others}
+
+
+def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
+    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
+    known.run(follow, nothing)
+    there = [replace(entry, worker_class=WorkerClass("there")) for entry in dictionary]
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, [*dictionary, *there], engines=(B,))
+    run.run(follow, nothing)
+    assert {session.engine for session, _ in measurer.asked} == {B}
+    assert {entry.engine for entry in run.predictions()} <= {B}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.names())
+def test_only_configurations_that_the_machine_offers_are_measured(strategy: str) -> None:
+    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
+    known.run(follow, nothing)
+    best = max(dictionary, key=lambda entry: entry.qps)
+    # Of the same engine on this worker class, from when more was offered.
+    gone = [
+        replace(best, configuration=Configuration(threads, "MAXN"), qps=best.qps * 1.001)
+        for threads in LEVELS
+    ]
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, gone, engines=(A,), strategy=strategy)
+    run.run(follow, nothing)
+    assert measurer.asked
+    assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}
+
+
+def test_summary_counts_and_says_what_to_do_next() -> None:
+    text = summarise(configurations=12, measured=5, predicted=6, known=1)
+    assert text.startswith(
+        "of 12 configurations, 5 were measured and 6 predicted, 1 were measured before; "
+    )
+    assert "synergai dictionary show --best" in text
+    assert "--budget" in summarise(configurations=2, measured=0, predicted=0, known=0)
+    assert "predictions" not in summarise(configurations=2, measured=2, predicted=0, known=0)

@@ -1,0 +1,238 @@
+"""``synergai plan``: the choice, its reasons, and what is wrong with its inputs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler.planning.cli import app
+from profiler.zoo import build as zoo
+from synergai.domain import EngineName
+from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from synergai.models.cutting.stages import cut_engine
+from synergai.profiles.dictionary import DISTURBED, ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+from tests.cores import new_entry
+
+ENGINE = EngineName("onnx_digits")
+FLEET = """
+[[workers]]
+id = "edge"
+worker_class = "agx"
+[[workers]]
+id = "cloud"
+worker_class = "x86"
+"""
+
+
+def entry(engine: str, worker_class: str, seconds: float, **others: Any) -> ProfileEntry:
+    return new_entry(engine, worker_class, 1 / seconds, **others)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan") / "models"
+    zoo.build(ENGINE, folder, lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path) -> Path:
+    """One class is slow behind conv1/pool, the other one before it."""
+    return uneven(tmp_path / "dictionary.csv", 1.0, 9.0)
+
+
+def uneven(path: Path, fast_s: float, slow_s: float) -> Path:
+    head, tail = "onnx_digits.s0-3", "onnx_digits.s3-11"
+    for worker_class, head_s, tail_s in (("agx", fast_s, slow_s), ("x86", slow_s, fast_s)):
+        times = {ENGINE: head_s + tail_s, head: head_s, tail: tail_s}
+        add_to_dictionary(path, [entry(each, worker_class, times[each]) for each in times])
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET)
+    return path
+
+
+def run(models: Path, dictionary: Path, *arguments: str | Path | int, code: int = 0) -> str:
+    given = [ENGINE, "--models", models, "--dictionary", dictionary, *arguments]
+    result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_engine_is_split_where_workers_are_good_at_different_parts(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    said = run(models, dictionary, "--fleet", fleet, "--explain")
+    assert said.startswith(
+        "split onnx_digits at conv1/pool over edge and cloud, which answers 80% earlier than "
+        "whole on edge\n"
+    )
+    for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
+        assert text in said
+
+
+def test_split_that_hardly_saves_time_is_chosen_for_a_deadline_only(
+    models: Path, tmp_path: Path, fleet: Path
+) -> None:
+    given = (models, uneven(tmp_path / "even.csv", 4.95, 5.05), "--fleet", fleet)
+    assert run(*given).startswith(
+        "do not split onnx_digits: run it whole on edge, which answers about as early as the best "
+        "route of stages"
+    )
+    assert run(*given, "--deadline", "9.95s").startswith("split onnx_digits at conv1/pool")
+
+
+def test_replicas_are_chosen_over_stages_where_workers_are_alike(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET.replace("agx", "x86"))
+    said = run(models, dictionary, "--fleet", fleet, "--queries", 10)
+    assert said.startswith(
+        "do not split onnx_digits: run it whole on edge and cloud, which ends 41% earlier "
+        "than the best route of stages"
+    )
+
+
+def test_missed_deadline_is_told_and_exits_with_1(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    given = (models, dictionary, "--fleet", fleet, "--deadline")
+    assert "deadline of 1 s: missed by 1 s" in run(*given, "1s", code=1)
+    assert "deadline of 3 s: met by 1 s" in run(*given, "3s")
+
+
+def test_class_without_times_of_stages_runs_the_engine_whole(models: Path, tmp_path: Path) -> None:
+    dictionary = tmp_path / "whole.csv"
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
+    said = run(models, dictionary)
+    assert "run it whole on x86, the only worker" in said
+    assert "'synergai profile --stages --engines onnx_digits' measures them" in said
+
+
+def test_class_without_profile_is_left_out_with_the_command_that_makes_it(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET.replace("agx", "nx"))
+    said = run(models, dictionary, "--fleet", fleet)
+    assert "workers of class nx are left out" in said
+    assert "measure it there with 'synergai profile --engines onnx_digits'" in said
+
+
+def test_fleet_without_any_profile_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
+    fleet.write_text(FLEET.replace("agx", "nx").replace("x86", "tpu"))
+    with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on nx; measure.* on tpu; mea"):
+        run(models, dictionary, "--fleet", fleet)
+
+
+def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    with pytest.raises(NotFound, match="has no entry of 'onnx_digits'; measure it with"):
+        run(models, tmp_path / "other.csv")
+
+
+def test_budget_that_no_stage_fits_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
+    fleet.write_text(FLEET.replace('"agx"', '"agx"\nmemory_mb = 20').replace("x86", "nx"))
+    with pytest.raises(
+        InvalidInput, match=r"nothing fits: .* that of edge, 20\.0 MB; raise memory_mb"
+    ):
+        run(models, dictionary, "--fleet", fleet)
+
+
+def test_workers_that_are_too_small_for_stages_are_told_what_each_one_needs(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET.replace("worker_class", "memory_mb = 58.05\nworker_class"))
+    needs = r"nothing fits: onnx_digits needs 58\.2 MB whole and 58\.1 MB on each of 2 workers in"
+    with pytest.raises(InvalidInput, match=needs):
+        run(models, dictionary, "--fleet", fleet)
+
+
+def test_entries_of_another_model_file_are_not_used(
+    models: Path, tmp_path: Path, fleet: Path
+) -> None:
+    dictionary = tmp_path / "stale.csv"
+    digest = cut_engine(models, ENGINE).digest
+    add_to_dictionary(
+        dictionary,
+        [entry(ENGINE, "x86", 2.0, digest=digest), entry(ENGINE, "agx", 1.0, digest="0" * 64)],
+    )
+    said = run(models, dictionary, "--fleet", fleet)
+    assert "run it whole on cloud, the only worker" in said
+    assert "1 entry of another model file left out" in said
+
+
+def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
+    models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
+    (models / ENGINE).mkdir(parents=True)
+    (models / ENGINE / "model.onnx").write_bytes(b"no model")
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
+    with pytest.raises(InvalidInput, match=r"'onnx_digits': model\.onnx: it is corrupt"):
+        run(models, dictionary)
+
+
+def test_queries_of_a_worker_take_no_hop_to_it(models: Path, dictionary: Path, fleet: Path) -> None:
+    given = ("--fleet", fleet, "--source", "edge", "--json")
+    found = json.loads(run(models, dictionary, *given))
+    hops = {
+        option["name"]: [(hop["from"], hop["to"]) for hop in option["routes"][0]["hops"]]
+        for option in found["options"]
+        if option["routes"][0]["hops"][0]["seconds"] == 0
+    }
+    assert hops["whole on edge"] == [("edge", "edge"), ("edge", "edge")]
+    assert hops["2 stages"] == [("edge", "edge"), ("edge", "cloud"), ("cloud", "edge")]
+    assert "whole on cloud" not in hops
+
+
+def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
+    dictionary = tmp_path / "busy.csv"
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
+    assert "1 entry measured on a busy machine" in run(models, dictionary)
+
+
+def test_graphs_are_read_in_a_child_process_only(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    given = [ENGINE, "--models", models, "--dictionary", dictionary, "--fleet", fleet, "--json"]
+    program = (
+        "import sys; from profiler.planning.cli import app; app(standalone_mode=False);"
+        "sys.exit('onnx' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, *map(str, given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["splits"]
+
+
+@pytest.mark.parametrize("queries", [1, 2, 1000])
+def test_choice_is_plotted(
+    models: Path, dictionary: Path, fleet: Path, tmp_path: Path, queries: int
+) -> None:
+    plot = tmp_path / "plots" / "plan.png"
+    given = ("--fleet", fleet, "--queries", queries, "--plot", plot)
+    assert f"plot: {plot}" in run(models, dictionary, *given)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (("--planner", "best"), "--planner: 'best' is not in synergai.route_planners; available: "),
+        (("--source", "egde"), "there is no worker 'egde'; did you mean edge"),
+        (("--deadline", "soon"), "--deadline: "),
+        (("--deadline", "-3"), "--deadline: it must be positive, not -3 s"),
+        (("--plot", "plan.pdf"), "must end in .png"),
+    ],
+)
+def test_faulty_option_is_refused(
+    models: Path, dictionary: Path, fleet: Path, given: tuple[str, ...], fault: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=fault):
+        run(models, dictionary, "--fleet", fleet, *given)

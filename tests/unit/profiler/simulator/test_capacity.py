@@ -1,0 +1,255 @@
+"""Least fleets for a demand."""
+
+import itertools
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from msgspec import structs
+from typer.testing import CliRunner, Result
+
+from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
+from profiler.simulator.capacity_cli import app
+from profiler.simulator.outcomes import job_outcomes
+from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
+from profiler.simulator.workload import EXPERIMENTS, Profile, draw
+from synergai.domain import JobId, WorkerClass
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.profiles.files import load_dictionary
+from tests.cores import new_entry
+
+FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
+
+
+def a_profile(*, watts: float = 10.0, idle_watts: float = 0.0) -> Profile:
+    return Profile(
+        new_entry("engine", name, qps, watts=watts, idle_watts=idle_watts)
+        for name, qps in ((FAST, 100.0), (SLOW, 50.0))
+    )
+
+
+def a_planner(
+    profile: Profile,
+    *,
+    rate: float = 1.0,
+    violations: float = 0.1,
+    max_workers: int = 32,
+    costs: dict[WorkerClass, float] | None = None,
+) -> CapacityPlanner:
+    workload, fresh = (
+        draw(
+            profile,
+            EXPERIMENTS["DL-FL"],
+            seed,
+            sessions="prewarmed",
+            estimate_error=0.0,
+            rate=rate,
+        )
+        for seed in (0, 1)
+    )
+    return CapacityPlanner(
+        workloads=[workload],
+        fresh=[fresh],
+        settings=scheduling_settings("malleable"),
+        violations=violations,
+        max_workers=max_workers,
+        costs=costs or {},
+        watts={},
+    )
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0])
+@pytest.mark.parametrize("name", [FAST, SLOW])
+def test_least_fleet_suffices_and_one_worker_less_does_not(name: WorkerClass, rate: float) -> None:
+    planner = a_planner(a_profile(), rate=rate)
+    least = planner.least({name: 1})
+    assert least is not None
+    assert least.violations <= 0.1
+    count = least.fleet[name]
+    assert count == 1 or planner.sufficient({name: count - 1}) is None
+
+
+def test_more_demand_needs_more_workers() -> None:
+    counts = []
+    for rate in (1.0, 4.0, 8.0):
+        least = a_planner(a_profile(), rate=rate).least({FAST: 1})
+        assert least is not None
+        counts.append(least.fleet[FAST])
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_cheapest_class_is_the_best_option() -> None:
+    best, *_ = plan(a_planner(a_profile(), rate=4.0, costs={FAST: 100.0, SLOW: 1.0}))
+    assert set(best.fleet) == {SLOW}
+    assert best.cost == best.fleet[SLOW]
+
+
+def test_share_of_violations_is_not_rounded_below_a_whole_job() -> None:
+    profile = a_profile()
+    planner = a_planner(profile, violations=0.29)  # of 100 jobs a little less than 29
+    [workload] = planner.workloads
+    on_time = structs.replace(workload.jobs[0], queries=1, arrival=0.0, deadline=1e6)
+    late = structs.replace(on_time, queries=10**6, deadline=1.0)
+    jobs = tuple(
+        structs.replace(late if number < 29 else on_time, id=JobId(str(number)))
+        for number in range(100)
+    )
+    factors = {(job.id, name): 1.0 for job in jobs for name in profile.classes}
+    planner.workloads = [replace(workload, jobs=jobs, factors=factors)]
+    assert planner._too_few({FAST: 1}) == 0
+
+
+def test_demand_beyond_the_limit_has_no_option() -> None:
+    assert plan(a_planner(a_profile(), rate=1e6, max_workers=8)) == []
+
+
+def test_insufficient_fleets_are_recognised_without_whole_simulations() -> None:
+    quick = a_planner(a_profile(), rate=4.0)
+    whole = a_planner(a_profile(), rate=4.0)
+    runs = []
+    for fast, slow in itertools.product(range(1, 4), range(1, 6)):
+        fleet = {FAST: fast, SLOW: slow}
+        shares = []
+        for workload in (*whole.workloads, *whole.fresh):
+            run = simulate(replace(workload, fleet=fleet), whole.settings)
+            outcomes = job_outcomes(workload.jobs, run.spans, run.finished)
+            shares.append(fmean(outcome.violated for outcome in outcomes))
+        runs.append(max(shares) <= whole.violations)
+        assert (quick.sufficient(fleet) is not None) == runs[-1]
+    assert {*runs} == {False, True}
+
+
+def test_each_fleet_is_simulated_at_most_once_and_reported() -> None:
+    planner = a_planner(a_profile(), rate=4.0, costs={FAST: 1.0, SLOW: 0.4})
+    fleets: list[dict[WorkerClass, int]] = []
+    planner.on_fleet = lambda fleet: fleets.append(dict(fleet))
+    assert plan(planner)
+    assert len({tuple(sorted(fleet.items())) for fleet in fleets}) == len(fleets)
+
+
+def test_energy_counts_idle_workers_where_their_power_is_known() -> None:
+    busy = a_planner(a_profile()).least({FAST: 2})
+    idle = a_planner(a_profile(idle_watts=5.0)).least({FAST: 2})
+    assert busy is not None
+    assert idle is not None
+    assert busy.fleet == idle.fleet == {FAST: 2}
+    assert busy.joules == pytest.approx(10.0 / 100.0)
+    assert busy.joules is not None
+    assert idle.joules is not None
+    assert idle.joules > busy.joules
+
+
+def test_energy_is_not_known_without_power() -> None:
+    least = a_planner(a_profile(watts=0.0)).least({FAST: 1})
+    assert least is not None
+    assert least.joules is None
+
+
+def test_jobs_without_deadlines_need_one_worker() -> None:
+    planner = a_planner(a_profile())
+    [workload] = planner.workloads
+    jobs = tuple(structs.replace(job, deadline=math.inf) for job in workload.jobs)
+    planner.workloads = planner.fresh = [replace(workload, jobs=jobs)]
+    least = planner.least({SLOW: 1})
+    assert least is not None
+    assert least.fleet == {SLOW: 1}
+
+
+def test_a_fleet_that_fails_on_fresh_seeds_does_not_suffice() -> None:
+    planner = a_planner(a_profile(), rate=0.5)
+    least = planner.least({FAST: 1})
+    assert least is not None
+    other = a_planner(a_profile(), rate=0.5)
+    other.fresh = a_planner(a_profile(), rate=8.0).workloads
+    assert other.sufficient(least.fleet) is None
+
+
+def test_a_screened_fleet_needs_no_margin() -> None:
+    profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
+    planner = a_planner(profile)
+    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
+    fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
+    late = 0
+    for workload in planner.workloads:
+        run = simulate(replace(workload, fleet=fleet), planner.settings)
+        late += sum(job.violated for job in job_outcomes(workload.jobs, run.spans, run.finished))
+    jobs = sum(len(workload.jobs) for workload in planner.workloads)
+    for allowed, suffices in ((late - 1, False), (late, True)):
+        found = replace(planner, violations=allowed / jobs, _known={}, _screened={})
+        assert found.may_suffice(fleet) == suffices
+        assert found.sufficient(fleet) is None
+
+
+def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
+    profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
+    workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
+    planner = a_planner(profile, violations=0.99)
+    planner.workloads = planner.fresh = workloads
+    fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
+    option = planner.sufficient(fleet)
+    assert option is not None
+    assert option.error > 0.0
+    for margin, suffices in ((0.99, False), (1.01, True)):
+        limit = option.violations + margin * MARGIN * option.error
+        found = replace(planner, violations=limit, _known={}, _screened={}).sufficient(fleet)
+        assert (found is not None) == suffices
+        assert found is None or found.sure == pytest.approx(0.945, abs=0.005)
+
+
+def test_command_prints_the_least_fleets() -> None:
+    arguments = ["--jobs", "3", "--violations", "90", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    options = json.loads(result.stdout)
+    figures = {"fleet", "violations", "error", "sure", "joules_per_query", "cost_per_hour"}
+    assert figures <= options[0].keys()
+
+
+def test_command_plans_each_cell_for_the_arrivals_of_its_engines(tmp_path: Path) -> None:
+    engines = Profile(load_dictionary(RECONSTRUCTED_PROFILE)).engines
+    cells = tmp_path / "cells.toml"
+    cells.write_text(f"[a]\ngateways = 'a:1'\nengines = ['{engines[0]}']\n[b]\ngateways = 'b:1'\n")
+
+    def invoke(name: str, arrivals: list[str]) -> Result:
+        rows = (f"{number},{engine}\n" for number, engine in enumerate(arrivals))
+        (tmp_path / name).write_text("".join(["arrival_s,engine\n", *rows]))
+        arguments = ["--violations", "90", "--json", "--cells", str(cells)]
+        return CliRunner().invoke(app, [*arguments, "--arrivals", str(tmp_path / name)])
+
+    result = invoke("one.csv", [engines[1]] * 3)
+    assert isinstance(result.exception, InvalidInput)
+    assert "has no job for one of the cells" in str(result.exception)
+    result = invoke("both.csv", [*engines[:2], engines[1]])
+    assert result.exit_code == 0, result.output
+    planned = json.loads(result.stdout)
+    assert all(planned[cell][0]["fleet"] for cell in ("a", "b"))
+
+
+def test_command_says_that_no_fleet_suffices() -> None:
+    result = CliRunner().invoke(app, ["--load", "20", "--max-workers", "2"])
+    assert result.exit_code == 1
+    assert result.stdout.startswith("no fleet of up to 2 workers of each class")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--seeds", "0-8"], "fewer than 10 seeds"),
+        (["--cost", "x86=1", "--jobs", "3"], "--cost lacks agx, nx"),  # else these cost nothing
+        (["--watts", "x68=100", "--jobs", "3"], "x68.*x86"),
+        (["--cost", "x86=1e308,agx=1e-308"], ""),
+        (["--cost", "x86=inf"], ""),
+        (["--watts", "x86=inf"], ""),
+        (["--load", "1e-320"], ""),
+    ],
+)
+def test_command_refuses_what_makes_no_sense(arguments: list[str], complaint: str) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--max-workers", "1"])
+    assert isinstance(result.exception, InvalidInput | InvalidSettings)
+    assert re.search(complaint, str(result.exception))

@@ -1,0 +1,192 @@
+"""Simulations of any fleet, and of arrivals from a file."""
+
+from pathlib import Path
+
+import pytest
+
+from profiler.simulator.arrivals import read_arrivals
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
+from profiler.simulator.sweep import make_workload, run, run_count, sweep
+from profiler.simulator.workload import EXPERIMENTS, Profile, draw
+from synergai.domain import EngineName, WorkerClass
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import new_job
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
+
+
+def a_trace(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text)
+    return path
+
+
+def settings(**fields: object) -> SimulatorSettings:
+    return SimulatorSettings.load({"seeds": "0", "experiments": ("DH-FH",), **fields})
+
+
+# --- fleets -----------------------------------------------------------------------------
+
+
+def test_fleet_without_a_choice_is_one_worker_of_each_class(profile: Profile) -> None:
+    workload = make_workload(settings(), profile, "DH-FH", 0)
+    assert workload.workers == {"x86": "x86", "agx": "agx", "nx": "nx"}
+    assert workload.jobs == draw(profile, EXPERIMENTS["DH-FH"], 0).jobs
+
+
+def test_workers_of_a_class_are_numbered(profile: Profile) -> None:
+    workload = make_workload(settings(fleet={"x86": 2, "nx": 1}), profile, "DH-FH", 0)
+    assert workload.workers == {"x86-1": "x86", "x86-2": "x86", "nx": "nx"}
+
+
+@pytest.mark.parametrize("policy", ["malleable", "synergai", "rr"])
+def test_jobs_of_a_fleet_run_on_all_of_its_workers(profile: Profile, policy: str) -> None:
+    chosen = settings(fleet={"x86": 2, "agx": 2, "nx": 2}, jobs=40, load_factor=2, sessions="warm")
+    ran = run(chosen, make_workload(chosen, profile, "DH-FH", 0), policy)
+    assert len(ran.finished) == 40
+    assert len({span.worker_id for span in ran.spans}) == 6
+
+
+def test_load_is_relative_to_the_capacity_of_the_fleet(profile: Profile) -> None:
+    def last(**fields: object) -> float:
+        workload = make_workload(settings(**fields), profile, "DH-FH", 0)
+        return workload.jobs[-1].arrival
+
+    one = last()
+    assert last(fleet={"x86": 16, "agx": 16, "nx": 16}) == pytest.approx(one / 16)
+    assert last(fleet={"x86": 16, "agx": 16, "nx": 16}, load_factor=2) == pytest.approx(one / 32)
+    assert last(load_factor=2) == pytest.approx(one / 2)
+    assert one < last(fleet={"nx": 1})  # which is slower than all three
+
+
+def test_deadlines_do_not_depend_on_the_fleet(profile: Profile) -> None:
+    workloads = [
+        make_workload(settings(fleet=fleet), profile, "DH-FH", 0)
+        for fleet in ({}, {"nx": 1}, {"x86": 16})
+    ]
+    qos = [[job.deadline - job.arrival for job in each.jobs] for each in workloads]
+    assert qos[1] == pytest.approx(qos[0])
+    assert qos[2] == pytest.approx(qos[0])
+
+
+def test_fleet_of_an_unknown_class_is_refused_with_the_known_ones(profile: Profile) -> None:
+    with pytest.raises(InvalidInput, match="no worker class 'tpu'; there are: x86, agx, nx"):
+        make_workload(settings(fleet={"tpu": 1}), profile, "DH-FH", 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fleet": {"x86": 0}},
+        {"fleet": {"x86": -1}},
+        {"fleet": {"x86": 10**9}},
+        {"jobs": 0},
+        {"load_factor": 0},
+        {"load_factor": -1},
+        {"load_factor": 1e-320},
+        {"load_factor": float("nan")},
+        {"bounds": True, "fleet": {"x86": 2}},
+        {"memory": {"x86": float("inf")}},
+    ],
+)
+def test_impossible_fleets_and_loads_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(SynergaiError):
+        settings(**fields)
+
+
+# --- arrivals from a file ---------------------------------------------------------------
+
+
+def test_jobs_of_a_trace_are_simulated_as_they_are(profile: Profile, tmp_path: Path) -> None:
+    first, second = profile.engines[:2]
+    path = a_trace(
+        tmp_path, f"arrival_s,engine,queries,qos_s\n9,{second},20,50\n5,{first},10,100\n"
+    )
+    workload = make_workload(settings(arrivals=path, load_factor=2), profile, "DH-FH", 0)
+    assert [(job.engine, job.queries, job.arrival, job.deadline) for job in workload.jobs] == [
+        (first, 10, 0.0, 100.0),
+        (second, 20, 2.0, 52.0),
+    ]
+
+
+def test_what_a_trace_leaves_open_is_drawn(profile: Profile, tmp_path: Path) -> None:
+    path = a_trace(tmp_path, "arrival_s\n" + "".join(f"{second}\n" for second in range(24)))
+    workload = make_workload(settings(arrivals=path), profile, "DH-FH", 0)
+    drawn = draw(profile, EXPERIMENTS["DH-FH"], 0)
+    assert [(job.engine, job.queries) for job in workload.jobs] == [
+        (job.engine, job.queries) for job in drawn.jobs
+    ]
+    assert [job.arrival for job in workload.jobs] == list(range(24))
+    assert [job.deadline - job.arrival for job in workload.jobs] == pytest.approx(
+        [job.deadline - job.arrival for job in drawn.jobs]
+    )
+
+
+def test_experiments_that_differ_only_in_arrivals_are_simulated_once(tmp_path: Path) -> None:
+    chosen = settings(
+        arrivals=a_trace(tmp_path, "arrival_s\n0\n"),
+        experiments=tuple(EXPERIMENTS),
+        policies=("malleable",),
+    )
+    assert chosen.simulated == ("DL-FL", "DH-FL")
+    assert run_count(chosen) == 2
+
+
+def test_number_of_jobs_of_a_trace_is_limited(profile: Profile, tmp_path: Path) -> None:
+    path = a_trace(tmp_path, "arrival_s\n0\n1\n2\n")
+    assert len(make_workload(settings(arrivals=path, jobs=2), profile, "DH-FH", 0).jobs) == 2
+    with pytest.raises(InvalidInput, match="has only 3 jobs, not 4"):
+        make_workload(settings(arrivals=path, jobs=4), profile, "DH-FH", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must name its columns"),
+        ("0\n1\n", "must name its columns"),
+        ("arrival_s,colour\n0,red\n", "must name its columns"),
+        ("arrival_s\n", "has no jobs"),
+        ("arrival_s\nsoon\n", "arrival_s in line 2 .* not 'soon'"),
+        ("arrival_s\nnan\n", "not 'nan'"),
+        ("arrival_s\n-1\n", "not '-1'"),
+        ("arrival_s,queries\n0,0\n", "positive integer, not '0'"),
+        ("arrival_s,queries\n0,1.5\n", "positive integer"),
+        (f"arrival_s,queries\n0,{'9' * 5000}\n", "positive integer"),
+        ("arrival_s,qos_s\n0,never\n", "qos_s in line 2"),
+        ("arrival_s\n0,1\n", "more cells"),
+        ("arrival_s,engine\n0,nothing\n", "engine nothing has no profile"),
+    ],
+)
+def test_bad_trace_is_refused(profile: Profile, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        make_workload(settings(arrivals=path), profile, "DH-FH", 0)
+
+
+def test_missing_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot read .*absent\.csv"):
+        read_arrivals(tmp_path / "absent.csv")
+
+
+def test_jobs_and_requests_of_an_event_log_are_simulated(profile: Profile, tmp_path: Path) -> None:
+    engine, path = profile.engines[0], tmp_path / "gateway.jsonl"
+    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), 1) as log:
+        log.record(new_job("a", engine, 50, 100.0), 100.0, [])
+        # Its deadline passes while it waits, so that it is dropped.
+        log.record(new_job("b", engine, 1, 101.0, deadline=101.1, perishable=True), 101.0, [])
+    chosen = settings(arrivals=path, policies=("malleable",), fleet={WorkerClass("nx"): 1})
+    workload = make_workload(chosen, profile, "DH-FH", 0)
+    assert [(job.engine, job.arrival) for job in workload.jobs] == [
+        (EngineName(engine), 0.0),
+        (EngineName(engine), 1.0),
+    ]
+    [result] = sweep(chosen, profile)
+    assert (result.jobs, result.violations) == (2, 1)

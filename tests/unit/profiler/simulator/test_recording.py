@@ -1,0 +1,91 @@
+"""An event log read back gives the same result as the simulation that wrote it."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.live_experiment.emulation import number_configurations
+from benchmarks.live_experiment.recording import read_recording
+from profiler.simulator.results import summarize
+from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
+from profiler.simulator.virtual_worker import BusySpan
+from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import Command, Event
+
+Simulated = tuple["Workload", "SimulationRun", "Path"]
+
+
+@pytest.fixture(params=["synergai", "malleable"])
+def simulated(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Simulated:
+    path = tmp_path / "events.jsonl"
+    workload = draw(
+        number_configurations(Profile(load_dictionary(RECONSTRUCTED_PROFILE))),
+        EXPERIMENTS["DH-FH"],
+        seed=1,
+        sessions="warm",
+    )
+    settings = scheduling_settings(request.param)
+    with EventLog(path, settings, workload.scheduler_dictionary(), 0) as log:
+
+        class Recorded(SchedulerCore):
+            def handle(self, event: Event, now: float) -> list[Command]:
+                commands = super().handle(event, now)
+                log.record(event, now, commands)
+                return commands
+
+        monkeypatch.setattr("profiler.simulator.simulation.SchedulerCore", Recorded)
+        run = simulate(workload, settings)
+    return workload, run, path
+
+
+def sorted_spans(run: SimulationRun) -> list[BusySpan]:
+    """Return spans by time; spans stopped before their first query tie, except for rounding."""
+    return sorted(
+        run.spans,
+        key=lambda s: (s.worker_id, round(s.started, 6), round(s.ended, 6), s.job_id, s.first),
+    )
+
+
+def test_recording_reproduces_spans_and_figures_of_the_run(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    jobs = {str(job.id): job for job in workload.jobs}
+    recording = read_recording(path, workload, run.policy, 1.0, jobs)
+    assert recording.mismatches == 0
+    for span, again in zip(sorted_spans(run), sorted_spans(recording.run), strict=True):
+        assert (again.job_id, again.first, again.done) == (span.job_id, span.first, span.done)
+        expected = (span.started, span.ready, span.ended)
+        assert (again.started, again.ready, again.ended) == pytest.approx(expected)
+    figures, expected_figures = summarize(recording.run).record(), summarize(run).record()
+    compared = figures.keys() - {"decisions", "decision_p99_us"}
+    assert {"violations", "e2e_mean_s"} < compared
+    for name in compared:
+        assert figures[name] == pytest.approx(expected_figures[name])
+
+
+def test_scale_stretches_times_around_the_first_arrival(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    jobs = {str(job.id): job for job in workload.jobs}
+    recorded = read_recording(path, workload, run.policy, 10.0, jobs).run
+    assert recorded.workload.jobs[0].arrival == workload.jobs[0].arrival
+    last, stretched = workload.jobs[-1], recorded.workload.jobs[-1]
+    first = workload.jobs[0].arrival
+    assert stretched.arrival - first == pytest.approx(10 * (last.arrival - first))
+    assert stretched.deadline - stretched.arrival == pytest.approx(
+        10 * (last.deadline - last.arrival)
+    )
+
+
+def test_mismatching_commands_are_counted(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    lines = path.read_text().splitlines(keepends=True)
+    dispatch = next(i for i, line in enumerate(lines) if '"Dispatch"' in line)
+    lines[dispatch] = lines[dispatch].replace('"first":0', '"first":1')
+    path.write_text("".join(lines))
+    jobs = {str(job.id): job for job in workload.jobs}
+    assert read_recording(path, workload, run.policy, 1.0, jobs).mismatches == 1
