@@ -91,7 +91,6 @@ def show(
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
-    from synergai.profiles.text import write_json
     from synergai.versions import is_selected
 
     workers: list[WorkerStatus] = []
@@ -112,22 +111,19 @@ def show(
     )
     if best or front:
         selected = ConfigurationDictionary(_chosen(selected, on_front=front))
-    if as_json and target is None:
-        typer.echo(write_json(selected), nl=False)
-        return
+    shown = sorted(
+        selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+    )
     if as_json:
-        print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in selected])
+        print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in shown])
         return
-    _print_entries(selected, EngineOrigins(models), None if target is None else workers)
+    _print_entries(shown, EngineOrigins(models), None if target is None else workers)
 
 
 def _print_entries(
-    entries: Iterable[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
+    shown: Sequence[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
 ) -> None:
     """Print a table of entries, with their paces on `workers` of a gateway."""
-    shown = sorted(
-        entries, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
-    )
     metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
     errors = any(entry.error for entry in shown)
@@ -162,7 +158,7 @@ def _print_entries(
 
 @app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     accept_disturbed: Annotated[
         bool,
@@ -197,7 +193,7 @@ def import_(
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
 def export(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:

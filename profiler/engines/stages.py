@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.filesize import decimal
 
-from synergai.cli.commands import check_plot
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
 from synergai.cli.output import format_seconds, print_json, print_table, to_jsonable
 from synergai.domain import WorkerClass
@@ -37,10 +36,6 @@ def cuts(
         str, typer.Option(metavar="NAME", help="Show the times of this worker class.")
     ] = default_worker_class(),
     dictionary: Dictionary = DEFAULT_DICTIONARY,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw sizes and weights into a PNG file."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tensors at which an engine can be cut into stages.
@@ -55,15 +50,9 @@ def cuts(
     """
     from synergai.models.cutting.stages import cut_engine
 
-    if plot is not None:
-        check_plot(plot)
     engine = cut_engine(models, name)
     times = _times(engine, models, dictionary, WorkerClass(worker_class))
     found = [cut for cut in engine.cuts if cut.seam or not seams]
-    if plot is not None:
-        from profiler.engines.engine_plots import plot_cuts
-
-        plot_cuts(found, f"Cuts of {name}", plot)
     end = len(engine.cuts) + 1
     sides = [
         [times.of(0, cut.position), times.of(cut.position, end)] if times else [] for cut in found
@@ -83,8 +72,6 @@ def cuts(
             f"no times of class {worker_class}: 'synergai profile --stages --engines {name}' "
             "measures them there"
         )
-    if plot is not None:
-        typer.echo(f"plot: {plot}")
 
 
 @app.command(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.commands import check_plot
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import format_rate, print_json, print_table, to_jsonable
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 app: Final = typer.Typer()
 
 
-@app.command(epilog="Example: [bold]synergai engines front resnet50 --plot front.png[/bold]")
+@app.command(epilog="Example: [bold]synergai engines front resnet50[/bold]")
 def front(
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine with variants.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
@@ -28,9 +27,6 @@ def front(
         Path,
         typer.Option(metavar="DIR", help="Model directory, for accuracies that are not measured."),
     ] = DEFAULT_MODELS,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the fronts into a PNG file.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show accuracy and throughput of an engine's variants, and which of them are worth having.
@@ -44,8 +40,6 @@ def front(
     from synergai.versions import validate_engine
 
     name = validate_engine(engine)
-    if plot is not None:
-        check_plot(plot)
     entries = [
         entry
         for entry in load_dictionary(dictionary)
@@ -61,10 +55,6 @@ def front(
             f"the entries of engine {name!r} in {dictionary} have no variants; make some with "
             f"'synergai engines variants {name}', and measure them with {measure}"
         )
-    if plot is not None:
-        from profiler.engines.engine_plots import plot_fronts
-
-        plot_fronts(fronts, f"Variants of {name}", plot)
     if as_json:
         print_json(
             [
@@ -82,8 +72,6 @@ def front(
     for number, each in enumerate(fronts):
         typer.echo(f"{'' if not number else chr(10)}{each.worker_class}, {each.configuration}")
         _print(each)
-    if plot is not None:
-        typer.echo(f"\nplot: {plot}")
 
 
 def _declared(models: Path, name: str) -> dict[str, Variant]:

@@ -1,4 +1,4 @@
-"""Configuration dictionary in a CSV, JSON or SQLite file, chosen by the file's suffix."""
+"""Configuration dictionary in a CSV or SQLite file, chosen by the file's suffix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.plausibility import check_size
-from synergai.profiles.text import read_csv, read_json, write_csv, write_json
+from synergai.profiles.text import read_csv, write_csv
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 DATABASE_SUFFIXES: Final = (".db", ".sqlite")
-SUFFIXES: Final = (".csv", ".json", *DATABASE_SUFFIXES)
+SUFFIXES: Final = (".csv", *DATABASE_SUFFIXES)
 
 
 def load_dictionary(path: Path) -> ConfigurationDictionary:
@@ -36,7 +36,7 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 text") from error
-    return (read_csv if suffix == ".csv" else read_json)(text, str(path))
+    return read_csv(text, str(path))
 
 
 class DictionaryReport(NamedTuple):
@@ -143,8 +143,7 @@ def _suffix(path: Path) -> str:
 
 
 def _write(path: Path, dictionary: ConfigurationDictionary) -> None:
-    write = write_csv if path.suffix == ".csv" else write_json
     try:
-        write_atomic(path, write(dictionary))
+        write_atomic(path, write_csv(dictionary))
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.engines.engine_plots import plot_fronts
 from profiler.engines.fronts import FrontPoint, variant_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
@@ -177,17 +176,12 @@ def run(*arguments: str | Path) -> str:
     return result.output
 
 
-def test_command_shows_the_front_and_draws_it(dictionary: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "plots/front.png"
-    models = tmp_path / "nowhere"
-    shown = run(
-        *("net", "--dictionary", dictionary, "--plot", plot, "--models", models),
-    )
+def test_command_shows_the_front(dictionary: Path, tmp_path: Path) -> None:
+    shown = run("net", "--dictionary", dictionary, "--models", tmp_path / "nowhere")
     assert "90.00% ± 0.30%" in shown
     assert "dominated by int8" in shown
     assert "0.40x" in shown
     assert "unknown" in shown
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_command_prints_json(dictionary: Path, tmp_path: Path) -> None:
@@ -199,13 +193,3 @@ def test_command_prints_json(dictionary: Path, tmp_path: Path) -> None:
 def test_engine_without_measured_variants_is_not_found(dictionary: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="synergai profile --engines other"):
         run("other", "--dictionary", dictionary, "--models", tmp_path / "nowhere")
-
-
-def test_fronts_of_unlike_sizes_and_without_accuracies_are_drawn(tmp_path: Path) -> None:
-    entries = [
-        *(an_entry("full", 10.0**power, 0.9, threads=power) for power in range(1, 5)),
-        *(an_entry("tiny", 10.0 ** (power + 1), 0.5, threads=power) for power in range(1, 4)),
-        an_entry("full", 1.0, threads=9),
-    ]
-    plot_fronts(variant_fronts(entries, {}), "fronts", tmp_path / "fronts.png")
-    assert (tmp_path / "fronts.png").stat().st_size > 10_000

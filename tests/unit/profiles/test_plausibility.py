@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
@@ -48,7 +49,7 @@ def test_absurd_figures_are_refused(figures: dict[str, float], fault: str) -> No
         check_plausible([ENTRY, replace(ENTRY, **figures)])
 
 
-@pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])
+@pytest.mark.parametrize("name", ["d.db", "d.csv"])
 def test_dictionary_grows_up_to_its_limit_and_entries_can_be_deleted(
     tmp_path: Path, name: str
 ) -> None:
@@ -65,13 +66,7 @@ def test_dictionary_grows_up_to_its_limit_and_entries_can_be_deleted(
     assert {entry.configuration.threads for entry in load_dictionary(path)} == {2, 3, 4}
 
 
-def test_profiles_of_the_thesis_are_plausible() -> None:
-    root = Path(__file__).parents[3]
-    found = [
-        entry
-        for table in sorted((root / "synergai").rglob("*.csv"))
-        if "t_infer_3900_s" in table.read_text()
-        for entry in load_dictionary(table)
-    ]
-    assert found
-    assert not [fault for entry in found if (fault := find_implausible(entry))]
+def test_profile_of_the_thesis_is_plausible() -> None:
+    entries = list(load_dictionary(RECONSTRUCTED_PROFILE))
+    assert entries
+    assert not [fault for entry in entries if (fault := find_implausible(entry))]

@@ -94,8 +94,8 @@ def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
 
 
 def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
-    source, target = str(tmp_path / "new.json"), str(tmp_path / "d.db")
-    add_to_dictionary(tmp_path / "new.json", [ENTRY])
+    source, target = str(tmp_path / "new.csv"), str(tmp_path / "d.db")
+    add_to_dictionary(tmp_path / "new.csv", [ENTRY])
     add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
     arguments = ["import", source, "--dictionary", target]
     done = CliRunner().invoke(dictionary.app, arguments)
