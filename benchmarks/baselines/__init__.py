@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.measuring.search.strategy import Strategy
+from profiler.measuring.search.search import Strategy
 from synergai.runtime.plugins import Registry
 
 STRATEGIES: Final = Registry[Strategy](
-    "synergai.search",
+    "benchmarks.baselines",
     {
-        "exhaustive": "profiler.measuring.search.strategies.exhaustive:Exhaustive",
-        "gp": "profiler.measuring.search.strategies.shared_process:SharedProcessSearch",
+        "exhaustive": "benchmarks.baselines.exhaustive:Exhaustive",
+        "gp": "profiler.measuring.search.expected_gain:SharedProcessSearch",
         "halving": "benchmarks.baselines.successive_halving:SuccessiveHalving",
         "hill-climbing": "benchmarks.baselines.hill_climbing:HillClimbing",
         "random": "benchmarks.baselines.random_points:RandomPoints",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.measuring.conditions import THROTTLED_SHARE
-from profiler.measuring.generators import GENERATORS, generate
+from profiler.measuring.generators import generate
 from profiler.measuring.measurement_output import disturbance_text
 from profiler.measuring.repetition import measure_with_repeats
 from profiler.measuring.search_run import SearchRun, make_plan
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from profiler.measuring.generators import Draft, Generator, Machine, Pruned
+    from profiler.measuring.generators import Draft, Machine, Pruned
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
     from profiler.measuring.profiler_settings import ProfilerSettings
@@ -310,7 +309,6 @@ class SearchCommand(_Command):
         settings = self._settings
         dictionary = self._known()
         drafts = self._drafts(dictionary)
-        exhaustive = settings.strategy == "exhaustive"
         run = SearchRun(
             make_space(
                 drafts,
@@ -319,9 +317,8 @@ class SearchCommand(_Command):
                 dictionary,
                 lambda entry: settings.measure != "all" and self._is_fresh(entry),
             ),
-            strategy=settings.strategy,
-            options=settings.strategy_options,
-            budget=math.inf if exhaustive else settings.budget,
+            objective=settings.objective,
+            budget=settings.budget,
             plan=make_plan(settings.queries, settings.min_duration),
             measurer=self._measurer,
             origins=self._origins,
@@ -330,13 +327,11 @@ class SearchCommand(_Command):
             skip=self._skip,
         )
         forecast = run.forecast()
-        at_most = (
-            "" if exhaustive else f"; the search takes at most {format_seconds(forecast.at_most_s)}"
-        )
         self._say(
             f"{counted(forecast.configurations, 'configuration')} of "
             f"{counted(len(drafts), 'engine')}, {forecast.known} of them measured; "
-            f"measuring the others takes about {format_seconds(forecast.exhaustive_s)}{at_most}"
+            f"measuring the others takes about {format_seconds(forecast.exhaustive_s)}; "
+            f"the search takes at most {format_seconds(forecast.at_most_s)}"
         )
         if settings.dry_run:
             return []
@@ -363,13 +358,12 @@ class SearchCommand(_Command):
         if settings.threads is not None:
             # Fails if there are not as many cores.
             configurations(settings.threads, machine.modes, settings.cores)
-        generators = [self._generator(name) for name in settings.generators]
         drafts: dict[EngineName, list[Draft]] = {}
         left_out: dict[Pruned, None] = {}
         definitions = find_engines(settings.models, settings.engines)
         self._say_lacking(definitions)
         for definition in definitions:
-            found, pruned = generate(generators, definition, machine)
+            found, pruned = generate(definition, machine, settings.threads or ())
             drafts[EngineName(definition.name)] = found
             left_out |= dict.fromkeys(pruned)
         for each in left_out:
@@ -377,11 +371,6 @@ class SearchCommand(_Command):
         if settings.measure == "stale":
             drafts = self._only_stale(drafts, dictionary)
         return drafts
-
-    def _generator(self, name: str) -> Generator:
-        levels = self._settings.threads
-        given = {"levels": " ".join(map(str, levels))} if name == "threads" and levels else {}
-        return GENERATORS.create(name, given)
 
     def _only_stale(
         self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary

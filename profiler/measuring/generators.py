@@ -1,8 +1,8 @@
 """Generators of the configurations to search.
 
 The thesis has two (chapter 4): a performance-aware one for threads, and an architecture-aware one
-for power modes. Each extends drafts of configurations by one dimension, and leaves out what is
-known to be bad, with the reason.
+for power modes. A generator extends a draft of a configuration by one dimension, and leaves out
+what is known to be bad, with the reason.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
 from synergai.domain import Configuration
-from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from synergai.models.directory import EngineDefinition
     from worker_agent.power.controller import PowerMode
@@ -87,37 +86,24 @@ class Pruned:
 Generated: TypeAlias = "Iterable[Draft | Pruned]"
 
 
-class Generator(Protocol):
-    """One dimension of the configurations."""
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
-        """Yield the drafts that take the place of `draft`, and what was left out."""
-
-
-class ThreadLevels:
-    """1, 2, 4, … threads up to the cores of the mode, and one for each of them.
+def thread_levels(draft: Draft, machine: Machine, levels: Sequence[int]) -> Generated:
+    """Yield the draft with 1, 2, 4, … threads up to the cores of the mode, and one for each core.
 
     Args:
-        levels: the levels instead, separated by spaces; 0 for one per core.
+        levels: the levels instead; 0 for one thread per core.
     """
-
-    def __init__(self, levels: str = "") -> None:
-        self._levels: Sequence[int] = tuple(map(int, levels.split()))
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # levels are the same for all engines
-        """Yield the draft with each level."""
-        mode = draft.configuration.power_mode
-        cores = machine.cores(mode)
-        for level in self._levels or powers_of_two(cores):
-            if level > cores:
-                where = f" in {mode}" if mode else ""
-                yield Pruned(
-                    f"{level} threads{where}",
-                    f"more threads than cores ({cores}) wait for each other",
-                )
-            else:
-                configuration = structs.replace(draft.configuration, threads=level or cores)
-                yield replace(draft, configuration=configuration)
+    mode = draft.configuration.power_mode
+    cores = machine.cores(mode)
+    for level in levels or powers_of_two(cores):
+        if level > cores:
+            where = f" in {mode}" if mode else ""
+            yield Pruned(
+                f"{level} threads{where}",
+                f"more threads than cores ({cores}) wait for each other",
+            )
+        else:
+            configuration = structs.replace(draft.configuration, threads=level or cores)
+            yield replace(draft, configuration=configuration)
 
 
 def powers_of_two(cores: int) -> list[int]:
@@ -126,22 +112,19 @@ def powers_of_two(cores: int) -> list[int]:
     return [*levels, cores]
 
 
-class PowerModes:
-    """Each power mode that can be switched to, without those that equal another one."""
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # modes are the same for all engines
-        """Yield the draft in each mode."""
-        if not machine.modes:
-            yield draft
-        seen: dict[tuple[float, ...], str] = {}
-        for mode in (*machine.modes, *machine.refused):
-            if mode.refused:
-                yield Pruned(f"mode {mode.name}", mode.refused)
-            elif (same := seen.setdefault(_properties(mode), mode.name)) != mode.name:
-                yield Pruned(f"mode {mode.name}", f"has the cores, clocks and budget of {same}")
-            else:
-                configuration = structs.replace(draft.configuration, power_mode=mode.name)
-                yield replace(draft, configuration=configuration)
+def power_modes(draft: Draft, machine: Machine) -> Generated:
+    """Yield the draft in each mode that can be switched to; of equal modes, in the first."""
+    if not machine.modes:
+        yield draft
+    seen: dict[tuple[float, ...], str] = {}
+    for mode in (*machine.modes, *machine.refused):
+        if mode.refused:
+            yield Pruned(f"mode {mode.name}", mode.refused)
+        elif (same := seen.setdefault(_properties(mode), mode.name)) != mode.name:
+            yield Pruned(f"mode {mode.name}", f"has the cores, clocks and budget of {same}")
+        else:
+            configuration = structs.replace(draft.configuration, power_mode=mode.name)
+            yield replace(draft, configuration=configuration)
 
 
 def _properties(mode: PowerMode) -> tuple[float, ...]:
@@ -151,75 +134,58 @@ def _properties(mode: PowerMode) -> tuple[float, ...]:
     return mode.cores, mode.max_mhz, mode.share, mode.budget_w, mode.memory_mhz, unique
 
 
-class ExecutionProviders:
-    """The CPU, and each execution provider that the machine offers for the engine's backend."""
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
-        """Yield the draft with each provider."""
-        offers = machine.offers
-        if offers is None or offers.cpu:
-            yield draft
-        if offers is None:
-            return
-        # Devices of one provider are alike; the first one stands for all.
-        for choice in {each.name: each for each in reversed(offers.choices)}.values():
-            if engine.backend not in choice.details.backends:
-                yield Pruned(
-                    f"{engine.name} with {choice.name}", f"does not run {engine.backend} engines"
-                )
-                continue
-            if not choice.uses_threads and draft.configuration.threads > 1:
-                yield Pruned(
-                    f"{choice.name} with several threads", "it computes without threads of the CPU"
-                )
-                continue
-            for configuration in choice.configurations([draft.configuration]):
-                yield replace(draft, configuration=configuration)
-
-
-class VariantGenerator:
-    """Each variant of the engine that the machine has; the engine itself if it has none."""
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # the model directory is the machine's
-        """Yield the draft with each variant."""
-        for variant in engine.variants:
-            configuration = structs.replace(draft.configuration, variant=variant.name)
+def execution_providers(draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
+    """Yield the draft with the CPU, and with each provider that runs the engine's backend."""
+    offers = machine.offers
+    if offers is None or offers.cpu:
+        yield draft
+    if offers is None:
+        return
+    # Devices of one provider are alike; the first one stands for all.
+    for choice in {each.name: each for each in reversed(offers.choices)}.values():
+        if engine.backend not in choice.details.backends:
+            yield Pruned(
+                f"{engine.name} with {choice.name}", f"does not run {engine.backend} engines"
+            )
+            continue
+        if not choice.uses_threads and draft.configuration.threads > 1:
+            yield Pruned(
+                f"{choice.name} with several threads", "it computes without threads of the CPU"
+            )
+            continue
+        for configuration in choice.configurations([draft.configuration]):
             yield replace(draft, configuration=configuration)
-        if not engine.variants:
-            yield draft
 
 
-class BatchSizes:
-    """Batches of 2, 4, 8, … queries, up to the engine's ``max_batch``."""
-
-    def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # batches are the same on all machines
-        """Yield the draft with the engine's largest batch."""
-        yield replace(draft, max_batch=engine.max_batch)
-
-
-GENERATORS: Final = Registry[Generator](
-    "synergai.generators",
-    {
-        "batches": "profiler.measuring.generators:BatchSizes",
-        "modes": "profiler.measuring.generators:PowerModes",
-        "providers": "profiler.measuring.generators:ExecutionProviders",
-        "threads": "profiler.measuring.generators:ThreadLevels",
-        "variants": "profiler.measuring.generators:VariantGenerator",
-    },
-)
-"""Third parties add theirs under the entry point group ``synergai.generators``."""
+def variants(draft: Draft, engine: EngineDefinition) -> Generated:
+    """Yield the draft with each variant of the engine that the machine has, if it has any."""
+    for variant in engine.variants:
+        configuration = structs.replace(draft.configuration, variant=variant.name)
+        yield replace(draft, configuration=configuration)
+    if not engine.variants:
+        yield draft
 
 
 def generate(
-    generators: Sequence[Generator], engine: EngineDefinition, machine: Machine
+    engine: EngineDefinition, machine: Machine, levels: Sequence[int] = ()
 ) -> tuple[list[Draft], list[Pruned]]:
-    """Return the distinct drafts of an engine, and what was left out."""
-    drafts = [Draft(Configuration())]
+    """Return the distinct drafts of an engine, and what was left out.
+
+    Args:
+        levels: threads instead of powers of two.
+    """
+    dimensions: tuple[Callable[[Draft], Generated], ...] = (
+        lambda draft: power_modes(draft, machine),
+        lambda draft: thread_levels(draft, machine, levels),
+        lambda draft: execution_providers(draft, engine, machine),
+        lambda draft: variants(draft, engine),
+    )
+    drafts = [Draft(Configuration(), engine.max_batch)]
     pruned: dict[Pruned, None] = {}
-    for generator in generators:
+    for extend in dimensions:
         extended: dict[Configuration, Draft] = {}
         for draft in drafts:
-            for each in generator.extend(draft, engine, machine):
+            for each in extend(draft):
                 if isinstance(each, Pruned):
                     pruned[each] = None
                 else:

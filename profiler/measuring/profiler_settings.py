@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from profiler.measuring.search.strategy import STRATEGIES
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.setting_types import Checked, Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
@@ -65,13 +64,10 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     stages: Annotated[
         bool, "Measure both sides of every third seam of ONNX engines, to predict their stages."
     ] = False
-    strategy: Annotated[
-        str, Checked(STRATEGIES.check), "Strategy of the search: gp, exhaustive, or a plug-in."
-    ] = "gp"
-    strategy_options: Annotated[
-        dict[str, str], "Options of the strategy, such as objective=qps."
-    ] = msgspec.field(default_factory=dict)
-    generators: tuple[str, ...] = ("modes", "threads", "providers", "batches", "variants")
+    objective: Annotated[
+        Literal["qps", "front"],
+        "What --search looks for: the highest QPS, or the front of QPS against QPS per watt.",
+    ] = "front"
     budget: (
         Annotated[
             float,
@@ -103,7 +99,7 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     ] = False
     dictionary: Annotated[
         Path,
-        "Dictionary to write entries to: a .db, .csv or .json file. The gateway reads "
+        "Dictionary to write entries to: a .db or .csv file. The gateway reads "
         "the same one by default; with --state DIR, DIR/dictionary.db.",
     ] = msgspec.field(default_factory=default_dictionary)
     output: Annotated[Path, "Directory for log files of LoadGen and the engine hosts."] = Path(

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from profiler.measuring.generators import Draft
 from profiler.measuring.search.costs import SearchPlan
+from profiler.measuring.search.expected_gain import Objective, SharedProcessSearch
 from profiler.measuring.search.search import Search
-from profiler.measuring.search.strategy import STRATEGIES
 from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from profiler.measuring.searched_space import ROUGH_ERROR
 from synergai.domain import Configuration, Session, WorkerClass
@@ -22,7 +22,7 @@ from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from profiler.measuring.measurement import Measurement
@@ -64,8 +64,7 @@ class SearchRun:
         self,
         searched: SearchedSpace,
         *,
-        strategy: str,
-        options: Mapping[str, str],
+        objective: Objective,
         budget: float | None,
         plan: SearchPlan,
         measurer: Measurer,
@@ -85,7 +84,7 @@ class SearchRun:
         self._clock = clock
         self._search = Search(
             searched.space,
-            STRATEGIES.create(strategy, options),
+            SharedProcessSearch(objective),
             plan,
             budget,
             searched.known,

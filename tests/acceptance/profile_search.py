@@ -23,11 +23,11 @@ WORKER_CLASS = "searched"
 
 
 def profile(models: Path, dictionary: Path, *options: str, root: Path = Path("/")) -> float:
-    """Run a search; return its duration in seconds."""
+    """Run the profiler; return its duration in seconds."""
     started = time.monotonic()
     subprocess.run(
         [
-            *(sys.executable, "-m", "synergai", "profile", "--search", "--models", str(models)),
+            *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
             *("--dictionary", str(dictionary), "--output", str(dictionary.with_suffix(".logs"))),
             *("--worker-class", WORKER_CLASS, "--while-serving", *options),
         ],
@@ -44,8 +44,8 @@ def compare(models: Path, directory: Path, options: Sequence[str]) -> dict[str, 
     The regret is relative to the exhaustive profile, which has an error of its own.
     """
     everything, searched = (directory / name for name in ("exhaustive.db", "searched.db"))
-    exhaustive_s = profile(models, everything, "--strategy", "exhaustive", *options)
-    search_s = profile(models, searched, *options)
+    exhaustive_s = profile(models, everything, *options)
+    search_s = profile(models, searched, "--search", *options)
     truth: dict[str, list[ProfileEntry]] = {}
     for entry in load_dictionary(everything):
         truth.setdefault(entry.engine, []).append(entry)
@@ -69,7 +69,7 @@ def search_board(root: Path, models: Path, directory: Path) -> dict[str, object]
     profile(
         models,
         dictionary,
-        *("--power", "nvpmodel", "--budget", "0.5"),
+        *("--search", "--power", "nvpmodel", "--budget", "0.5"),
         *("--queries", "10", "--min-duration", "0.3"),
         root=root,
     )

@@ -276,7 +276,7 @@ def test_interrupted_profile_leaves_no_child_and_a_whole_dictionary(
 def test_search_continues_after_a_kill_with_what_it_had_measured(
     models: Path, tmp_path: Path
 ) -> None:
-    few = ("--search", "--strategy", "exhaustive", "--threads", "1,2", "--queries", "1")
+    few = ("--search", "--budget", "10", "--threads", "1,2", "--queries", "1")
     arguments = command(models, tmp_path, *few, "--min-duration", "0")
     search: subprocess.Popen[bytes] = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
     try:
@@ -292,12 +292,12 @@ def test_search_continues_after_a_kill_with_what_it_had_measured(
     done = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
     after = measured_in(tmp_path)
     assert f"2 configurations of 1 engine, {len(before)} of them measured".encode() in done.stderr
-    assert before <= after
+    # What was measured may be measured again, where noise hides the better configuration.
     assert {entry.configuration for entry in after} == {Configuration(1), Configuration(2)}
     [digest] = {entry.digest for entry in after}
     assert len(digest) == 64
     assert all(entry.runtime.startswith("onnxruntime ") for entry in after)
-    assert all(entry.repeats == 1 for entry in after)
+    assert all(entry.repeats >= 1 for entry in after)
 
 
 def measured_in(tmp_path: Path) -> set[ProfileEntry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from profiler.measuring.search.state import SearchState
 from profiler.measuring.search.trials import Trial
@@ -14,12 +14,22 @@ if TYPE_CHECKING:
     from profiler.measuring.search.belief import Prediction
     from profiler.measuring.search.costs import SearchPlan
     from profiler.measuring.search.space import SearchSpace
-    from profiler.measuring.search.strategy import Strategy
     from profiler.measuring.search.trials import TrialResult
 
 DEFAULT_BUDGET: Final = 0.24
 """Share of the expected exhaustive time: a quarter, with a margin for that expectation. A search
 without a given budget also takes the time of one short measurement per row."""
+
+
+class Strategy(Protocol):
+    """Proposes one measurement after another."""
+
+    def propose(self, state: SearchState) -> Trial | None:
+        """Return the next measurement; None if none is worth its time.
+
+        The result, or the failure, is in `state` at the next call. The search ends at the first
+        one that does not fit the budget.
+        """
 
 
 class Search:

@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.measuring.generators import (
-    GENERATORS,
-    Draft,
-    Machine,
-    Pruned,
-    generate,
-    powers_of_two,
-)
-from profiler.measuring.profiler_settings import ProfilerSettings
+from profiler.measuring.generators import Draft, Machine, generate, powers_of_two
 from profiler.measuring.search.space import Knobs
 from profiler.measuring.searched_space import knobs_of
 from synergai.domain import Configuration, EngineName
@@ -21,20 +13,12 @@ from synergai.models.directory import EngineDefinition
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers.choice import Offers, ProviderChoice
 
-DEFAULTS = ProfilerSettings().generators
 ENGINE = EngineDefinition(
     name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8
 )
 MAXN = PowerMode(name="MAXN", cores=8)
 FEW = PowerMode(name="MODE_15W_DESKTOP", cores=4, max_mhz=2188.8, budget_w=15)
 REBOOT = PowerMode(name="MODE_10W", cores=2, max_mhz=1200, refused="needs a reboot")
-
-
-def run(
-    machine: Machine, *names: str, engine: EngineDefinition = ENGINE
-) -> tuple[list[Draft], list[Pruned]]:
-    generators = [GENERATORS.create(name, {}) for name in names or DEFAULTS]
-    return generate(generators, engine, machine)
 
 
 def texts(drafts: list[Draft]) -> list[str]:
@@ -49,7 +33,7 @@ def test_levels_of_threads_are_powers_of_two_and_all_cores(cores: int, levels: l
 
 
 def test_each_mode_has_levels_up_to_its_cores() -> None:
-    drafts, _ = run(Machine((MAXN, FEW)))
+    drafts, _ = generate(ENGINE, Machine((MAXN, FEW)))
     assert texts(drafts) == [
         *(f"threads={count},mode=MAXN" for count in (1, 2, 4, 8)),
         *(f"threads={count},mode=MODE_15W_DESKTOP" for count in (1, 2, 4)),
@@ -59,7 +43,7 @@ def test_each_mode_has_levels_up_to_its_cores() -> None:
 
 def test_what_is_left_out_has_a_reason() -> None:
     same = replace(FEW, name="MODE_15W_OTHER")
-    drafts, pruned = run(Machine((FEW, same), refused=(REBOOT,)))
+    drafts, pruned = generate(ENGINE, Machine((FEW, same), refused=(REBOOT,)))
     assert {draft.configuration.power_mode for draft in drafts} == {FEW.name}
     assert {each.what: each.reason for each in pruned} == {
         "mode MODE_15W_OTHER": f"has the cores, clocks and budget of {FEW.name}",
@@ -69,16 +53,12 @@ def test_what_is_left_out_has_a_reason() -> None:
 
 def test_modes_of_which_only_the_cores_are_known_are_all_searched() -> None:
     other = replace(MAXN, name="OTHER")
-    drafts, _ = run(Machine((MAXN, other)), "modes")
+    drafts, _ = generate(ENGINE, Machine((MAXN, other)), [1])
     assert len(drafts) == 2
 
 
 def test_given_levels_beyond_a_modes_cores_are_left_out() -> None:
-    generators = [
-        GENERATORS.create("modes", {}),
-        GENERATORS.create("threads", {"levels": "1 8"}),
-    ]
-    drafts, pruned = generate(generators, ENGINE, Machine((MAXN, FEW)))
+    drafts, pruned = generate(ENGINE, Machine((MAXN, FEW)), [1, 8])
     assert texts(drafts) == [
         "threads=1,mode=MAXN",
         "threads=8,mode=MAXN",
@@ -90,9 +70,9 @@ def test_given_levels_beyond_a_modes_cores_are_left_out() -> None:
 def test_provider_is_searched_with_engines_that_it_runs() -> None:
     offers = Offers(choices=(ProviderChoice(name="OpenVINO", kind="OpenVINO"),))
     machine = Machine((FEW,), offers)
-    drafts, _ = run(machine)
+    drafts, _ = generate(ENGINE, machine)
     assert any(draft.configuration.execution_provider for draft in drafts)
-    drafts, pruned = run(machine, engine=replace(ENGINE, backend="tensorflow"))
+    drafts, pruned = generate(replace(ENGINE, backend="tensorflow"), machine)
     assert not any(draft.configuration.execution_provider for draft in drafts)
     assert any("does not run tensorflow engines" in each.reason for each in pruned)
 

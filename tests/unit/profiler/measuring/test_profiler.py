@@ -332,7 +332,7 @@ def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:
         ("min_duration", "nan"),
         ("worker_class", "a/b"),
         ("power", "nope"),
-        ("strategy", "nope"),
+        ("objective", "nope"),
     ],
 )
 def test_setting_out_of_range_is_rejected(option: str, value: str) -> None:

@@ -18,11 +18,10 @@ from benchmarks.simulated_fleets import (
 from benchmarks.surfaces import FAMILIES
 from benchmarks.surfaces import draw as draw_surface
 from profiler.dictionary.pareto import front
+from profiler.measuring.search.expected_gain import expected_improvement, improvement
 from profiler.measuring.search.process import QPS, SharedProcess, expected_log_qps
-from profiler.measuring.search.search import DEFAULT_BUDGET, Search
+from profiler.measuring.search.search import DEFAULT_BUDGET, Search, Strategy
 from profiler.measuring.search.space import Knobs, Point, SearchSpace
-from profiler.measuring.search.strategies.shared_process import expected_improvement, improvement
-from profiler.measuring.search.strategy import Strategy
 from profiler.measuring.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
@@ -233,15 +232,6 @@ def test_modes_are_measured_one_after_the_other() -> None:
     search = Search(SearchSpace(points), make_strategy("exhaustive"), PLAN, math.inf)
     modes = [points[point].configuration.power_mode for point in run(search)]
     assert sum(before != after for before, after in pairwise(modes)) == 1
-
-
-def test_option_and_objective_of_a_strategy_are_checked() -> None:
-    with pytest.raises(InvalidInput, match="not an objective"):
-        STRATEGIES.create("gp", {"objective": "speed"})
-    with pytest.raises(InvalidInput, match=r"an option of 'halving' is invalid: .*'first'"):
-        STRATEGIES.create("halving", {"seed": "first"})
-    with pytest.raises(InvalidInput, match="no option"):
-        STRATEGIES.create("exhaustive", {"seed": "1"})
 
 
 def test_space_has_points_and_each_once() -> None:

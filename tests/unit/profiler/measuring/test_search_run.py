@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import pytest
 from msgspec.structs import replace
 
 from profiler.measuring.commands import put_predictions, summarise
@@ -15,7 +14,6 @@ from profiler.measuring.measurement import Measurement
 from profiler.measuring.measurer import Measurer
 from profiler.measuring.search.process import expected_log_qps
 from profiler.measuring.search.space import Knobs
-from profiler.measuring.search.strategy import STRATEGIES
 from profiler.measuring.search_run import SearchRun, make_plan
 from profiler.measuring.searched_space import MAX_OTHERS, make_space
 from profiler.measuring.single_stream import SingleStreamResult
@@ -72,7 +70,6 @@ def make_run(
     engines: tuple[EngineName, ...] = (A, B),
     budget: float | None = math.inf,
     max_batch: int = 1,
-    strategy: str = "gp",
     variants: tuple[str, ...] = ("",),
     levels: tuple[int, ...] = LEVELS,
 ) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
@@ -90,8 +87,7 @@ def make_run(
         make_space(
             drafts, HERE, Machine(pinned=range(8)), dictionary, lambda each: each.label == MEASURED
         ),
-        strategy=strategy,
-        options={},
+        objective="front",
         budget=budget,
         plan=make_plan(100, 10.0),
         measurer=cast("Measurer", measurer),
@@ -238,8 +234,7 @@ def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
     assert {entry.engine for entry in run.predictions()} <= {B}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES.names())
-def test_only_configurations_that_the_machine_offers_are_measured(strategy: str) -> None:
+def test_only_configurations_that_the_machine_offers_are_measured() -> None:
     known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
     known.run(follow, nothing)
     best = max(dictionary, key=lambda entry: entry.qps)
@@ -249,7 +244,7 @@ def test_only_configurations_that_the_machine_offers_are_measured(strategy: str)
         for threads in LEVELS
     ]
     measurer = FakeMeasurer()
-    run, _, _ = make_run(measurer, gone, engines=(A,), strategy=strategy)
+    run, _, _ = make_run(measurer, gone, engines=(A,))
     run.run(follow, nothing)
     assert measurer.asked
     assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}

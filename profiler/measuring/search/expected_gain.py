@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from profiler.measuring.search.trials import SHORT_ERROR, Trial
-from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from profiler.measuring.search.space import Device
     from profiler.measuring.search.state import SearchState
 
-_OBJECTIVES: Final = {"qps": (0.0,), "front": (0.0, 1.0, 0.5)}
+Objective: TypeAlias = Literal["qps", "front"]
+_OBJECTIVES: Final[Mapping[Objective, tuple[float, ...]]] = {
+    "qps": (0.0,),
+    "front": (0.0, 1.0, 0.5),
+}
 """Weights of the logarithm of the power in what is maximised, one after the other: the QPS, the
 QPS per watt, and the middle between them."""
 _TOLERANCES: Final = {0.0: 0.01, 1.0: 0.02, 0.5: 0.02}
@@ -57,9 +60,7 @@ class SharedProcessSearch:
             against QPS per watt as well, where power can be measured.
     """
 
-    def __init__(self, objective: str = "front") -> None:
-        if objective not in _OBJECTIVES:
-            raise InvalidInput(f"{objective!r} is not an objective; use qps or front")
+    def __init__(self, objective: Objective = "front") -> None:
         self._weights = _OBJECTIVES[objective]
 
     def propose(self, state: SearchState) -> Trial | None:

@@ -1,4 +1,4 @@
-"""Everything, in full."""
+"""Everything, with full runs: the time that other strategies are compared with."""
 
 from __future__ import annotations
 
