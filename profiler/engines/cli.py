@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
 
 app: Final = typer.Typer(
-    help="Build, fetch, add, list, inspect, load, unload and distribute inference engines.",
+    help="Build, add, list, inspect, load, unload and distribute inference engines.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -117,49 +117,6 @@ def build(
                 zoo.build(recipe.name, models, on_progress)
     directory = ModelDirectory(models)
     _print_definitions([directory.get(recipe.name) for recipe in recipes])
-
-
-@app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
-def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="ENGINE...")],
-    models: Models = DEFAULT_MODELS,
-    mirror: Annotated[
-        str,
-        typer.Option("--from", metavar="URL", help="Mirror server with the same paths."),
-    ] = "",
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an engine of the same name.")
-    ] = False,
-) -> None:
-    """Download and verify the weights that MLPerf published for an engine.
-
-    Interrupted downloads are resumed. If no digest was published, the digest of the first download
-    is recorded and later downloads must match it.
-    """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from profiler.zoo.fetch import fetching
-    from synergai.models.directory import ModelDirectory
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        for name in names:
-            if fetching.is_fetched(name, models):
-                progress.add_task(f"{name} is already fetched", total=1, completed=1)
-                continue
-            task = progress.add_task(f"fetching {name}", total=None)
-
-            def on_progress(here: int, total: int, task: TaskID = task) -> None:
-                progress.update(task, completed=here, total=total)
-
-            fetching.fetch(name, models, mirror=mirror, replace=replace, on_progress=on_progress)
-    directory = ModelDirectory(models)
-    _print_definitions([directory.get(name) for name in names])
 
 
 @app.command(
@@ -275,6 +232,14 @@ def add(
             help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
         ),
     ] = "",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The file is the one that MLPerf published for this engine: take its name, "
+            "tensors, pre- and post-processing from the recipe.",
+        ),
+    ] = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
@@ -288,16 +253,21 @@ def add(
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
     from profiler.engines.self_check import StagedCheck
+    from profiler.zoo.published import find_published
     from synergai.models import installation
 
+    published = find_published(recipe) if recipe else None
+    if published is not None:
+        published.check(model)
     self_check = StagedCheck(enabled=check)
     definition = installation.add_model(
         models,
         model,
-        name=name,
+        name=name or (published.name if published else None),
         version=version,
-        inputs=_split_names(inputs),
-        outputs=_split_names(outputs),
+        inputs=_split_names(inputs) or (published.inputs if published else ()),
+        outputs=_split_names(outputs) or (published.outputs if published else ()),
+        keys=published.keys if published else {},
         replace=replace,
         check=self_check,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from profiler.zoo.fetch.published import PUBLISHED
+from profiler.zoo.published import PUBLISHED
 from profiler.zoo.recipes import RECIPES
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.descriptions import find_unverified

@@ -1,6 +1,6 @@
 """The zoo's recipes: the thesis's twelve engines under their names, and two small ones.
 
-The twelve have the architectures of the files known to `profiler.zoo.fetch`, but not their weights.
+The twelve have the architectures of the files in `profiler.zoo.published`, but not their weights.
 """
 
 from __future__ import annotations

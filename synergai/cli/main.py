@@ -93,7 +93,7 @@ APPLICATIONS: Final = {
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "profiler.engines.cli:app",
-        "Build, fetch, add, list, inspect, load, unload and push engines.",
+        "Build, add, list, inspect, load, unload and push engines.",
         _PREPARE,
         "engines",
     ),

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.errors import InvalidInput
@@ -156,9 +157,9 @@ def add_model(
     *,
     name: str | None = None,
     version: str = "",
-    title: str = "",
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
+    keys: Mapping[str, Value] = MappingProxyType({}),
     replace: bool = False,
     check: Check | None = None,
 ) -> EngineDefinition:
@@ -171,6 +172,7 @@ def add_model(
             engine's folder that versions share; empty for the engine's folder itself.
         inputs: Input tensors of a frozen graph; by default its placeholders.
         outputs: Output tensors of a frozen graph; by default those that no operation consumes.
+        keys: What else its definition says, such as its title and pre-processing.
         replace: Replace an existing engine of this name, or the version.
         check: Called before the engine is installed with the directory that it is in, its name and
             the model's description; it is not installed if this raises an error.
@@ -209,14 +211,14 @@ def add_model(
             shared = {key: shared[key] for key in shared if key not in ("inputs", "outputs")}
         write_definition(
             folder,
-            shared
-            | {
+            {
+                **shared,
                 "file": model.name,
                 "sha256": description.digest,
                 "inputs": inputs or shared.get("inputs"),
                 "outputs": outputs or shared.get("outputs"),
-                "title": title or shared.get("title"),
                 "source": printable(os.fspath(source)),
+                **keys,
             },
         )
         if check is not None:

@@ -19,8 +19,8 @@ import pytest
 from numpy.typing import NDArray
 
 from profiler.zoo import build as zoo
-from profiler.zoo.fetch.published import PUBLISHED
 from profiler.zoo.photographs import all_views, load_photographs, random_crops
+from profiler.zoo.published import PUBLISHED
 from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.models.cutting.extraction import extract_stage

@@ -48,7 +48,7 @@ def left_in(models: Path) -> list[str]:
 
 
 def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model: Path) -> None:
-    definition = add_model(tmp_path / "models", model, title='a "title"')
+    definition = add_model(tmp_path / "models", model, keys={"title": 'a "title"'})
 
     assert definition.name == "plus"
     assert definition.title == 'a "title"'
@@ -105,19 +105,19 @@ def test_model_file_with_a_generic_name_is_named_after_its_folder(
 
 def test_engine_of_the_same_name_is_replaced_only_on_request(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
-    add_model(models, model, title="first")
+    add_model(models, model, keys={"title": "first"})
 
     with pytest.raises(InvalidInput, match="--replace"):
-        add_model(models, model, title="second")
+        add_model(models, model, keys={"title": "second"})
     assert ModelDirectory(models).get("plus").title == "first"
 
-    assert add_model(models, model, title="second", replace=True).title == "second"
+    assert add_model(models, model, keys={"title": "second"}, replace=True).title == "second"
     assert left_in(models) == ["plus"]
 
 
 def test_model_is_added_as_a_version_beside_others(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
-    add_model(models, model, name="plus", title="Sum")
+    add_model(models, model, name="plus", keys={"title": "Sum"})
     second = add_model(models, model, name="plus", version="2")
     assert (second.name, second.fault, second.title) == ("plus/2", "", "Sum")
     assert second.file == models / "plus" / "2" / model.name
@@ -131,7 +131,9 @@ def test_model_is_added_as_a_version_beside_others(tmp_path: Path, model: Path) 
     with pytest.raises(InvalidInput, match="is not a version"):
         add_model(models, model, name="plus", version="02")
 
-    replaced = add_model(models, model, name="plus", version="2", title="New", replace=True)
+    replaced = add_model(
+        models, model, name="plus", version="2", keys={"title": "New"}, replace=True
+    )
     assert replaced.title == "New"
     assert left_in(models) == ["plus"]
 
@@ -310,7 +312,7 @@ def test_staging_folder_in_use_is_kept(tmp_path: Path, model: Path) -> None:
 
 def test_engine_replaced_by_a_killed_process_is_restored(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
-    add_model(models, model, title="old")
+    add_model(models, model, keys={"title": "old"})
     work = models / ".making-plus-x1y2z3"
     (work / "plus").mkdir(parents=True)
     (work / "replaced").mkdir()

@@ -1,6 +1,8 @@
 """Engines with variants, in the commands of the model directory."""
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ from typer.testing import CliRunner
 
 from profiler.engines.cli import app
 from profiler.zoo import build as zoo
-from synergai.errors import NotFound, SynergaiError
+from profiler.zoo.published import find_published
+from synergai.errors import InvalidInput, NotFound, SynergaiError
+from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import add_to_dictionary
 from tests.constant_variants import write_family
 from tests.cores import new_entry
@@ -125,3 +129,27 @@ def test_what_follows_from_unknown_accuracies_and_how_to_measure_them_is_said(
     text = file.read_text()
     file.write_text(text.replace('"int8"', '"int8"\naccuracy = 0.8', 1))
     assert "no accuracy" not in run("list", "--models", tmp_path)
+
+
+def test_recipe_names_an_engine_and_its_processing(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models / "family/full.onnx"
+    digest = hashlib.md5(model.read_bytes()).hexdigest()
+    published = replace(find_published("onnx_resnet50_op11"), md5=digest)
+    monkeypatch.setattr("profiler.zoo.published.PUBLISHED", (published,))
+
+    run("add", model, "--recipe", published.name, "--models", tmp_path / "new", "--no-check")
+
+    engine = ModelDirectory(tmp_path / "new").get(published.name)
+    assert (engine.preprocess, engine.postprocess) == ("resnet50", "classes")
+    assert (engine.accuracy, engine.source) == (published.accuracy, published.url)
+
+
+def test_file_with_another_digest_than_the_published_one_is_refused(
+    models: Path, tmp_path: Path
+) -> None:
+    model = models / "family/full.onnx"
+    with pytest.raises(InvalidInput, match="but f6a4da60cd5f084d97efc2c1ddb10beb was published"):
+        run("add", model, "--recipe", "onnx_resnet50_op11", "--models", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

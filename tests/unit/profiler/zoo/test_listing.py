@@ -11,8 +11,8 @@ from profiler.zoo import build as zoo
 from profiler.zoo.builders import tensorflow_process
 from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.builders.tensorflow_process import ModelExport, export_models
-from profiler.zoo.fetch.published import PUBLISHED
 from profiler.zoo.listing import EngineListing, list_engines
+from profiler.zoo.published import PUBLISHED
 from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
 from synergai.cli import output

@@ -6,11 +6,17 @@ published accuracies.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import EngineName
-from synergai.errors import NotFound
+from synergai.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.installation import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +25,8 @@ class Published:
 
     Attributes:
         url: URL of the file, or of the archive that contains it.
-        archived: `url` is a gzipped tar archive and `file` a member of it.
-        md5: MD5 of the download, hexadecimal; empty if not published.
+        file: Name of the model file.
+        md5: MD5 of the file, hexadecimal; empty if none was published.
         accuracy: Published top-1 accuracy on ImageNet, 0 to 1; None for detection.
         mean_average_precision: Published value on COCO, 0 to 1; None for classification.
         inputs: Input tensors of a frozen graph; empty for formats that declare them.
@@ -30,7 +36,6 @@ class Published:
     name: EngineName
     url: str
     file: str
-    archived: bool = False
     md5: str = ""
     title: str
     accuracy: float | None = None
@@ -40,6 +45,38 @@ class Published:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
+    @property
+    def keys(self) -> dict[str, Value]:
+        """What the definition of the engine says."""
+        return {
+            "title": self.title,
+            "accuracy": self.accuracy,
+            "source": self.url,
+            "preprocess": self.preprocess,
+            "postprocess": self.postprocess,
+        }
+
+    def check(self, file: Path) -> None:
+        """Check that a file is the published one, as far as its digest was published.
+
+        Raises:
+            InvalidInput: It is another file.
+        """
+        if not self.md5 or not file.is_file():
+            return
+        with file.open("rb") as content:
+            # MD5 protects against corruption, not against an attacker.
+            found = hashlib.file_digest(content, _md5).hexdigest()
+        if found != self.md5:
+            raise InvalidInput(
+                f"{file} has the MD5 {found}, but {self.md5} was published for {self.name!r}: "
+                f"download it again from {self.url}"
+            )
+
+
+def _md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)
+
 
 def find_published(name: str) -> Published:
     """Return the published file for the engine `name`."""
@@ -47,7 +84,7 @@ def find_published(name: str) -> Published:
         if file.name == name:
             return file
     names = ", ".join(file.name for file in PUBLISHED)
-    raise NotFound(f"there are no published weights for {name!r}, only for: {names}")
+    raise NotFound(f"there is no recipe {name!r}, only: {names}")
 
 
 def _resnet50(
@@ -73,7 +110,6 @@ def _mobilenet(name: str, url: str, title: str, accuracy: float, member: str = "
         name=EngineName(name),
         url=url,
         file=member or url.rpartition("/")[2],
-        archived=bool(member),
         title=title,
         accuracy=accuracy,
         preprocess="mobilenet",

@@ -1,1 +1,0 @@
-"""Download, verification and installation of the weights that MLPerf published."""
