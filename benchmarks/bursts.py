@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.emulated_stages import INPUT, write_stages
 from profiler.loadgen.traces.arrivals import arrivals, constant
-from profiler.loadgen.traces.driver import send_open_loop
 from profiler.loadgen.traces.request_log import summarise
+from profiler.loadgen.traces.run import send_open_loop
 from profiler.loadgen.traces.search import RateTrial, find_goodput
 from synergai import Client
 from synergai.testing import LocalFleet, reserved_port

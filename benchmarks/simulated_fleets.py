@@ -21,7 +21,7 @@ from profiler.measuring.search.costs import SearchPlan
 from profiler.measuring.search.space import Knobs, Point, SearchSpace
 from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from synergai.domain import Configuration, EngineName
-from synergai.profiles.text import read_csv
+from synergai.profiles.files import read_csv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

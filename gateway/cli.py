@@ -3,18 +3,201 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from gateway.check_cli import check
-from gateway.enrolment_cli import enroll, workers_app
+from gateway.enrolment_cli import State, enroll, workers_app
 from gateway.gateway_settings import GatewaySettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.cli.options import AsJson
+from synergai.cli.output import print_json, print_table
+from synergai.errors import InvalidInput, NotFound, SynergaiError
+from synergai.runtime.installation import (
+    SETTINGS,
+    UNITS,
+    RemovePath,
+    RunCommand,
+    WriteFile,
+    check_programs,
+    read_unit,
+)
+from synergai.runtime.paths import dictionary_path, gateway_state
 from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead
+from synergai.runtime.setting_types import validate_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from synergai.runtime.installation import Step
+
+
+class _Checked(NamedTuple):
+    """State of a file: its path, and its fault, empty if it has none."""
+
+    path: Path
+    fault: str
+
+
+def check(state: State = None, as_json: AsJson = False) -> None:
+    """Check the journal, the enrolments, the version policies and the dictionary.
+
+    The gateway may be running. Exits with 1 if one of them is damaged. The command
+    [bold]synergai dictionary check[/bold] checks a dictionary elsewhere.
+    """
+    directory = state or gateway_state()
+    checked = list(_check(directory))
+    if not checked:
+        raise NotFound(
+            f"there are no files of a gateway in {directory}; name its directory with --state"
+        )
+    if as_json:
+        print_json([{"path": str(each.path), "fault": each.fault} for each in checked])
+    else:
+        columns = ("file", "state")
+        print_table(
+            columns,
+            [
+                (str(each.path), f"damaged: {each.fault}" if each.fault else "intact")
+                for each in checked
+            ],
+        )
+    if any(each.fault for each in checked):
+        raise typer.Exit(1)
+
+
+def _check(state: Path) -> Iterator[_Checked]:
+    from gateway.access.enrolments import FILE, EnrolmentStore
+    from gateway.fleet.version_policy import POLICY_FILE, PolicyFile
+    from gateway.journal.archive import check as check_journal
+    from synergai.profiles.files import check_dictionary
+
+    try:
+        journal = check_journal(state)
+    except NotFound:
+        pass
+    else:
+        yield _Checked(journal.path, journal.fault)
+    for name, read in (
+        (FILE, EnrolmentStore(state).workers),
+        (POLICY_FILE, PolicyFile(state).read),
+    ):
+        if (state / name).exists():
+            yield _Checked(state / name, _fault(read))
+    dictionary = dictionary_path(state)
+    if dictionary.exists():
+        yield _Checked(dictionary, check_dictionary(dictionary).fault)
+
+
+def _fault(read: Callable[[], object]) -> str:
+    """Return why a state file cannot be read; empty if it can."""
+    from synergai.runtime.state_file import StateDamaged
+
+    try:
+        read()
+    except StateDamaged as error:
+        return error.fault
+    except SynergaiError as error:
+        return str(error)
+    return ""
+
+
+ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
+"""The settings that the options of an installation give."""
+LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
+"""Further settings, which installations leave alone."""
+_PREFIX: Final = "SYNERGAI_GATEWAY_"
+_HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
+SERVICE: Final = "synergai-gateway.service"
+STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
+"""The state directory of the service's dynamic user: a link, and where it leads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayInstallation:
+    """Options of an installation. Without any, the settings of an earlier one stay.
+
+    Attributes:
+        listen: address for clients; empty for the gateway's default, as for the others.
+    """
+
+    listen: str = ""
+    hub: str = ""
+    work_port: int = 0
+    http: str = ""
+    insecure: bool = False
+    programs: str
+
+    def __post_init__(self) -> None:
+        for address in filter(None, (self.listen, self.hub, self.http)):
+            validate_address(address)
+
+    def steps(self, root: Path) -> Iterator[Step]:
+        """Yield the steps that install the gateway."""
+        yield from check_programs(self.programs, ("synergai",), root)
+        settings = self._settings()
+        yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)
+        yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
+        yield RunCommand(("systemctl", "daemon-reload"))
+        yield RunCommand(("systemctl", "enable", SERVICE))
+        # Not `enable --now`: a service that is already running still uses the previous files.
+        yield RunCommand(("systemctl", "restart", SERVICE))
+
+    def refusal(self, root: Path) -> str:
+        """Return why the gateway will refuse to start once it is installed, or nothing."""
+        # Imported here: they are slow to import.
+        from gateway.access.exposure import check_before_start
+        from gateway.gateway_settings import GatewaySettings
+        from synergai.runtime.settings import options_of
+
+        try:
+            written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
+            written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
+            pairs = dict(line.strip().split("=", 1) for line in written if "=" in line)
+            given = {
+                name: value
+                for name in options_of(GatewaySettings)
+                if (value := pairs.get(GatewaySettings.env_var(name)))
+            }
+            settings = GatewaySettings.load(given)
+            check_before_start(settings)
+        except InvalidInput as error:
+            return str(error)
+        return ""
+
+    def _settings(self) -> list[str]:
+        values = {
+            "LISTEN": self.listen,
+            "HUB": self.hub,
+            "WORK_PORT": self.work_port,
+            "HTTP": self.http,
+            "INSECURE": "true" if self.insecure else "",
+        }
+        return [f"{_PREFIX}{key}={value}\n" for key, value in values.items() if value]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}") from None
+
+
+def removal_steps(*, purge: bool = False) -> Iterator[Step]:
+    """Yield the steps that remove the gateway; with `purge`, also its settings and data."""
+    yield RunCommand(("systemctl", "disable", "--now", SERVICE), may_fail=True)
+    yield RemovePath(f"{UNITS}/{SERVICE}")
+    yield RunCommand(("systemctl", "daemon-reload"))
+    if purge:
+        yield RemovePath(ENVIRONMENT)
+        yield RemovePath(LOCAL_ENVIRONMENT)
+        yield from map(RemovePath, STATE)
 
 
 def run(settings: GatewaySettings) -> None:
@@ -60,8 +243,6 @@ def install(
     other machines can reach need certificates and an access table, whose settings belong in
     /etc/synergai/gateway.local.env, or --insecure.
     """
-    from gateway.installer import SERVICE, GatewayInstallation
-
     installation = GatewayInstallation(
         listen=listen,
         hub=hub,
@@ -84,8 +265,6 @@ def uninstall(
     dry_run: DryRun = False,
 ) -> None:
     """Stop and remove the gateway's service."""
-    from gateway.installer import SERVICE, removal_steps
-
     print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from examples.training import layers
-from profiler.zoo.builders.digits import BRIGHTEST, WEIGHTS, load_digits
+from profiler.zoo.builders.small_engines import BRIGHTEST, WEIGHTS, load_digits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -70,11 +70,11 @@ def _fashion() -> tuple[Images, Images]:
 
 
 def _digits() -> tuple[Images, Images]:
-    from profiler.zoo.builders import digits
+    from profiler.zoo.builders import small_engines
 
     return tuple(
-        Images((part.images[:, 0] * (255 / digits.BRIGHTEST)).astype(np.uint8), part.labels)
-        for part in digits.load_digits()
+        Images((part.images[:, 0] * (255 / small_engines.BRIGHTEST)).astype(np.uint8), part.labels)
+        for part in small_engines.load_digits()
     )  # type: ignore[return-value]  # a pair of parts
 
 

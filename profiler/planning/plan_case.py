@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
+from msgspec import Meta, Struct
 from rich.filesize import decimal
 
 from profiler.dictionary.stages import class_times
-from profiler.planning.fleet import FleetFile, FleetWorker, read_fleet
 from profiler.planning.options import staged_options, whole_options
+from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.directory import ModelDirectory
 from synergai.models.origins import present_entries
+from synergai.names import validate_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.profiles.files import load_dictionary
-from synergai.routes.links import GATEWAY
+from synergai.routes.links import GATEWAY, Link, Links
 from synergai.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.runtime.text import counted, suggestion
+from synergai.runtime.toml_file import read_toml
 from synergai.versions import stage_name
 
 if TYPE_CHECKING:
@@ -30,6 +35,87 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.routes.plan import RoutePlan
     from synergai.routes.problem import Leg
+
+
+_BYTES_PER_MBIT: Final = 125_000.0
+_MAX_WORKERS: Final = 64
+
+
+class FleetWorker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker of a fleet.
+
+    Attributes:
+        memory_mb: what its engine hosts may take, in units of 10^6 bytes.
+    """
+
+    id: str
+    worker_class: WorkerClass
+    memory_mb: Annotated[float, Meta(gt=0, le=1e9)] = math.inf
+
+
+class _Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    mbit_s: Annotated[float, Meta(ge=0.001, le=1e6)]
+    latency_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
+
+    def link(self) -> Link:
+        return Link(self.mbit_s * _BYTES_PER_MBIT, self.latency_ms / 1000)
+
+
+class _Pair(_Speed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+
+
+class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Workers and links, as in a fleet file.
+
+    A link has the same bandwidth and latency in both directions, unless the file has the other
+    direction as well.
+
+    Raises:
+        ValueError: it has no workers, or two of one name, or links that contradict each other or
+            name an unknown host.
+    """
+
+    workers: Annotated[tuple[FleetWorker, ...], Meta(max_length=_MAX_WORKERS)]
+    pairs: tuple[_Pair, ...] = msgspec.field(name="links", default=())
+    default_link: _Speed = _Speed(mbit_s=1000.0)
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise ValueError("it has no [[workers]]")
+        hosts = {GATEWAY}
+        for worker in self.workers:
+            validate_name(worker.id, "worker id")
+            validate_name(worker.worker_class, "worker class")
+            if worker.id in hosts:
+                taken = "belongs to the gateway" if worker.id == GATEWAY else "is there twice"
+                raise ValueError(f"the worker id {worker.id!r} {taken}; give each worker its own")
+            hosts.add(worker.id)
+        known = set()
+        for pair in self.pairs:
+            for host in (pair.source, pair.target):
+                if host not in hosts:
+                    raise ValueError(
+                        f"a link names the unknown worker {host!r}{suggestion(host, hosts)}"
+                    )
+            where = f"the link from {pair.source!r} to {pair.target!r}"
+            if pair.source == pair.target:
+                raise ValueError(f"{where} leads nowhere; remove it")
+            if (pair.source, pair.target) in known:
+                raise ValueError(f"{where} is there twice; keep one")
+            known.add((pair.source, pair.target))
+
+    def links(self) -> Links:
+        """Return the links between its hosts."""
+        links = {(pair.source, pair.target): pair.link() for pair in self.pairs}
+        both = {(target, source): link for (source, target), link in links.items()}
+        return Links(both | links, self.default_link.link())
+
+
+def read_fleet(path: Path) -> FleetFile:
+    """Read a fleet file."""
+    return read_toml(path, FleetFile, f"fleet {path}")
 
 
 class Case:

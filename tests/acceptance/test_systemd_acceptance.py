@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from gateway.installer import SERVICE, GatewayInstallation
+from gateway.cli import SERVICE, GatewayInstallation
 from profiler.zoo import build as zoo
 from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (

@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from profiler.zoo.builders.architectures import Architecture, calibrated_weights
+from profiler.zoo.builders.image_engines import QUIET, ModelExport, ModelFormat, export_models
 from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.builders.onnx_models import onnx_model
 from profiler.zoo.builders.resnet50 import ResNet50
 from profiler.zoo.builders.ssd import SsdMobileNet
-from profiler.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFormat, export_models
 from profiler.zoo.photographs import all_views
 from synergai.models.preprocess import FAMILIES, prepare
 from synergai.models.quantisation import Quantisation

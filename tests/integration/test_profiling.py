@@ -69,7 +69,7 @@ def test_dry_run_is_allowed_while_engines_are_in_service(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("profiler.measuring.exclusive.engines_in_service", lambda _: [1])
+    monkeypatch.setattr("profiler.measuring.cli.engines_in_service", lambda _: [1])
     settings = ProfilerSettings(
         models=models,
         dictionary=tmp_path / "d.db",

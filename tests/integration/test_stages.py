@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import synergai
-from profiler.planning.fleet import read_fleet
+from profiler.planning.plan_case import read_fleet
 from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
 from synergai.data.results import JobResult

@@ -2,16 +2,132 @@
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from synergai.cli.commands import require, settings_command
+from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.cli.options import AsJson
+from synergai.runtime.paths import default_worker_class
 from synergai.runtime.reexec import run_instead
+from synergai.runtime.setting_types import HUB
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.cli.configurations import check
-from worker_agent.cli.install import install, uninstall
-from worker_agent.cli.modes import modes
+from worker_agent.cli.configurations import Config, check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode, Reading
+
+
+_SETTINGS: Final = ("gateway", "worker_class", "worker_id", "models", "power")
+"""The parameters of `install` that are settings of the agent."""
+
+
+def install(
+    context: typer.Context,
+    gateway: Annotated[
+        str, typer.Option(metavar="HOST:PORT[,…]", help="Address of the gateway's hub.")
+    ] = HUB,
+    worker_class: Annotated[
+        str, typer.Option(metavar="NAME", help="The worker class, such as agx-xavier.")
+    ] = default_worker_class(),
+    worker_id: Annotated[
+        str, typer.Option(help="This worker's name. Default: the host name.")
+    ] = "",
+    models: Annotated[
+        Path | None, typer.Option(help="Model directory. Default: in the service's state.")
+    ] = None,
+    power: Annotated[
+        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto selects by the board.")
+    ] = "auto",
+    programs: Programs = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Install the agent as a systemd service and start it. Run it again to update.
+
+    Without options for the agent, an update keeps the previous ones.
+    """
+    from worker_agent.installer import MODELS, SERVICE, AgentInstallation
+    from worker_agent.power.files import MachineFiles
+
+    installation = AgentInstallation(
+        gateway=gateway,
+        worker_class=worker_class,
+        worker_id=worker_id,
+        models=str(models) if models else MODELS,
+        power=power,
+        programs=str(programs or Path(sys.executable).parent),
+        keep_settings=not any(_is_given(context, name) for name in _SETTINGS),
+    )
+    done = f"done; see systemctl status {SERVICE}"
+    print_or_execute(installation.steps(MachineFiles()), done, dry_run=dry_run)
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name != "DEFAULT"
+
+
+def uninstall(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove its settings, state and models.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop and remove the agent's service."""
+    from worker_agent.installer import SERVICE, removal_steps
+
+    print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
+
+
+def modes(config: Config = None, as_json: AsJson = False) -> None:
+    """List this machine's power modes and the one in force.
+
+    The agent's settings select the power controller.
+    """
+    # Imported here: an agent never needs it, and it takes 2 MB.
+    from synergai.cli.output import print_json
+    from worker_agent.agent_settings import AgentSettings
+    from worker_agent.power.files import MachineFiles
+    from worker_agent.power.selection import open_controller
+
+    worker = AgentSettings.load(file=config).worker
+    controller = open_controller(worker.power, MachineFiles(worker.root))
+    try:
+        found, reading = controller.modes(), controller.read()
+    finally:
+        controller.close()
+    if as_json:
+        print_json({"modes": found, "in_force": reading})
+    else:
+        _print(found, reading)
+
+
+def _print(found: Sequence[PowerMode], reading: Reading) -> None:
+    from synergai.cli.output import print_table
+
+    if not found:
+        typer.echo("This machine has no power modes.")
+        return
+    rows = [
+        (
+            mode.name,
+            "" if mode.number is None else str(mode.number),
+            str(mode.cores),
+            f"{mode.max_mhz:.0f} MHz" if mode.max_mhz else "",
+            f"{mode.budget_w:g} W" if mode.budget_w else "",
+            mode.refused or ("in force" if mode.name == reading.mode else ""),
+        )
+        for mode in found
+    ]
+    print_table(("mode", "number", "cores", "clock", "budget", ""), rows)
+    if not reading.mode:
+        typer.echo(f"no known mode: {reading.detail}")
+
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 

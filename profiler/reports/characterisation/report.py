@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.characterisation import cards, figures
+from profiler.reports.characterisation import figures
 from profiler.reports.characterisation.energy import fronts
-from profiler.reports.characterisation.facts import compute_facts
+from profiler.reports.characterisation.modes import mode_name
 from profiler.reports.characterisation.operating_modes import compare_modes
 from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
 from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.printed import CHARACTERISATION
-from profiler.reports.wording import UNKNOWN, listing, number, percent
+from profiler.reports.wording import UNKNOWN, correlation, factor, listing, number, percent
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from profiler.reports.characterisation.fleet_profile import FleetProfile
+    from profiler.reports.characterisation.operating_modes import Knob, ModeComparison
+    from profiler.reports.characterisation.threads import ThreadScaling
+    from profiler.reports.characterisation.workers import ClassSummary
     from profiler.reports.comparison import Comparison
     from profiler.reports.document import Block
+    from profiler.reports.statistics import Distribution
+
 
 BANNER: Final = (
     "Reconstructed: this profile was fitted to the numbers that the thesis prints. It was not "
@@ -40,11 +48,11 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
     """Return the report on a fleet."""
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
     answers = (
-        cards.workers_card(classes),
-        cards.threads_card(threads),
-        cards.correlation_card(threads),
-        cards.modes_card(modes),
-        cards.knobs_card(modes),
+        workers_card(classes),
+        threads_card(threads),
+        correlation_card(threads),
+        modes_card(modes),
+        knobs_card(modes),
     )
     printed: list[Comparison] = []
     if space.is_reconstructed:
@@ -278,3 +286,138 @@ def _printed(key: str, comparisons: list[Comparison]) -> tuple[Table, ...]:
             file=f"printed-{key}",
         ),
     )
+
+
+_MOST: Final = 4
+"""Worker classes on a card; figures have the others."""
+
+
+def workers_card(classes: Sequence[ClassSummary]) -> str:
+    """Compare worker classes with the fastest one, over the engines that both have."""
+    first, *others = classes
+    return _card(
+        (
+            f"{first.worker_class}: {factor(each.qps_ratio)} the mean QPS of {each.worker_class}, "
+            f"over {counted(each.shared, 'shared engine')}."
+            if each.qps_ratio is not None
+            else f"{first.worker_class} and {each.worker_class} have no engine in common."
+            for each in others
+        ),
+        otherwise=f"Only one worker class was measured: {first.worker_class}.",
+    )
+
+
+def threads_card(scalings: Sequence[ThreadScaling]) -> str:
+    """Give the mean speed-up with most threads, and the fewest that are near the best."""
+    return _card(
+        (
+            f"{each.worker_class}: {factor(each.qps[max(each.qps)])} the QPS with "
+            f"{max(each.qps)} threads instead of {each.base}; 95 % of the best from "
+            f"{each.near_best} on."
+            for each in scalings
+            if len(each.qps) > 1
+        ),
+        otherwise="No engine was measured with several thread counts; profile with --threads.",
+    )
+
+
+def correlation_card(scalings: Sequence[ThreadScaling]) -> str:
+    """Give the mean correlation of threads and QPS."""
+    return _card(
+        (
+            f"{each.worker_class}: mean r = {correlation(each.pearson)}."
+            for each in scalings
+            if each.pearson is not None
+        ),
+        otherwise="A correlation needs three thread counts of one engine, measured undisturbed.",
+    )
+
+
+def modes_card(comparisons: Sequence[ModeComparison]) -> str:
+    """Compare the fastest and the slowest mode, over the engines that both have."""
+    return _card(
+        (
+            f"{each.worker_class}: {factor(each.worst.behind)} the QPS in "
+            f"{mode_name(each.best.mode)} instead of {mode_name(each.worst.mode)}."
+            for each in comparisons
+            if each.best is not each.worst
+        ),
+        otherwise="No worker class has several power modes with an engine in common.",
+    )
+
+
+def knobs_card(comparisons: Sequence[ModeComparison]) -> str:
+    """Give the partial correlations of the limits that modes set."""
+    sentences = []
+    for each in comparisons:
+        known = [knob for knob in each.knobs if knob.partial is not None]
+        values = ", ".join(f"{knob.name} {correlation(knob.partial)}" for knob in known)
+        if known:
+            without = " without MAXN" if any(knob.is_unlimited for knob in known) else ""
+            sentences.append(f"{each.worker_class}: {values}{without}.")
+    if sentences:
+        sentences.append("Partial correlations: limits that all modes have are held constant.")
+    return _card(sentences, otherwise="The modes do not differ in limits that can be told apart.")
+
+
+def _card(sentences: Iterable[str], *, otherwise: str) -> str:
+    known = list(sentences)
+    return " ".join(known[:_MOST]) or otherwise
+
+
+def compute_facts(
+    classes: list[ClassSummary], threads: list[ThreadScaling], modes: list[ModeComparison]
+) -> dict[str, float]:
+    """Return the quantities by key: QPS, minutes, ratios, and percent for reductions."""
+    return {
+        **dict(_of_classes(classes)),
+        **dict(_of_threads(threads)),
+        **dict(_of_modes(modes)),
+    }
+
+
+def _distribution(key: str, values: Distribution, unit: float = 1.0) -> Iterator[tuple[str, float]]:
+    yield f"{key}.low", values.low / unit
+    yield f"{key}.mean", values.mean / unit
+    yield f"{key}.high", values.high / unit
+
+
+def _of_classes(classes: list[ClassSummary]) -> Iterator[tuple[str, float]]:
+    for each in classes:
+        key = f"workers.{each.worker_class}"
+        yield from _distribution(f"{key}.qps", each.qps)
+        yield from _distribution(f"{key}.total", each.total_s, 60.0)
+        for name in ("qps_ratio", "total_ratio", "t_pre_ratio"):
+            value = getattr(each, name)
+            if value is not None:
+                yield f"{key}.{name}", value
+
+
+def _of_threads(threads: list[ThreadScaling]) -> Iterator[tuple[str, float]]:
+    for each in threads:
+        key = f"threads.{each.worker_class}"
+        yield from ((f"{key}.qps.{level}", value) for level, value in each.qps.items())
+        yield from ((f"{key}.total.{level}", value) for level, value in each.total.items())
+        if each.t_pre_reduction is not None:
+            yield f"{key}.t_pre", each.t_pre_reduction * 100
+        if each.pearson is not None:
+            yield f"{key}.pearson", each.pearson
+
+
+def _of_modes(comparisons: list[ModeComparison]) -> Iterator[tuple[str, float]]:
+    for each in comparisons:
+        key = f"modes.{each.worker_class}"
+        for summary in each.modes:
+            yield from _distribution(f"{key}.{summary.mode}.qps", summary.qps)
+            yield from _distribution(f"{key}.{summary.mode}.total", summary.total_s, 60.0)
+            yield f"{key}.ratio.{summary.mode}", summary.behind
+        for knob in each.knobs:
+            yield from _of_knob(f"knobs.{each.worker_class}.{knob.name}", knob)
+
+
+def _of_knob(key: str, knob: Knob) -> Iterator[tuple[str, float]]:
+    for each in knob.values:
+        if math.isfinite(each.value):
+            value = each.qps.mean if knob.name == "budget" else each.gain
+            if value is not None:
+                yield f"{key}.{each.value:g}", value

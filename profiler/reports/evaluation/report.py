@@ -6,21 +6,27 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from profiler.reports import printed
 from profiler.reports.document import Answer, Note, Report, Section, Table
-from profiler.reports.evaluation import cards, figures, thesis
+from profiler.reports.evaluation import figures
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
+from profiler.reports.evaluation.factors import Factors
 from profiler.reports.printed import P99_OVER_SYNERGAI
-from profiler.reports.wording import UNKNOWN, duration, factor, number
+from profiler.reports.wording import UNKNOWN, duration, factor, listing, number, share
 from profiler.simulator.results import Spread
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from profiler.reports.document import Block
     from profiler.reports.evaluation.demand import ExecutionTimes
-    from profiler.reports.evaluation.factors import Factors
     from profiler.reports.evaluation.study import Study
+    from profiler.reports.printed import PrintedCell
+    from profiler.simulator.results import SimulationResult
     from profiler.simulator.workload import Profile
+
 
 _BANNER: Final = (
     "Reconstructed: the simulated workers have a profile that was fitted to the numbers that the "
@@ -52,16 +58,16 @@ class StudyOrigin:
 def evaluate(study: Study, origin: StudyOrigin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
-    cells = thesis.compare_cells(study) if origin.is_reconstructed else []
-    reference = thesis.REFERENCE if thesis.REFERENCE in study.policies else study.policies[0]
+    cells = compare_cells(study) if origin.is_reconstructed else []
+    reference = REFERENCE if REFERENCE in study.policies else study.policies[0]
     shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
     findings = [
-        Answer("Which policy meets most deadlines?", cards.deadlines_card(study)),
-        Answer("How long do jobs take?", cards.times_card(study, shown)),
-        Answer("Where does the time go?", cards.overheads_card(study, shown)),
+        Answer("Which policy meets most deadlines?", deadlines_card(study)),
+        Answer("How long do jobs take?", times_card(study, shown)),
+        Answer("Where does the time go?", overheads_card(study, shown)),
     ]
     if bounds := _bounds(study):
-        findings.append(Answer("How far from the optimum?", cards.bounds_card(bounds)))
+        findings.append(Answer("How far from the optimum?", bounds_card(bounds)))
     sections = [
         *([] if demand is None else [_demand(demand, with_printed=origin.is_reconstructed)]),
         *(
@@ -208,7 +214,7 @@ def _factors(study: Study, reference: str) -> list[Section]:
     rows: list[tuple[str | float | None, ...]] = []
     for policy in others:
         for name, metric in (("violations", _VIOLATIONS), ("mean excess", _EXCESS)):
-            factors = thesis.factors_over(study, policy, reference, metric)
+            factors = factors_over(study, policy, reference, metric)
             rows.append((policy, name, *_means(factors).values(), factors.skipped))
     return [
         Section(
@@ -239,7 +245,7 @@ def _means(factors: Factors) -> dict[str, float | None]:
     return dict(zip(_MEANS, values, strict=True))
 
 
-def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Section]:
+def _reproduction(study: Study, cells: list[CellComparison]) -> list[Section]:
     if not cells:
         return []
     table: dict[tuple[str, str], list[str]] = {}
@@ -251,7 +257,7 @@ def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Sect
             "yes" if cell.within else "no",
         ]
     columns = ["policy", "experiment"]
-    for metric, _, _ in thesis.METRICS:
+    for metric, _, _ in METRICS:
         columns += [f"{metric}: printed", "here (range)", "within"]
     blocks: list[Block] = [
         Table(
@@ -273,7 +279,7 @@ def _p99(study: Study) -> list[Table]:
     """Return the printed ratios of 99th percentiles and the study's."""
     rows: list[tuple[str | float | None, ...]] = []
     for experiment, ratios in P99_OVER_SYNERGAI.items():
-        base = study.mean(thesis.REFERENCE, experiment, lambda result: result.e2e_p99_s)
+        base = study.mean(REFERENCE, experiment, lambda result: result.e2e_p99_s)
         for policy, value in ratios.items():
             p99_s = study.mean(policy, experiment, lambda result: result.e2e_p99_s)
             if base and p99_s is not None:
@@ -290,3 +296,112 @@ def _p99(study: Study) -> list[Table]:
             file="printed-p99",
         )
     ]
+
+
+def deadlines_card(study: Study) -> str:
+    """Rank the policies by violations, summed over experiments."""
+    totals = {p: study.total(p, lambda result: result.violations) for p in study.policies}
+    ranked = sorted(totals, key=totals.__getitem__)
+    jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
+    counts = ", ".join(f"{policy} {number(totals[policy])}" for policy in ranked)
+    return f"Violations of {jobs:g} jobs: {counts}."
+
+
+def times_card(study: Study, policies: Sequence[str]) -> str:
+    """Give the mean and 99th percentile of the end-to-end time."""
+    sentences = []
+    for policy in policies:
+        parts = [
+            f"{duration(box.mean)} (p99 {duration(box.p99)}) in {experiment}"
+            for experiment in study.experiments
+            if (box := study.distribution(policy, experiment, lambda job: job.end_to_end_s))
+        ]
+        if parts:
+            sentences.append(f"{policy}: {listing(parts)}.")
+    return " ".join(sentences) or "No job finished."
+
+
+def overheads_card(study: Study, policies: Sequence[str]) -> str:
+    """Give the share of T_pre in the busy time, and the CPU time of decisions."""
+    sentences = []
+    for policy in policies:
+        shares = [study.setup_share(policy, experiment) for experiment in study.experiments]
+        known = [each for each in shares if each is not None]
+        cost_ms = study.scheduling_ms_per_job(policy)
+        if known:
+            sentences.append(f"{policy}: at most {share(max(known))} of the busy time in T_pre.")
+        if cost_ms is not None:
+            sentences.append(f"Its decisions take {number(cost_ms)} ms of CPU time per job.")
+    return " ".join(sentences) or "No work was done."
+
+
+def bounds_card(bounds: Sequence[tuple[str, Spread]]) -> str:
+    """Give the lower bounds on violations."""
+    parts = listing(f"{number(spread.mean)} in {experiment}" for experiment, spread in bounds)
+    return f"No schedule can have fewer violations on average than {parts}."
+
+
+REFERENCE: Final = "synergai"
+METRICS: Final[
+    tuple[tuple[str, Callable[[SimulationResult], float], Callable[[PrintedCell], float]], ...]
+] = (
+    ("violations", lambda result: result.violations, lambda cell: cell.violations),
+    ("mean wait (s)", lambda result: result.mean_wait_s, lambda cell: cell.wait_s),
+    ("mean excess (s)", lambda result: result.mean_excess_s, lambda cell: cell.excess_s),
+)
+"""Printed metrics: name, value of an outcome, value of a printed cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellComparison:
+    """A printed value, which is of one run, and the same over the seeds of a study."""
+
+    policy: str
+    experiment: str
+    metric: str
+    printed: float
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def within(self) -> bool:
+        """Whether the printed value lies within the range over seeds."""
+        return self.low <= self.printed <= self.high
+
+
+def compare_cells(study: Study) -> list[CellComparison]:
+    """Compare every printed cell that the study has a policy and experiment for."""
+    return list(_cells(study))
+
+
+def _cells(study: Study) -> Iterator[CellComparison]:
+    for (policy, experiment), cell in printed.CELLS.items():
+        outcomes = study.of(policy, experiment)
+        if not outcomes:
+            continue
+        for metric, value, printed_value in METRICS:
+            values = [value(outcome.result) for outcome in outcomes]
+            yield CellComparison(
+                policy=policy,
+                experiment=experiment,
+                metric=metric,
+                printed=printed_value(cell),
+                mean=sum(values) / len(values),
+                low=min(values),
+                high=max(values),
+            )
+
+
+def factors_over(
+    study: Study, policy: str, reference: str, metric: Callable[[SimulationResult], float]
+) -> Factors:
+    """Return the factors of a policy over a reference, from the means over seeds."""
+    ours, theirs = [], []
+    for experiment in study.experiments:
+        value = study.mean(policy, experiment, metric)
+        base = study.mean(reference, experiment, metric)
+        if value is not None and base is not None:
+            ours.append(value)
+            theirs.append(base)
+    return Factors.of(ours, theirs)

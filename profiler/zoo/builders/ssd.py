@@ -2,7 +2,7 @@
 
 The body yields six feature maps. For each, one 1 x 1 convolution encodes boxes relative to anchors,
 another the class scores. They are decoded in `profiler.zoo.builders.onnx_detection` and
-`profiler.zoo.builders.tensorflow_layer_builder`, with the constants below.
+`profiler.zoo.builders.tensorflow_writer`, with the constants below.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from synergai.protocol.work_socket_server import MAX_UNAUTHENTICATED
 from synergai.v1.hub_pb2 import Pull
 from tests.authorities import Authority
 from tests.waiting import turns, until
-from worker_agent.peers import client, server
+from worker_agent.peers import client, exchange
 from worker_agent.peers.client import Peers
 from worker_agent.peers.exchange import Exchange
 from worker_agent.peers.held import HeldTensorStore
@@ -181,11 +181,11 @@ async def test_flood_of_old_tokens_costs_no_tensors(holder: Holder) -> None:
     await newcomer.close()
 
 
-@pytest.mark.parametrize("pulls", [1, 2 * server.MOST_PULLS])
+@pytest.mark.parametrize("pulls", [1, 2 * exchange.MOST_PULLS])
 async def test_tensors_are_not_kept_for_an_agent_that_does_not_read(
     holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pulls: int
 ) -> None:
-    monkeypatch.setattr(server, "HELD_S", 0.1)
+    monkeypatch.setattr(exchange, "HELD_S", 0.1)
     pull = holder.hold()
     with socket.socket() as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

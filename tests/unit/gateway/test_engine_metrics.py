@@ -17,8 +17,8 @@ from gateway.monitoring.counts import (
     job_outcome,
     request_outcome,
 )
-from gateway.monitoring.engine_metrics import engine_families, tenant_families
 from gateway.monitoring.families import FamilyCollector, MetricFamily
+from gateway.monitoring.metrics import engine_families, tenant_families
 from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.installer import (
+from gateway.cli import (
     ENVIRONMENT,
     LOCAL_ENVIRONMENT,
     SERVICE,

@@ -2,7 +2,7 @@
 
 from gateway.fleet.worker import ConnectedWorker, Order, SendTensors
 from gateway.hub.connections import AgentConnection, AgentConnections
-from gateway.hub.relays import MOST_WANTED, Relays
+from gateway.hub.work_streams import MOST_WANTED, Relays
 from gateway.monitoring.metrics import Metrics
 from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.runtime.send_queue import SendQueue

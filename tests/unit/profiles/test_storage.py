@@ -28,10 +28,15 @@ from synergai.profiles.dictionary import (
     ConfigurationDictionary,
     ProfileEntry,
 )
-from synergai.profiles.files import add_to_dictionary, check_dictionary, load_dictionary
+from synergai.profiles.files import (
+    add_to_dictionary,
+    check_dictionary,
+    load_dictionary,
+    read_csv,
+    write_csv,
+)
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
-from synergai.profiles.text import read_csv, write_csv
 from synergai.runtime.database import connect
 from tests.cores import new_entry
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
 from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.packing import pack
 from synergai.routes.problem import Leg
-from synergai.routes.ranking import MAX_CHAINS, fewest_stages, rank_chains
+from synergai.routes.ranking import MAX_CHAINS, fewest_stages, pack, rank_chains
 
 FAST = Links({}, default=Link(math.inf))
 SIZES = {0: 100.0, 1: 1000.0, 2: 1000.0, 3: 10.0}

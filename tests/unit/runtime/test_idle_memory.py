@@ -5,7 +5,7 @@ import sys
 from typing import cast
 
 from synergai.runtime.heap import GlibcHeap
-from synergai.runtime.idle_memory import RETAINED_BYTES, IdleTrimmer
+from synergai.runtime.service import RETAINED_BYTES, IdleTrimmer
 
 # In a process of its own: the settings of the allocator are for the whole process.
 SCRIPT = """

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from profiler.loadgen.dataset_library import DatasetLibrary, dataset_library
-from profiler.loadgen.datasets import Coco, ImageNet
+from profiler.loadgen.dataset_library import Coco, DatasetLibrary, ImageNet, dataset_library
 from profiler.loadgen.sample_set import SampleSet
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound

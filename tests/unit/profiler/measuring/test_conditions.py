@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.measuring.cli import profile
+from profiler.measuring.cli import check_not_serving, only_profiler, profile
 from profiler.measuring.conditions import Conditions, ConditionsMonitor, top_mhz
-from profiler.measuring.exclusive import check_not_serving, only_profiler
 from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.domain import WorkerClass
 from synergai.errors import NotFound, Unavailable
@@ -110,7 +109,7 @@ def test_unknown_engine_is_refused_before_a_worker_is_to_be_stopped(
     def refuse() -> None:
         raise Unavailable("a worker on this machine has engines in service")
 
-    monkeypatch.setattr("profiler.measuring.exclusive.check_not_serving", refuse)
+    monkeypatch.setattr("profiler.measuring.cli.check_not_serving", refuse)
     settings = ProfilerSettings(
         models=tmp_path,
         engines=("nope",),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.planning.fleet import read_fleet
+from profiler.planning.plan_case import read_fleet
 from synergai.errors import InvalidInput
 from synergai.routes.links import GATEWAY
 

@@ -4,11 +4,10 @@ import pytest
 from msgspec import structs
 
 from profiler.reports.characterisation.energy import fronts
-from profiler.reports.characterisation.facts import compute_facts
 from profiler.reports.characterisation.fleet_profile import FleetProfile
 from profiler.reports.characterisation.modes import Limits, limits_of
 from profiler.reports.characterisation.operating_modes import compare_modes
-from profiler.reports.characterisation.report import characterise
+from profiler.reports.characterisation.report import characterise, compute_facts
 from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.simulator.bounds import violations_at_least
-from profiler.simulator.pipelines.accordion import SCHEDULERS, accordion
 from profiler.simulator.pipelines.comparison import (
     MALLEABLE,
+    SCHEDULERS,
+    accordion,
     as_workload,
     compare,
     run_whole_engines,

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.simulator.arrivals import read_arrivals
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
-from profiler.simulator.sweep import make_workload, run, run_count, sweep
+from profiler.simulator.sweep import make_workload, read_arrivals, run, run_count, sweep
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError

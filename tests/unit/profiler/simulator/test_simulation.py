@@ -11,6 +11,7 @@ from msgspec import structs
 
 from profiler.simulator.audit import AuditFailed, audit
 from profiler.simulator.bounds import violations_at_least
+from profiler.simulator.cli import METRICS, rows
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate
 from profiler.simulator.simulator_settings import (
@@ -19,7 +20,6 @@ from profiler.simulator.simulator_settings import (
     parse_seeds,
 )
 from profiler.simulator.sweep import sweep
-from profiler.simulator.tables import METRICS, rows
 from profiler.simulator.virtual_worker import BusySpan
 from profiler.simulator.workload import (
     EXPERIMENTS,

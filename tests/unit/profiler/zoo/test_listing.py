@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from profiler.zoo import build as zoo
-from profiler.zoo.builders import tensorflow_process
+from profiler.zoo.builders import image_engines
+from profiler.zoo.builders.image_engines import ModelExport, export_models
 from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.tensorflow_process import ModelExport, export_models
 from profiler.zoo.listing import EngineListing, list_engines
 from profiler.zoo.published import PUBLISHED
 from profiler.zoo.recipes import RECIPES
@@ -132,7 +132,7 @@ def test_every_image_engine_accepts_encoded_images() -> None:
 def test_build_without_tensorflow_names_the_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorflow_process, "find_spec", lambda _: None)
+    monkeypatch.setattr(image_engines, "find_spec", lambda _: None)
 
     with pytest.raises(NotFound, match=r"pip install 'WHEEL\[engines,tensorflow\]'"):
         zoo.build("tf_ssd", tmp_path)
@@ -143,7 +143,7 @@ def test_build_without_tensorflow_names_the_extra_to_install(
 def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorflow_process, "WRITER", "profiler.zoo.builders.no_such_writer")
+    monkeypatch.setattr(image_engines, "WRITER", "profiler.zoo.builders.no_such_writer")
     export = ModelExport(
         architecture=MobileNet(),
         weights={},
