@@ -20,7 +20,7 @@ from synergai.scheduling.rules.concurrency import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from synergai.domain import Job, JobId
     from synergai.scheduling.policy import Decision
@@ -56,44 +56,36 @@ class Decisions:
         self._ran_on: dict[JobId, int] = {}
         state.forget_job.append(self._forget_job)
         state.forget_worker.append(self._forget_worker)
+        rejects = state.settings.infeasible == "reject"
+        interleaves = not state.settings.strict
+        rebalances = state.policy.rebalances
+        passes: tuple[tuple[bool, Callable[[], None]], ...] = (
+            (rejects, self._reject_infeasible),
+            (True, self._probe_unprofiled_engines),
+            (rebalances, self._probe_unplannable_workers),
+            (interleaves, self._share_cores),
+            (interleaves, self._interrupt_before_policy),
+            (True, self._resume_before_policy),
+            (True, self._follow_policy),
+            (interleaves, self._share_cores),
+            (interleaves, self._interrupt_after_policy),
+            (True, self._resume),
+            (True, self._probe_idle_workers),
+            (rebalances, self._stop_for_probes),
+        )
+        self._passes = tuple(run for applies, run in passes if applies)
 
     def schedule(self) -> None:
-        """Decide on the waiting jobs; there is at least one."""
+        """Decide on the waiting jobs, of which there is at least one, in passes."""
         self._state.waiting.reassess()
-        if self._state.settings.infeasible == "reject":
-            self._reject_infeasible()
-        probing = bool(self._probes.missing) and self._probes.are_needed()
-        if probing:
-            self._assign_probes(self._probes.for_unprofiled_engines())
-            if self._state.policy.rebalances:
-                self._assign_probes(self._probes.for_unplannable_workers())
-        interleaves = not self._state.settings.strict
-        if interleaves and self._state.queue.requests:
-            self._share_cores()
-            if self._state.fleet.interruptible:
-                self._interrupt(self._interleaver.before_policy())
-        # Jobs resume before the policy decides on others, but after the waiting requests.
-        resumes = bool(self._ran_on)
-        if resumes and not self._state.queue.requests:
-            self._resume()
-        while self._execute(self._state.policy.decide(self._state)) and self._state.queue.size:
-            pass
-        if interleaves and self._state.queue.requests:
-            self._share_cores()
-            self._interrupt(self._interleaver.after_policy())
-        if resumes:
-            self._resume()
-        if probing and self._state.queue.size:
-            self._assign_probes(self._probes.for_idle_workers())
-        if self._state.policy.rebalances and self._probes.missing:
-            self._stop_for_probes()
+        for run in self._passes:
+            run()
 
     def rebalance(self) -> None:
         """Let the policy move running work to other workers, while no job waits."""
         if self._leases.by_id and len(self._state.workers) > 1:
             self._execute(self._state.policy.decide(self._state))
-        if self._probes.missing:
-            self._stop_for_probes()
+        self._stop_for_probes()
 
     def abort_for(self, job: Job) -> None:
         """Abort the long requests and the query that alone make a job late that just arrived."""
@@ -106,10 +98,47 @@ class Decisions:
         for lease in self._interleaver.in_the_way(record):
             self._leases.stop(lease, abort=True)
 
+    # --- passes -----------------------------------------------------------------------------
+
+    def _probe_unprofiled_engines(self) -> None:
+        if self._is_probing():
+            self._assign_probes(self._probes.for_unprofiled_engines())
+
+    def _probe_unplannable_workers(self) -> None:
+        if self._is_probing():
+            self._assign_probes(self._probes.for_unplannable_workers())
+
+    def _interrupt_before_policy(self) -> None:
+        if self._state.queue.requests and self._state.fleet.interruptible:
+            self._interrupt(self._interleaver.before_policy())
+
+    def _resume_before_policy(self) -> None:
+        """Resume jobs before the policy decides on others, but behind the waiting requests."""
+        if not self._state.queue.requests:
+            self._resume()
+
+    def _follow_policy(self) -> None:
+        while self._execute(self._state.policy.decide(self._state)) and self._state.queue.size:
+            pass
+
+    def _interrupt_after_policy(self) -> None:
+        if self._state.queue.requests:
+            self._interrupt(self._interleaver.after_policy())
+
+    def _probe_idle_workers(self) -> None:
+        if self._state.queue.size and self._is_probing():
+            self._assign_probes(self._probes.for_idle_workers())
+
     def _stop_for_probes(self) -> None:
         """Stop running jobs where they would measure an unprofiled engine."""
-        for lease in self._probes.in_running_jobs():
-            self._leases.stop(lease)
+        if self._probes.missing:
+            for lease in self._probes.in_running_jobs():
+                self._leases.stop(lease)
+
+    def _is_probing(self) -> bool:
+        return bool(self._probes.missing) and self._probes.are_needed()
+
+    # --- execution --------------------------------------------------------------------------
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         for interruption in interruptions:
@@ -257,6 +286,8 @@ class Decisions:
 
         A job that a waiting one of higher priority precedes is left to the policy.
         """
+        if not self._ran_on:
+            return
         for worker in self._state.available():
             for lease in list(self._interrupted.get(worker.index, {}).values()):
                 if worker.available_at > self._state.now:

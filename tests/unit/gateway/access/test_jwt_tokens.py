@@ -13,7 +13,7 @@ import pytest
 
 from gateway.access.authenticator import Authenticator
 from gateway.access.caller import Caller
-from gateway.access.key_set import KeySet
+from gateway.access.jwt_tokens import KeySet
 from gateway.access.roles import Role
 from gateway.access.table import LiveTable
 from synergai.errors import Unauthenticated, Unavailable
