@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
 from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
@@ -20,7 +21,7 @@ from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.choice import session_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
     from pathlib import Path
 
     from worker_agent.backends import Array
@@ -101,10 +102,14 @@ class OnnxRuntimeBackend:
         self.fallback_share: float | None = None
         if provider is not None:
             self.fallback_share = self._check_provider(provider)
-        self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        # The runtime gives tensors of unknown rank the shape of a scalar.
+        scalars = any(not value.shape for value in (*inputs, *outputs))
+        unranked = unranked_tensors(path) if scalars else frozenset[str]()
+        self.inputs = tuple(_input(value, unranked) for value in inputs)
         # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
-            _spec(value) for value in self._session.get_outputs() if value.type in _DATATYPES
+            _spec(value, unranked) for value in outputs if value.type in _DATATYPES
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
@@ -166,15 +171,6 @@ class OnnxRuntimeBackend:
         """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
 
-    @staticmethod
-    def _input(value: Any) -> TensorSpec:
-        if value.type not in _DATATYPES:
-            raise EngineUnusable(
-                f"input {value.name!r} is a {value.type}, which is not supported by the Open "
-                "Inference Protocol"
-            )
-        return _spec(value)
-
 
 def _load_cuda() -> None:
     """Load the libraries of CUDA and cuDNN that are installed as Python packages.
@@ -190,7 +186,18 @@ def _load_cuda() -> None:
             ort.preload_dlls()
 
 
-def _spec(value: Any) -> TensorSpec:
+def _input(value: Any, unranked: Set[str]) -> TensorSpec:
+    if value.type not in _DATATYPES:
+        raise EngineUnusable(
+            f"input {value.name!r} is a {value.type}, which is not supported by the Open "
+            "Inference Protocol"
+        )
+    return _spec(value, unranked)
+
+
+def _spec(value: Any, unranked: Set[str]) -> TensorSpec:
+    if not value.shape and value.name in unranked:
+        return TensorSpec(value.name, _DATATYPES[value.type], UNKNOWN_RANK)
     # A dynamic dimension is a name or None.
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in value.shape)
     return TensorSpec(value.name, _DATATYPES[value.type], shape)

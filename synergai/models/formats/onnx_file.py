@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 from onnx.external_data_helper import uses_external_data
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import ModelContents
 
@@ -44,9 +44,9 @@ def read_onnx(path: Path) -> ModelContents:
             f"{path.name} is corrupt or not an ONNX file: it cannot be decoded"
         ) from error
     external = any(map(uses_external_data, _stored_tensors(model)))
+    inputs, outputs = read_ends(model.graph)
     if not external:
         _check(path, model)
-    inputs, outputs = read_ends(model.graph)
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     return ModelContents(
         format=f"ONNX, opset {opset}, IR version {model.ir_version}",
@@ -66,6 +66,10 @@ def read_ends(graph: onnx.GraphProto) -> tuple[tuple[TensorSpec, ...], tuple[Ten
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
+    """Check a model, whose tensors of unknown rank become scalars for that."""
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
@@ -74,11 +78,12 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    tensor = value.type.tensor_type
-    shape = tuple(
-        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
-        for size in tensor.shape.dim
-    )
+    tensor, shape = value.type.tensor_type, UNKNOWN_RANK
+    if tensor.HasField("shape"):
+        shape = tuple(
+            size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+            for size in tensor.shape.dim
+        )
     # Sequences and maps are not tensors: they can be listed, but not served.
     return TensorSpec(value.name, DATATYPES.get(tensor.elem_type, "unknown"), shape)
 

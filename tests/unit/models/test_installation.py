@@ -404,7 +404,7 @@ def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, mode
     by_path = CliRunner().invoke(app, ["inspect", str(model)])
 
     assert f'"digest": "{digest(model)}"' in by_name.output
-    assert "FP32  [-1, 2]" in by_path.output
+    assert "FP32 [-1, 2]" in by_path.output
 
 
 def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:
