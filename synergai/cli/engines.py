@@ -184,7 +184,7 @@ def inspect(
     from synergai.versions import parse_version, split_version, versioned
 
     path, version, variants, versions = Path(engine), "", list[str](), list[str]()
-    fault = ""
+    fault = signature = ""
     if not (path.suffix and path.exists()) and not is_saved_model(path):
         (name, version), variant = split_version(engine), ""
         if version[:1].isdigit():
@@ -203,13 +203,13 @@ def inspect(
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
         model = definition.of_variant(variant)
-        path = model.file
+        path, signature = model.file, model.signature
         try:
             model.verified_digest()
         except EngineUnusable as error:
             fault = str(error)
         variants = [each.name for each in definition.variants]
-    description = describe(path)
+    description = describe(path, signature)
     if as_json:
         facts = to_jsonable(description)
         if version:
@@ -274,6 +274,13 @@ def add(
             help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
         ),
     ] = "",
+    signature: Annotated[
+        str,
+        typer.Option(
+            help="Signature of a SavedModel or TFLite file. Default: serving_default of a "
+            "SavedModel, the first graph of a TFLite file."
+        ),
+    ] = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
@@ -297,6 +304,7 @@ def add(
         version=version,
         inputs=_split_names(inputs),
         outputs=_split_names(outputs),
+        signature=signature,
         replace=replace,
         check=self_check,
     )
@@ -359,4 +367,4 @@ def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:
-    return "\n".join(f"{spec.name}  {spec.datatype}  {list(spec.shape)}" for spec in specs)
+    return "\n".join(f"{spec.name}  {spec.kind}" for spec in specs)
