@@ -204,6 +204,33 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
         added.verified_digest()
 
 
+def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, model: Path) -> None:
+    # Hugging Face keeps all files of a repository in one folder, and links to them.
+    move_weights(model, "model.onnx_data")
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "a1" / "onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    model.rename(blobs / "0b5e")
+    (blobs / "77f1").write_bytes(bytes(64))
+    linked, weights = snapshot / "model.onnx", snapshot / "model.onnx_data"
+    linked.symlink_to("../../../blobs/0b5e")
+    weights.symlink_to("../../../blobs/77f1")
+
+    added = add_model(tmp_path / "models", linked, name="plus")
+    assert (added.fault, left_in(added.file.parent)) == (
+        "",
+        ["engine.toml", "model.onnx", "model.onnx_data"],
+    )
+    assert not any(file.is_symlink() for file in added.file.parent.iterdir())
+    assert pack(linked, "plus", 1).manifest.model_sha256 == added.sha256
+
+    (tmp_path / "secret").write_bytes(bytes(64))
+    weights.unlink()
+    weights.symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidInput, match="outside of its folder"):
+        add_model(tmp_path / "models", linked, name="other")
+
+
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
