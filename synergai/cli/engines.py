@@ -236,6 +236,7 @@ def inspect(
                 if contents.external_data
                 else "in the file",
             ),
+            *(("note", note) for note in contents.notes),
             *((("not used", fault),) if fault else ()),
         )
     )
@@ -310,7 +311,7 @@ def add(
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo(self_check.result)
+    typer.echo("\n".join((self_check.result, *self_check.notes)))
     _print_found_by(1)
 
 

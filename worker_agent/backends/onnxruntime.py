@@ -43,6 +43,8 @@ _DATATYPES: Final = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
+_ZIPPED: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
+"""Types of ``ZipMap``'s output: a map from classes to probabilities for each row."""
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
@@ -107,9 +109,9 @@ class OnnxRuntimeBackend:
         scalars = any(not value.shape for value in (*inputs, *outputs))
         unranked = unranked_tensors(path) if scalars else frozenset[str]()
         self.inputs = tuple(_input(value, unranked) for value in inputs)
-        # Sequences and maps have no datatype; they are omitted if there is a tensor output.
+        # Other sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
-            _spec(value, unranked) for value in outputs if value.type in _DATATYPES
+            _spec(value, unranked) for value in outputs if value.type in (*_DATATYPES, *_ZIPPED)
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
@@ -161,7 +163,14 @@ class OnnxRuntimeBackend:
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime rejects the inputs: {_reason(error)}") from None
             raise runtime_failure(f"ONNX Runtime failed: {_reason(error)}", error) from None
-        return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
+        return [
+            _probabilities(result)
+            if isinstance(result, list)
+            else _to_bytes(result)
+            if result.dtype.hasobject
+            else result
+            for result in results
+        ]
 
     def interrupt(self) -> None:
         """Make the running computation raise `Interrupted`; called from another thread."""
@@ -196,6 +205,8 @@ def _input(value: Any, unranked: Set[str]) -> TensorSpec:
 
 
 def _spec(value: Any, unranked: Set[str]) -> TensorSpec:
+    if value.type in _ZIPPED:
+        return TensorSpec(value.name, "FP32", (-1, -1))
     if not value.shape and value.name in unranked:
         return TensorSpec(value.name, _DATATYPES[value.type], UNKNOWN_RANK)
     # A dynamic dimension is a name or None.
@@ -214,6 +225,12 @@ def _reason(error: Exception) -> str:
     text = _SOURCE.sub("", text)
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
+
+
+def _probabilities(rows: Sequence[Mapping[Any, float]]) -> Array:
+    """Return a row per map, with its values in ascending order of the classes, as the map is."""
+    values = [list(row.values()) for row in rows]
+    return np.array(values, np.float32).reshape(len(rows), len(values[0]) if rows else 0)
 
 
 def _to_text(name: str, array: Array) -> Array:

@@ -51,6 +51,7 @@ class ModelContents:
         outputs: Likewise; the datatype is also ``unknown`` if only running the model reveals it.
         producer: The program that wrote the model; empty if unknown.
         external_data: Whether weights are stored in other files.
+        notes: What its users may not expect, a sentence each.
     """
 
     format: str
@@ -58,6 +59,7 @@ class ModelContents:
     outputs: tuple[TensorSpec, ...]
     producer: str = ""
     external_data: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def is_saved_model(path: Path) -> bool:

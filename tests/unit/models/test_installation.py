@@ -1,6 +1,7 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
 import errno
+import json
 import os
 import shutil
 from functools import partial
@@ -22,6 +23,7 @@ from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, d
 from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.models.package import pack
 from synergai.zoo import build as zoo
+from tests.tiny_classifier import save_classifier
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
 
@@ -173,6 +175,22 @@ def test_truncated_model_is_rejected_and_leaves_no_files(
         add_model(tmp_path / "models", model)
 
     assert left_in(tmp_path / "models") == []
+
+
+def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path) -> None:
+    where = ["--models", str(tmp_path / "models")]
+    model = save_classifier(tmp_path / "m.onnx")
+    added = CliRunner().invoke(app, ["add", str(model), *where, "--no-check"])
+    assert "output 'probabilities' is a sequence of maps, as scikit-learn's" in added.output
+    assert "output 'values' is not a tensor and is not served" in added.output
+    inspected = CliRunner().invoke(app, ["inspect", "m", *where, "--json"])
+    contents = json.loads(inspected.output)
+    assert contents["outputs"][1] == {
+        "name": "probabilities",
+        "datatype": "FP32",
+        "shape": [-1, -1],
+    }
+    assert len(contents["notes"]) == 2
 
 
 def move_weights(model: Path, location: str) -> None:
