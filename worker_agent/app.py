@@ -19,6 +19,7 @@ from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
+from worker_agent.backends import OPERATORS_VARIABLE
 from worker_agent.cpu_affinity import split_places
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
@@ -67,7 +68,9 @@ class Agent:
         self._exchange = Exchange(config.worker.memory_limit_bytes, config.max_message_bytes)
         self._memory = HostMemory(config.worker.memory_limit_bytes, self._exchange.held)
         self._idle = asyncio.Event()
-        # Removed from the environment, which engine hosts inherit.
+        if config.worker.onnx_operators:  # which engine hosts inherit
+            os.environ[OPERATORS_VARIABLE] = os.pathsep.join(config.worker.onnx_operators)
+        # Removed from the environment, for the same reason.
         self._token = os.environ.pop(TOKEN_VARIABLE, "") if hub is None else ""
         self._link = hub
         self._main = self._create_worker(config.worker.worker_id, config.worker.memory_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from contextlib import redirect_stdout
@@ -14,7 +15,7 @@ from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
-from worker_agent.backends import Interrupted
+from worker_agent.backends import OPERATORS_VARIABLE, Interrupted
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.cpu_affinity import thread_cores
@@ -92,6 +93,8 @@ class OnnxRuntimeBackend:
             if provider.cache is not None:
                 provider.cache.mkdir(parents=True, exist_ok=True)
         try:
+            for library in filter(None, os.environ.get(OPERATORS_VARIABLE, "").split(os.pathsep)):
+                options.register_custom_ops_library(library)
             # Without the fallback of the Python wrapper, which loads the model again on the CPU, or
             # even computes on it from then on, with no more than a printed text.
             self._session = ort.InferenceSession(

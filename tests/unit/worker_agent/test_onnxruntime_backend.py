@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable
 from tests.tiny_classifier import save_classifier
+from worker_agent.backends import OPERATORS_VARIABLE
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
 
 
@@ -23,3 +25,12 @@ def test_sequence_of_maps_is_a_row_of_probabilities_per_input(
     columns = sorted(range(3), key=lambda position: classes[position])
     assert probabilities.dtype == np.float32
     assert probabilities.tolist() == scores[:, columns].tolist()
+
+
+def test_library_of_operators_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ops.so").write_text("no library")
+    monkeypatch.setenv(OPERATORS_VARIABLE, str(tmp_path / "ops.so"))
+    with pytest.raises(EngineUnusable, match=r"cannot load m\.onnx: Failed to load .*ops\.so"):
+        OnnxRuntimeBackend(save_classifier(tmp_path / "m.onnx"), threads=1)

@@ -1,0 +1,57 @@
+"""Runtimes that need packages beyond the tests': custom operators, and tflite-runtime."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import synergai
+from synergai.domain import EngineName
+from synergai.testing import LocalFleet
+from synergai.zoo import build as zoo
+
+EXTENSIONS = "onnxruntime-extensions==0.15.2"
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def save_upper(path: Path) -> None:
+    """Save a model whose only operator is one of onnxruntime-extensions."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xy")
+    node = helper.make_node("StringUpper", ["x"], ["y"], domain="ai.onnx.contrib")
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.contrib", 1)]
+    graph = helper.make_graph([node], "g", [x], [y])
+    path.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+async def test_custom_operators_are_those_of_the_agents_configuration(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    install = ("install", "--quiet", "--no-deps", "--target", str(packages), EXTENSIONS)
+    run(sys.executable, "-m", "pip", *install)
+    [library] = packages.glob("onnxruntime_extensions/*.so")
+    save_upper(tmp_path / "models" / "upper" / "m.onnx")
+    zoo.build(EngineName("onnx_identity"), tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        operators = ("--onnx-operators", str(library))
+        fleet.start_agent("with", models=tmp_path / "models", options=operators)
+        fleet.start_agent("without", models=tmp_path / "models")
+        fleet.wait_for_workers(2)
+        async with synergai.Client(fleet.address) as client:
+            result = await client.infer("upper", {"x": np.array(["abc"], object)})
+            assert result["y"].tolist() == [b"ABC"]
+            faults = {
+                worker.id: engine.fault
+                for worker in await client.workers()
+                for engine in worker.engines
+                if engine.name == "upper"
+            }
+        assert faults["with"] == ""
+        assert "StringUpper(-1) is not a registered function/op" in faults["without"]
