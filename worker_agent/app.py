@@ -15,11 +15,11 @@ from synergai.domain import UnusedVariant
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
+from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
-from worker_agent.backends import OPERATORS_VARIABLE
 from worker_agent.cpu_affinity import split_places
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers

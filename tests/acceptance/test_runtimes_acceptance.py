@@ -2,17 +2,22 @@
 
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import numpy as np
 import onnx
+from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
 import synergai
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
+from tests.tiny_tflite import save_reshape, save_sum, save_texts
 
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("tflite_runtime_script.py")
 EXTENSIONS = "onnxruntime-extensions==0.15.2"
 
 
@@ -55,3 +60,22 @@ async def test_custom_operators_are_those_of_the_agents_configuration(tmp_path: 
             }
         assert faults["with"] == ""
         assert "StringUpper(-1) is not a registered function/op" in faults["without"]
+
+
+def test_tflite_files_are_served_by_tflite_runtime(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for name in ("sum", "int8", "texts", "pair", "signed", "any"):
+        (models / name).mkdir(parents=True)
+    save_sum(models / "sum" / "m.tflite")
+    save_sum(models / "int8" / "m.tflite", int8=True)
+    save_texts(models / "texts" / "m.tflite", -1, 1)
+    save_texts(models / "pair" / "m.tflite", 2)
+    save_reshape(models / "any" / "m.tflite", TensorType.FLOAT32, [], [-1])
+    save_sum(models / "signed" / "m.tflite", signature="train")
+    (models / "signed" / "engine.toml").write_text('signature = "train"')
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    constraints = ROOT / "deploy" / "constraints-jetpack5.txt"
+    wheel = f"{ROOT}[agent,tflite-runtime]"
+    run(python, "-m", "pip", "install", "--quiet", "-c", str(constraints), wheel)
+    run(python, str(SCRIPT), str(models))

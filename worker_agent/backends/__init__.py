@@ -89,9 +89,6 @@ class Quantised(Protocol):
         """Quantisation parameters of the quantised inputs and outputs, by name."""
 
 
-OPERATORS_VARIABLE: Final = "SYNERGAI_ONNX_OPERATORS"
-"""Environment variable with the libraries of custom operators, separated like ``PATH``."""
-
 BACKENDS: Final = Registry[Backend](
     "synergai.backends",
     {

@@ -15,7 +15,8 @@ from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
-from worker_agent.backends import OPERATORS_VARIABLE, Interrupted
+from synergai.models.runtimes import OPERATORS_VARIABLE
+from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.cpu_affinity import thread_cores

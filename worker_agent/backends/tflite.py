@@ -9,8 +9,11 @@ import numpy as np
 
 try:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
-except ImportError:  # LiteRT needs a newer Python or C library
-    from tflite_runtime.interpreter import Interpreter, OpResolverType
+except ImportError as _without_litert:  # it needs a newer C library than some boards have
+    try:
+        from tflite_runtime.interpreter import Interpreter, OpResolverType
+    except ModuleNotFoundError:
+        raise _without_litert from None
 
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.tflite_file import read_tflite

@@ -5,8 +5,8 @@ import pytest
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable
+from synergai.models.runtimes import OPERATORS_VARIABLE
 from tests.tiny_classifier import save_classifier
-from worker_agent.backends import OPERATORS_VARIABLE
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
 
 

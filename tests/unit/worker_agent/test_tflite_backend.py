@@ -1,4 +1,7 @@
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,8 @@ from synergai.errors import SynergaiError
 from synergai.models.directory import EngineDefinition
 from synergai.versions import EngineName
 from tests.tiny_tflite import save_reshape, save_sum, save_texts
+from worker_agent import backends
+from worker_agent.backends import tflite
 from worker_agent.backends.tflite import TfliteBackend
 from worker_agent.host.self_check import SelfCheck
 
@@ -90,3 +95,26 @@ def test_errors_cost_no_memory_without_limit(
     assert len({failure(backend, 5) for _ in range(20)}) == 1
     assert len(backend._reported) <= 500
     assert backend.run({"x": texts("a", "b")}, ["y"])[0].tolist() == [b"a", b"b"]
+
+
+def import_with(monkeypatch: pytest.MonkeyPatch, runtime: ModuleType | None) -> ModuleType:
+    """Import the backend without LiteRT, and with tflite-runtime if given."""
+    for name in ("ai_edge_litert.interpreter", "tflite_runtime.interpreter"):
+        monkeypatch.setitem(sys.modules, name, None)
+    if runtime is not None:
+        monkeypatch.setitem(sys.modules, "tflite_runtime", runtime)
+        monkeypatch.setitem(sys.modules, "tflite_runtime.interpreter", runtime)
+    monkeypatch.setattr(backends, "tflite", tflite)
+    monkeypatch.delitem(sys.modules, tflite.__name__)
+    return import_module(tflite.__name__)
+
+
+def test_tflite_runtime_is_used_without_litert(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = ModuleType("tflite_runtime")
+    runtime.Interpreter, runtime.OpResolverType = object(), SimpleNamespace(AUTO=0)  # type: ignore[attr-defined]
+    assert import_with(monkeypatch, runtime).Interpreter is runtime.Interpreter
+
+
+def test_litert_is_reported_as_missing_without_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImportError, match="ai_edge_litert"):
+        import_with(monkeypatch, None)
