@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -17,8 +18,8 @@ def save_classifier(path: Path, classes: Sequence[str] | Sequence[int] = (0, 1, 
     """
     is_text = isinstance(classes[0], str)
     key = TensorProto.STRING if is_text else TensorProto.INT64
-    labels = {"classlabels_strings" if is_text else "classlabels_ints": classes}
-    zipped = {"classlabels_strings" if is_text else "classlabels_int64s": classes}
+    labels: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_ints": classes}
+    zipped: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_int64s": classes}
     nodes = [
         helper.make_node(
             "LinearClassifier",

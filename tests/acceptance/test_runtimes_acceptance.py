@@ -53,7 +53,7 @@ async def test_custom_operators_are_those_of_the_agents_configuration(tmp_path: 
             result = await client.infer("upper", {"x": np.array(["abc"], object)})
             assert result["y"].tolist() == [b"ABC"]
             faults = {
-                worker.id: engine.fault
+                str(worker.id): engine.fault
                 for worker in await client.workers()
                 for engine in worker.engines
                 if engine.name == "upper"

@@ -154,6 +154,7 @@ class OnnxRuntimeBackend:
                 name: _to_text(name, array) if name in self._texts else array
                 for name, array in inputs.items()
             }
+        results: list[Any]
         try:
             if self._bfloat16:
                 results = run_with_bfloat16(

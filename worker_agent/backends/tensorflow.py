@@ -11,7 +11,7 @@ import numpy as np
 from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.model_files import is_saved_model
-from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
+from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, datatype_of, read_frozen_graph
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 
     from worker_agent.backends import Array
 
-_DATATYPES: Final = {
-    tf.bool: "BOOL",
-    tf.uint8: "UINT8",
-    tf.uint16: "UINT16",
-    tf.uint32: "UINT32",
-    tf.uint64: "UINT64",
-    tf.int8: "INT8",
-    tf.int16: "INT16",
-    tf.int32: "INT32",
-    tf.int64: "INT64",
-    tf.float16: "FP16",
-    tf.float32: "FP32",
-    tf.float64: "FP64",
-    tf.string: "BYTES",
-}
 _TRACE: Final = re.compile(
     r"Graph execution error:|Detected at node |<stack traces|Node: |\d+ root error|  File |    "
 )
@@ -153,7 +138,8 @@ def _tensor(graph: Any, name: str) -> Any:
 
 
 def _spec(name: str, declared: Any) -> TensorSpec:
-    if declared.dtype.base_dtype not in _DATATYPES:
+    datatype = datatype_of(declared.dtype.as_datatype_enum)
+    if datatype == "unknown":
         raise EngineUnusable(
             f"tensor {name!r} is a {declared.dtype.name}, which is not supported by the Open "
             "Inference Protocol"
@@ -161,7 +147,7 @@ def _spec(name: str, declared: Any) -> TensorSpec:
     sizes = UNKNOWN_RANK
     if declared.shape.rank is not None:
         sizes = tuple(-1 if size is None else size for size in declared.shape.as_list())
-    return TensorSpec(name, _DATATYPES[declared.dtype.base_dtype], sizes)
+    return TensorSpec(name, datatype, sizes)
 
 
 def _array(tensor: Any) -> Array:

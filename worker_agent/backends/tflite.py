@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from worker_agent.providers.choice import ProviderChoice
 
 _MISSING: Final = re.compile("unresolved custom op|Select TensorFlow op")
+"""What the runtime says of operators that it lacks, whatever the inputs are."""
 _DEFAULT_RESOLVER: Final = OpResolverType.AUTO
 _MAX_REPORTED_CHARS: Final = 1 << 20
 """Length of all error messages of an interpreter above which it is replaced."""
@@ -66,9 +67,8 @@ class TfliteBackend:
             self._is_dynamic = any(min(spec.shape, default=0) < 0 for spec in self.inputs)
             self._start_interpreter()
         except (InvalidInput, RuntimeError, ValueError) as error:
-            raise EngineUnusable(
-                f"TensorFlow Lite cannot load {path.name}: {_one_line(str(error))}"
-            ) from None
+            message = f"TensorFlow Lite cannot load {path.name}: {_one_line(str(error))}"
+            raise runtime_failure(message, error) from None
         if provider is not None and not plain and not self._is_delegated():
             raise EngineUnusable(f"XNNPACK runs none of the operations of {path.name}")
         if not self.inputs or not self.outputs:
@@ -109,7 +109,10 @@ class TfliteBackend:
         }
 
     def _allocate(self) -> bool:
-        """Return whether the model computes inputs of the sizes in the file, 1 if dynamic."""
+        """Return whether the model takes inputs of the sizes in its file, where dynamic ones are 1.
+
+        Otherwise the first query sets the sizes.
+        """
         try:
             self._interpreter.allocate_tensors()
         except RuntimeError as error:

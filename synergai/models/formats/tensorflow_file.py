@@ -168,7 +168,7 @@ def _add_node(summary: _GraphSummary, node: WireMessage) -> None:
     if operation not in _NO_RESULT:
         summary.results.append(name)
     elif operation == "Placeholder":
-        datatype = _datatype(_attribute(node, "dtype").number(6))
+        datatype = datatype_of(_attribute(node, "dtype").number(6))
         shape = _shape(next(_attribute(node, "shape").messages(7), None))
         summary.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
 
@@ -184,12 +184,14 @@ def _attribute(node: WireMessage, name: str) -> WireMessage:
 
 def _tensors(side: Iterator[tuple[str, WireMessage]]) -> tuple[TensorSpec, ...]:
     specs = (
-        TensorSpec(name, _datatype(info.number(2)), _shape(info.message(3))) for name, info in side
+        TensorSpec(name, datatype_of(info.number(2)), _shape(info.message(3)))
+        for name, info in side
     )
     return tuple(sorted(specs, key=lambda spec: spec.name))
 
 
-def _datatype(kind: int) -> str:
+def datatype_of(kind: int) -> str:
+    """Return the datatype of a ``DataType``; ``unknown`` if the protocol has none."""
     return _DATATYPES.get(kind % _REFERENCE_OFFSET, "unknown")
 
 
