@@ -135,18 +135,28 @@ class BatchTimes(Struct, frozen=True):
         return self.seconds(rows) / rows / self.seconds(1)
 
 
+UNKNOWN_RANK: Final[tuple[int, ...]] = (-2,)
+"""The shape of a tensor whose number of dimensions the model leaves open."""
+
+
 class TensorSpec(Struct, frozen=True):
     """Input or output tensor of an engine.
 
     Attributes:
         name: name in the model file.
         datatype: name of the Open Inference Protocol, such as ``FP32``.
-        shape: dimensions; -1 marks a dynamic one.
+        shape: dimensions; -1 marks a dynamic one. `UNKNOWN_RANK` stands for any number of them.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """Datatype and shape, for people."""
+        rank = "of any rank" if self.shape == UNKNOWN_RANK else list(self.shape)
+        return f"{self.datatype} {rank}"
 
 
 MAX_VARIANTS: Final = 32

@@ -8,6 +8,7 @@ from synergai.protocol.request_codec import field_prefix
 
 FLOAT: Final = 1
 INT: Final = 3
+STRING: Final = 7
 
 
 def _field(number: int, content: bytes | str) -> bytes:
@@ -29,6 +30,7 @@ def _shape(*sizes: int) -> bytes:
 
 FLOAT_TYPE: Final = _number(6, FLOAT)
 """The attribute value for float tensors."""
+STRING_TYPE: Final = _number(6, STRING)
 
 
 def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
@@ -75,7 +77,10 @@ def square() -> bytes:
 
 
 def saved_model(
-    graph_definition: bytes, signature: str = "serving_default", outputs: Sequence[str] = ("b",)
+    graph_definition: bytes,
+    signature: str = "serving_default",
+    outputs: Sequence[str] = ("b",),
+    shape: Sequence[int] | None = (-1, 2),
 ) -> bytes:
     """Return a SavedModel of a graph from ``x:0``, named a in its signature, to ``y:0``.
 
@@ -83,13 +88,14 @@ def saved_model(
         graph_definition: the graph.
         signature: name of the signature.
         outputs: names of ``y:0`` in it.
+        shape: shape of all tensors; None for an unknown rank.
     """
+    sizes = _number(3, 1) if shape is None else _shape(*shape)
     sides = [(1, "a", "x:0"), *((2, output, "y:0") for output in outputs)]
     tensors = b"".join(
         _field(
             side,
-            _field(1, called)
-            + _field(2, _field(1, name) + _number(2, FLOAT) + _field(3, _shape(-1, 2))),
+            _field(1, called) + _field(2, _field(1, name) + _number(2, FLOAT) + _field(3, sizes)),
         )
         for side, called, name in sides
     )

@@ -1,5 +1,6 @@
 """Writer of tiny TFLite files that needs no converter."""
 
+import struct
 from pathlib import Path
 
 import flatbuffers
@@ -20,23 +21,38 @@ def _tensor(
 
 def save_square(path: Path) -> Path:
     """Save a model that reshapes x of [n, 2] to y of [2, 2], for which n must be 2."""
-    kind, integer = schema.TensorType.FLOAT32, schema.TensorType.INT32
-    sizes = schema.BufferT()
-    sizes.data = list(b"\2\0\0\0\2\0\0\0")
+    return save_reshape(path, schema.TensorType.FLOAT32, [-1, 2], [2, 2])
+
+
+def save_texts(path: Path, *sizes: int) -> Path:
+    """Save a model that reshapes the strings x of [n] to y of `sizes`."""
+    return save_reshape(path, schema.TensorType.STRING, [-1], list(sizes))
+
+
+def save_reshape(path: Path, kind: int, signature: list[int], sizes: list[int]) -> Path:
+    """Save a model that reshapes x to y of `sizes`."""
+    buffer = schema.BufferT()
+    buffer.data = list(struct.pack(f"<{len(sizes)}i", *sizes))
     tensors = [
-        _tensor("x", kind, [2, 2], [-1, 2]),
-        _tensor("y", kind, [2, 2]),
-        _tensor("sizes", integer, [2]),
+        _tensor("x", kind, list(map(abs, signature)), signature),
+        _tensor("y", kind, list(map(abs, sizes)), sizes),
+        _tensor("sizes", schema.TensorType.INT32, [len(sizes)]),
     ]
     tensors[2].buffer = 1
     code, operator = schema.OperatorCodeT(), schema.OperatorT()
     code.builtinCode = schema.BuiltinOperator.RESHAPE
     operator.inputs, operator.outputs = [0, 2], [1]
-    return _save(path, tensors, [schema.BufferT(), sizes], code, operator)
+    return _save(path, tensors, [schema.BufferT(), buffer], code, operator)
 
 
 def save_sum(
-    path: Path, *, width: int = 2, dynamic: bool = True, int8: bool = False, matrix: bool = False
+    path: Path,
+    *,
+    width: int = 2,
+    dynamic: bool = True,
+    int8: bool = False,
+    matrix: bool = False,
+    signature: str = "",
 ) -> Path:
     """Save a model of y = x + x, or of y = x @ w with a matrix of ones.
 
@@ -46,13 +62,14 @@ def save_sum(
         dynamic: Make the 1 a dynamic dimension.
         int8: Use integers with scale 0.5 and zero point 3 for x and y, instead of floats.
         matrix: Multiply by a constant matrix instead of adding.
+        signature: Name of a signature, which calls x and y a and b.
     """
     kind = schema.TensorType.INT8 if int8 else schema.TensorType.FLOAT32
-    signature = [-1, width] if dynamic else None
+    sizes = [-1, width] if dynamic else None
     scale = 0.5 if int8 else 0.0
     tensors = [
-        _tensor("x", kind, [1, width], signature, scale),
-        _tensor("y", kind, [1, width], signature, scale),
+        _tensor("x", kind, [1, width], sizes, scale),
+        _tensor("y", kind, [1, width], sizes, scale),
     ]
     buffers = [schema.BufferT()]
     code, operator = schema.OperatorCodeT(), schema.OperatorT()
@@ -72,7 +89,7 @@ def save_sum(
         operator.builtinOptionsType = schema.BuiltinOptions.AddOptions
         operator.builtinOptions = schema.AddOptionsT()
         code.builtinCode = schema.BuiltinOperator.ADD
-    return _save(path, tensors, buffers, code, operator)
+    return _save(path, tensors, buffers, code, operator, signature)
 
 
 def _save(
@@ -81,6 +98,7 @@ def _save(
     buffers: list[schema.BufferT],
     code: schema.OperatorCodeT,
     operator: schema.OperatorT,
+    signature: str = "",
 ) -> Path:
     """Save a model from the first tensor to the second one."""
     code.deprecatedBuiltinCode = code.builtinCode
@@ -89,6 +107,13 @@ def _save(
     model = schema.ModelT()
     model.version, model.description = 3, "written by a test"
     model.operatorCodes, model.subgraphs, model.buffers = [code], [graph], buffers
+    if signature:
+        definition = schema.SignatureDefT()
+        definition.signatureKey, definition.subgraphIndex = signature, 0
+        definition.inputs, definition.outputs = [schema.TensorMapT()], [schema.TensorMapT()]
+        definition.inputs[0].name, definition.inputs[0].tensorIndex = "a", 0
+        definition.outputs[0].name, definition.outputs[0].tensorIndex = "b", 1
+        model.signatureDefs = [definition]
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     path.write_bytes(bytes(builder.Output()))

@@ -59,6 +59,13 @@ def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(validate_name(label, "label") for label in labels)
 
 
+def _checked_libraries(libraries: tuple[str, ...]) -> tuple[str, ...]:
+    for library in libraries:
+        if not Path(library).is_file():
+            raise InvalidInput(f"the library {library!r} does not exist")
+    return tuple(map(os.path.abspath, libraries))
+
+
 def _checked_pins(pins: dict[str, str]) -> dict[str, str]:
     for text in pins.values():
         Configuration.parse(text)
@@ -86,6 +93,11 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         Providers,
         "Execution providers of configurations, such as CPU,OpenVINO; those that "
         "onnxruntime offers if empty. Devices and options are set in the file.",
+    ] = ()
+    onnx_operators: Annotated[
+        tuple[str, ...],
+        Checked(_checked_libraries),
+        "Shared libraries with custom operators, which ONNX Runtime loads for each engine.",
     ] = ()
     cores: Annotated[
         Cores,

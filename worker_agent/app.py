@@ -15,6 +15,7 @@ from synergai.domain import UnusedVariant
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
+from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
@@ -67,7 +68,9 @@ class Agent:
         self._exchange = Exchange(config.worker.memory_limit_bytes, config.max_message_bytes)
         self._memory = HostMemory(config.worker.memory_limit_bytes, self._exchange.held)
         self._idle = asyncio.Event()
-        # Removed from the environment, which engine hosts inherit.
+        if config.worker.onnx_operators:  # which engine hosts inherit
+            os.environ[OPERATORS_VARIABLE] = os.pathsep.join(config.worker.onnx_operators)
+        # Removed from the environment, for the same reason.
         self._token = os.environ.pop(TOKEN_VARIABLE, "") if hub is None else ""
         self._link = hub
         self._main = self._create_worker(config.worker.worker_id, config.worker.memory_bytes)

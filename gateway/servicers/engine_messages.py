@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from synergai.domain import UNKNOWN_RANK
 from synergai.oip import inference_pb2, model_config_pb2, statistics_pb2
+from synergai.protocol.converters import UNKNOWN_RANK_PROPERTY
 from synergai.versions import split_variant, split_version
 
 if TYPE_CHECKING:
@@ -33,13 +37,25 @@ def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.Mo
 
 def _tensor_metadata(spec: TensorSpec) -> inference_pb2.ModelMetadataResponse.TensorMetadata:
     return inference_pb2.ModelMetadataResponse.TensorMetadata(
-        name=spec.name, datatype=spec.datatype, shape=spec.shape
+        name=spec.name, datatype=spec.datatype, shape=_shape(spec)
     )
+
+
+def _shape(spec: TensorSpec, leading: int = 0) -> tuple[int, ...]:
+    """Return a shape without its `leading` dimensions.
+
+    The protocol knows no unknown rank: one dynamic dimension is the closest shape, and a property
+    names these tensors.
+    """
+    return (-1,) if spec.shape == UNKNOWN_RANK else spec.shape[leading:]
 
 
 def engine_properties(engine: Engine) -> dict[str, str]:
     """Return the engine's nonempty properties beyond the protocol's own fields."""
+    tensors = (*engine.inputs, *engine.outputs)
+    unranked = [spec.name for spec in tensors if spec.shape == UNKNOWN_RANK]
     properties = {
+        UNKNOWN_RANK_PROPERTY: msgspec.json.encode(unranked).decode() if unranked else "",
         "digest": engine.digest,
         "preprocess": engine.preprocess,
         "postprocess": engine.postprocess,
@@ -69,13 +85,13 @@ def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
         dynamic_batching=model_config_pb2.ModelDynamicBatching() if batched else None,
         input=[
             model_config_pb2.ModelInput(
-                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape[leading:]
+                name=spec.name, data_type=_data_type(spec.datatype), dims=_shape(spec, leading)
             )
             for spec in engine.inputs
         ],
         output=[
             model_config_pb2.ModelOutput(
-                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape[leading:]
+                name=spec.name, data_type=_data_type(spec.datatype), dims=_shape(spec, leading)
             )
             for spec in engine.outputs
         ],

@@ -142,7 +142,7 @@ def inspect(
     from synergai.versions import parse_version, split_version, versioned
 
     path, version, variants, versions = Path(engine), "", list[str](), list[str]()
-    fault = ""
+    fault = signature = ""
     if not (path.suffix and path.exists()) and not is_saved_model(path):
         (name, version), variant = split_version(engine), ""
         if version[:1].isdigit():
@@ -161,13 +161,13 @@ def inspect(
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
         model = definition.of_variant(variant)
-        path = model.file
+        path, signature = model.file, model.signature
         try:
             model.verified_digest()
         except EngineUnusable as error:
             fault = str(error)
         variants = [each.name for each in definition.variants]
-    description = describe(path)
+    description = describe(path, signature)
     if as_json:
         facts = to_jsonable(description)
         if version:
@@ -194,6 +194,7 @@ def inspect(
                 if contents.external_data
                 else "in the file",
             ),
+            *(("note", note) for note in contents.notes),
             *((("not used", fault),) if fault else ()),
         )
     )
@@ -240,6 +241,13 @@ def add(
             "tensors, pre- and post-processing from the recipe.",
         ),
     ] = "",
+    signature: Annotated[
+        str,
+        typer.Option(
+            help="Signature of a SavedModel or TFLite file. Default: serving_default of a "
+            "SavedModel, the first graph of a TFLite file."
+        ),
+    ] = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
@@ -268,12 +276,13 @@ def add(
         inputs=_split_names(inputs) or (published.inputs if published else ()),
         outputs=_split_names(outputs) or (published.outputs if published else ()),
         keys=published.keys if published else {},
+        signature=signature,
         replace=replace,
         check=self_check,
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo(self_check.result)
+    typer.echo("\n".join((self_check.result, *self_check.notes)))
     _print_found_by(1)
 
 
@@ -330,4 +339,4 @@ def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:
-    return "\n".join(f"{spec.name}  {spec.datatype}  {list(spec.shape)}" for spec in specs)
+    return "\n".join(f"{spec.name}  {spec.kind}" for spec in specs)

@@ -21,11 +21,13 @@ class StagedCheck:
 
     def __init__(self, *, enabled: bool) -> None:
         self.result = "not checked"
+        self.notes: tuple[str, ...] = ()
         self._enabled = enabled
         self._description: EngineDescription | None = None
 
-    def __call__(self, models: Path, name: str, _model: ModelDescription) -> None:
+    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`."""
+        self.notes = model.contents.notes
         if not self._enabled:
             return
         from profiler.engines.check import check_engine

@@ -47,9 +47,7 @@ def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
 def usage(engine: Engine) -> str:
     """Return the engine's ``--input`` options with their datatypes and shapes."""
     image = f" or {engine.inputs[0].name}=@image.jpg" if engine.preprocess else ""
-    inputs = ", ".join(
-        f"--input {spec.name}=<{spec.datatype} {list(spec.shape)}>" for spec in engine.inputs
-    )
+    inputs = ", ".join(f"--input {spec.name}=<{spec.kind}>" for spec in engine.inputs)
     return f"it takes {inputs}{image}"
 
 

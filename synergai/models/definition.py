@@ -53,6 +53,7 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     exit: Exit | None = None
     inputs: tuple[Text, ...] = ()
     outputs: tuple[Text, ...] = ()
+    signature: Text = ""
     warmup: dict[Text, WarmUpInput] = {}
     variants: Annotated[tuple[VariantKeys, ...], Meta(max_length=MAX_VARIANTS)] = ()
 

@@ -77,7 +77,7 @@ def digests_of(definition: EngineDefinition) -> Digests:
     of_file = definition.verified_digest()
     of_samples = digest(definition.samples) if definition.samples else ""
     processing = f"{definition.preprocess}:{definition.postprocess}"
-    tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
+    tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}:{definition.signature}"
     # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     key = f"{key}:{definition.max_batch}"

@@ -2,25 +2,9 @@
 
 A folder only needs a model file, see `synergai.models.formats.model_files`. This is version 1 of
 the engine. Folders in it that are named by numbers are its versions, each with a model; version 1
-may be one of them. An ``engine.toml`` in the model's folder is optional; all of its keys are, too::
-
-    backend = "onnxruntime"     # default: by the model's format
-    file = "model.onnx"         # default: the only model in the folder; or a SavedModel's folder
-    sha256 = "9f86d0…"          # if given, refuse a model with another digest
-    inputs = ["input:0"]        # tensors of a frozen graph; default: its placeholders
-    outputs = ["probs:0"]       # default: the tensors that no operation consumes
-    title = "MobileNet v1"      # for display, like the next two
-    accuracy = 0.98
-    source = "where it is from"
-    preprocess = "mobilenet"    # accept encoded images, prepared like in MLPerf's reference
-    postprocess = "classes"     # offer an additional output of this name
-    max_batch = 8               # largest dynamic batch; default: 1, no batching
-    stage_of = "9f86d0…"        # of a stage: digest of the whole model
-    stage_end = 39              # and the number of its last position
-    exit = { output = "probs:0", threshold = 0.9 }  # of a stage: where queries may leave
-
-    [warmup]                    # what to try the model with, see `synergai.models.warmup`
-    tokens = { shape = [1, 16] }
+may be one of them. An ``engine.toml`` in the model's folder is optional, see
+`synergai.models.definition` and ``docs/guide/engines.md``; what to try a model with, see
+`synergai.models.warmup`.
 
 Several model files make the variants of one engine, see `synergai.models.variants`.
 
@@ -56,6 +40,7 @@ from synergai.models.formats.model_files import (
     backend_of,
     digest,
     find_models,
+    has_signatures,
     is_frozen_graph,
     is_version,
     list_files,
@@ -98,6 +83,8 @@ class EngineDefinition:
         sha256: The required digest of the model, hexadecimal; empty if unknown.
         inputs: Input tensors of a frozen graph; empty to leave the choice to the backend.
         outputs: Output tensors of a frozen graph; empty to leave the choice to the backend.
+        signature: Signature of a SavedModel or TFLite file; empty for ``serving_default``, and for
+            the first graph of a TFLite file.
         title: A description, for display.
         accuracy: Share of correct answers, 0 to 1; None if unknown.
         source: The model's origin, for display.
@@ -125,6 +112,7 @@ class EngineDefinition:
     sha256: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    signature: str = ""
     title: str = ""
     accuracy: float | None = None
     source: str = ""
@@ -332,6 +320,11 @@ class ModelDirectory:
                 f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
                 f"{file.name} declares its own"
             )
+        if keys.signature and not any(map(has_signatures, [v.file for v in variants] or [file])):
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: signature is for SavedModels and TFLite files, not for "
+                f"{file.name}"
+            )
         self._check_stage(name, keys.stage_of)
         if keys.exit is not None and not keys.stage_of:
             raise InvalidInput(
@@ -347,6 +340,7 @@ class ModelDirectory:
             sha256=keys.sha256.lower(),
             inputs=keys.inputs,
             outputs=keys.outputs,
+            signature=keys.signature,
             title=keys.title,
             accuracy=keys.accuracy,
             source=keys.source,

@@ -20,6 +20,7 @@ from synergai.models.formats.model_files import (
     SAVED_MODEL_FILE,
     backend_of,
     find_models,
+    has_signatures,
     is_frozen_graph,
     list_files,
     size_bytes,
@@ -160,6 +161,7 @@ def add_model(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     keys: Mapping[str, Value] = MappingProxyType({}),
+    signature: str = "",
     replace: bool = False,
     check: Check | None = None,
 ) -> EngineDefinition:
@@ -173,6 +175,7 @@ def add_model(
         inputs: Input tensors of a frozen graph; by default its placeholders.
         outputs: Output tensors of a frozen graph; by default those that no operation consumes.
         keys: What else its definition says, such as its title and pre-processing.
+        signature: Signature of a SavedModel or TFLite file; by default, see `EngineDefinition`.
         replace: Replace an existing engine of this name, or the version.
         check: Called before the engine is installed with the directory that it is in, its name and
             the model's description; it is not installed if this raises an error.
@@ -188,6 +191,8 @@ def add_model(
         raise InvalidInput(
             f"{source} declares its own inputs and outputs; omit --inputs and --outputs"
         )
+    if signature and not has_signatures(source):
+        raise InvalidInput(f"{source} has no signatures; omit --signature")
     source_path = source.absolute()  # "." has no name
     if name is None:
         name = default_name(source_path)
@@ -204,11 +209,13 @@ def add_model(
             if error.errno in _NO_SPACE_ERRNOS:
                 raise
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
-        # Describe the copy: the source may have changed since.
-        description = describe(model)
         shared = read_shared_keys(models / name / DEFINITION_FILE) if version else {}
-        if not is_frozen_graph(model):
-            shared = {key: shared[key] for key in shared if key not in ("inputs", "outputs")}
+        fits = dict.fromkeys(("inputs", "outputs"), is_frozen_graph(model))
+        fits["signature"] = has_signatures(model)
+        shared = {key: shared[key] for key in shared if fits.get(key, True)}
+        signature = signature or shared.get("signature", "")
+        # Describe the copy: the source may have changed since.
+        description = describe(model, signature)
         write_definition(
             folder,
             {
@@ -217,6 +224,7 @@ def add_model(
                 "sha256": description.digest,
                 "inputs": inputs or shared.get("inputs"),
                 "outputs": outputs or shared.get("outputs"),
+                "signature": signature,
                 "source": printable(os.fspath(source)),
                 **keys,
             },

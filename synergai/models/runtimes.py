@@ -12,6 +12,8 @@ MODULES: Final = {
     "tflite": ("ai_edge_litert", "tflite_runtime"),
 }
 """Alternative modules of a backend, which needs one of them."""
+OPERATORS_VARIABLE: Final = "SYNERGAI_ONNX_OPERATORS"
+"""Environment variable with ONNX Runtime's libraries of custom operators, separated by colons."""
 
 
 @cache

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAMPLES_FILE
 from synergai.models.synthetic import Synthesiser, SyntheticCandidate, dtype_of, to_bytes
+from synergai.protocol.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,24 +132,19 @@ def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
         array = to_bytes(array)
     if array.dtype != dtype:
         raise InvalidInput(f"{where}: {spec.name} is {array.dtype}, but the engine takes {dtype}")
-    if array.ndim == len(spec.shape) and array.ndim and spec.shape[0] in (1, -1):
+    if array.ndim == len(spec.shape) and spec.shape[:1] in {(1,), (-1,)}:
         samples_of_input = [array[i : i + 1] for i in range(len(array))]
-    elif array.ndim == len(spec.shape) + 1:
+    elif array.ndim and (spec.shape == UNKNOWN_RANK or array.ndim == len(spec.shape) + 1):
         samples_of_input = [np.asarray(array[i]) for i in range(len(array))]
     else:
         raise InvalidInput(
             f"{where}: {spec.name} has the shape {list(array.shape)}; expected samples of "
             f"{list(spec.shape)} along a leading axis"
         )
-    if samples_of_input and not _shape_matches(samples_of_input[0].shape, spec.shape):
+    if samples_of_input and not shape_matches(samples_of_input[0].shape, spec.shape):
         raise InvalidInput(
             f"{where}: samples of {spec.name} have the shape {list(samples_of_input[0].shape)}, "
             f"but the engine takes {list(spec.shape)}"
         )
     # Runtimes and raw tensor contents need contiguous arrays.
     return [np.ascontiguousarray(sample).reshape(sample.shape) for sample in samples_of_input]
-
-
-def _shape_matches(shape: tuple[int, ...], expected_names: tuple[int, ...]) -> bool:
-    pairs = zip(shape, expected_names, strict=True)
-    return all(expected in (-1, size) for size, expected in pairs)

@@ -8,14 +8,17 @@ inputs to try in turn.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.protocol.arrays import BFLOAT16_BITS, DTYPES
+from synergai.protocol.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +36,8 @@ _MAX_BYTES_BEYOND_FIRST: Final = 64 << 20
 """Likewise with dynamic sizes above 1: a model may need much more memory than its input."""
 _SIZES: Final = (1, 2, 3, 4, 8, 16, 32, 64, 224)
 """Sizes of dynamic dimensions to try; 224 is the usual side of an image."""
+_RANKS: Final = (1, 2, 3, 4, 0)
+"""Ranks to try where the rank is unknown."""
 
 
 class Fill(enum.Enum):
@@ -50,11 +55,13 @@ class SyntheticCandidate:
     Attributes:
         size: Size of dynamic dimensions.
         leading: Size of the first dimension, if it is dynamic.
+        rank: Rank of inputs of unknown rank, whose dimensions are all dynamic.
     """
 
     size: int = 1
     leading: int = 1
     fill: Fill = Fill.RANDOM
+    rank: int = 1
 
 
 class Synthesiser:
@@ -76,13 +83,14 @@ class Synthesiser:
     def candidates(self) -> Iterator[SyntheticCandidate]:
         """Yield the inputs to try, the most usual ones first."""
         dynamic = any(each.is_dynamic for each in self._inputs)
+        ranks = _RANKS if any(each.has_unknown_rank for each in self._inputs) else _RANKS[:1]
         for size in _SIZES if dynamic else _SIZES[:1]:
             # A single query usually has a batch of one.
-            for leading in dict.fromkeys((1, size)):
-                candidate = SyntheticCandidate(size, leading)
+            for leading, rank in product(dict.fromkeys((1, size)), ranks):
+                candidate = SyntheticCandidate(size, leading, rank=rank)
                 limit = MAX_BYTES if size == 1 else _MAX_BYTES_BEYOND_FIRST
                 if max(each.size_bytes(candidate) for each in self._inputs) <= limit:
-                    yield from (SyntheticCandidate(size, leading, fill) for fill in Fill)
+                    yield from (replace(candidate, fill=fill) for fill in Fill)
 
     def generate(
         self, candidate: SyntheticCandidate, count: int, seed: int = 0
@@ -117,10 +125,7 @@ class _Input:
             self._shape = self._array.shape
         if given.shape is not None:
             self._shape = given.shape
-        if len(self._shape) != len(spec.shape) or any(
-            expected not in (-1, size)
-            for size, expected in zip(self._shape, spec.shape, strict=True)
-        ):
+        if self._shape != spec.shape and not shape_matches(self._shape, spec.shape):
             raise InvalidInput(
                 f"{DEFINITION_FILE}: warmup.{spec.name} has the shape {list(self._shape)}, but "
                 f"the engine takes {list(spec.shape)}"
@@ -131,13 +136,19 @@ class _Input:
     @property
     def is_dynamic(self) -> bool:
         """Whether the candidate determines a size."""
-        return -1 in self._shape
+        return -1 in self._shape or self.has_unknown_rank
+
+    @property
+    def has_unknown_rank(self) -> bool:
+        """Whether the candidate determines the number of dimensions."""
+        return self._shape == UNKNOWN_RANK
 
     def shape(self, candidate: SyntheticCandidate) -> tuple[int, ...]:
         """Return the shape of the input in `candidate`."""
-        sizes = (candidate.leading, *(candidate.size for _ in self._shape[1:]))
+        shape = (-1,) * candidate.rank if self.has_unknown_rank else self._shape
+        sizes = (candidate.leading, *(candidate.size for _ in shape[1:]))
         return tuple(
-            size if given == -1 else given for given, size in zip(self._shape, sizes, strict=False)
+            size if given == -1 else given for given, size in zip(shape, sizes, strict=False)
         )
 
     def size_bytes(self, candidate: SyntheticCandidate) -> float:

@@ -12,12 +12,14 @@ import math
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from synergai.domain import (
     MAX_BATCH,
     MAX_THREADS,
     MAX_VARIANTS,
+    UNKNOWN_RANK,
     BatchTimes,
     Configuration,
     Engine,
@@ -52,6 +54,8 @@ T = TypeVar("T")
 
 _MAX_TENSORS: Final = 1024
 _MAX_RANK: Final = 64
+UNKNOWN_RANK_PROPERTY: Final = "unknown_rank"
+"""Property of an engine's metadata: JSON list of the tensors that may have any rank."""
 _MAX_TEXT: Final = 4096
 _CONVERTED: Final = frozenset({"spec", "state", "executions", "submitted_at", "finished_at"})
 """Fields of a job's status with other types in its message."""
@@ -133,7 +137,8 @@ def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
     if message.datatype not in DATATYPES:
         raise InvalidInput(f"tensor {message.name!r} has the unknown datatype {message.datatype!r}")
     shape = tuple(message.shape)
-    if len(shape) > _MAX_RANK or any(size < -1 for size in shape):
+    sizes_known = shape == UNKNOWN_RANK or all(size >= -1 for size in shape)
+    if len(shape) > _MAX_RANK or not sizes_known:
         raise InvalidInput(f"tensor {message.name!r} has an invalid shape")
     return TensorSpec(message.name, message.datatype, shape)
 
@@ -227,8 +232,18 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
 
 def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine:
     """Convert the metadata that a gateway returns to clients to an engine."""
+    unranked = msgspec.json.decode(
+        message.properties.get(UNKNOWN_RANK_PROPERTY) or "[]", type=list[str]
+    )
     inputs, outputs = (
-        tuple(TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors)
+        tuple(
+            TensorSpec(
+                tensor.name,
+                tensor.datatype,
+                UNKNOWN_RANK if tensor.name in unranked else tuple(tensor.shape),
+            )
+            for tensor in tensors
+        )
         for tensors in (message.inputs, message.outputs)
     )
     return Engine(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.versions import split_variant
 
@@ -232,6 +233,8 @@ def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) 
 
 def shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Return whether a tensor of shape `shape` suits an input; -1 in `wanted` is any size or 0."""
+    if wanted == UNKNOWN_RANK:
+        return len(shape) < _MOST_DIMENSIONS and min(shape, default=0) >= 0
     if len(shape) != len(wanted):
         return False
     if shape == wanted:

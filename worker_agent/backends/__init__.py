@@ -22,7 +22,8 @@ class Backend(Protocol):
 
     `threads` is the number of intra-op threads, at least 1. With another execution provider than
     the CPU, the factory also receives ``provider=…``, a `ProviderChoice`. If the definition names
-    the tensors of a frozen graph, it also receives ``inputs=…`` and ``outputs=…``. It raises
+    the tensors of a frozen graph, it also receives ``inputs=…`` and ``outputs=…``; if it names the
+    signature of a SavedModel or TFLite file, ``signature=…``. It raises
     `EngineUnusable`, with a one-line message, if the model at `path` cannot be loaded, and
     `OutOfMemory` if that may pass.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from contextlib import redirect_stdout
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
+from synergai.models.runtimes import OPERATORS_VARIABLE
 from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
@@ -20,7 +23,7 @@ from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.choice import session_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
     from pathlib import Path
 
     from worker_agent.backends import Array
@@ -42,6 +45,8 @@ _DATATYPES: Final = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
+_ZIPPED: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
+"""Types of ``ZipMap``'s output: a map from classes to probabilities for each row."""
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
@@ -89,6 +94,8 @@ class OnnxRuntimeBackend:
             if provider.cache is not None:
                 provider.cache.mkdir(parents=True, exist_ok=True)
         try:
+            for library in filter(None, os.environ.get(OPERATORS_VARIABLE, "").split(os.pathsep)):
+                options.register_custom_ops_library(library)
             # Without the fallback of the Python wrapper, which loads the model again on the CPU, or
             # even computes on it from then on, with no more than a printed text.
             self._session = ort.InferenceSession(
@@ -101,10 +108,14 @@ class OnnxRuntimeBackend:
         self.fallback_share: float | None = None
         if provider is not None:
             self.fallback_share = self._check_provider(provider)
-        self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
-        # Sequences and maps have no datatype; they are omitted if there is a tensor output.
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        # The runtime gives tensors of unknown rank the shape of a scalar.
+        scalars = any(not value.shape for value in (*inputs, *outputs))
+        unranked = unranked_tensors(path) if scalars else frozenset[str]()
+        self.inputs = tuple(_input(value, unranked) for value in inputs)
+        # Other sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
-            _spec(value) for value in self._session.get_outputs() if value.type in _DATATYPES
+            _spec(value, unranked) for value in outputs if value.type in (*_DATATYPES, *_ZIPPED)
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
@@ -143,6 +154,7 @@ class OnnxRuntimeBackend:
                 name: _to_text(name, array) if name in self._texts else array
                 for name, array in inputs.items()
             }
+        results: list[Any]
         try:
             if self._bfloat16:
                 results = run_with_bfloat16(
@@ -156,7 +168,14 @@ class OnnxRuntimeBackend:
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime rejects the inputs: {_reason(error)}") from None
             raise runtime_failure(f"ONNX Runtime failed: {_reason(error)}", error) from None
-        return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
+        return [
+            _probabilities(result)
+            if isinstance(result, list)
+            else _to_bytes(result)
+            if result.dtype.hasobject
+            else result
+            for result in results
+        ]
 
     def interrupt(self) -> None:
         """Make the running computation raise `Interrupted`; called from another thread."""
@@ -165,15 +184,6 @@ class OnnxRuntimeBackend:
     def resume(self) -> None:
         """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
-
-    @staticmethod
-    def _input(value: Any) -> TensorSpec:
-        if value.type not in _DATATYPES:
-            raise EngineUnusable(
-                f"input {value.name!r} is a {value.type}, which is not supported by the Open "
-                "Inference Protocol"
-            )
-        return _spec(value)
 
 
 def _load_cuda() -> None:
@@ -190,7 +200,20 @@ def _load_cuda() -> None:
             ort.preload_dlls()
 
 
-def _spec(value: Any) -> TensorSpec:
+def _input(value: Any, unranked: Set[str]) -> TensorSpec:
+    if value.type not in _DATATYPES:
+        raise EngineUnusable(
+            f"input {value.name!r} is a {value.type}, which is not supported by the Open "
+            "Inference Protocol"
+        )
+    return _spec(value, unranked)
+
+
+def _spec(value: Any, unranked: Set[str]) -> TensorSpec:
+    if value.type in _ZIPPED:
+        return TensorSpec(value.name, "FP32", (-1, -1))
+    if not value.shape and value.name in unranked:
+        return TensorSpec(value.name, _DATATYPES[value.type], UNKNOWN_RANK)
     # A dynamic dimension is a name or None.
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in value.shape)
     return TensorSpec(value.name, _DATATYPES[value.type], shape)
@@ -207,6 +230,12 @@ def _reason(error: Exception) -> str:
     text = _SOURCE.sub("", text)
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
+
+
+def _probabilities(rows: Sequence[Mapping[Any, float]]) -> Array:
+    """Return a row per map, with its values in ascending order of the classes, as the map is."""
+    values = [list(row.values()) for row in rows]
+    return np.array(values, np.float32).reshape(len(rows), len(values[0]) if rows else 0)
 
 
 def _to_text(name: str, array: Array) -> Array:

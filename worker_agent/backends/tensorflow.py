@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.model_files import is_saved_model
-from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
+from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, datatype_of, read_frozen_graph
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
@@ -27,21 +28,12 @@ if TYPE_CHECKING:
 
     from worker_agent.backends import Array
 
-_DATATYPES: Final = {
-    tf.bool: "BOOL",
-    tf.uint8: "UINT8",
-    tf.uint16: "UINT16",
-    tf.uint32: "UINT32",
-    tf.uint64: "UINT64",
-    tf.int8: "INT8",
-    tf.int16: "INT16",
-    tf.int32: "INT32",
-    tf.int64: "INT64",
-    tf.float16: "FP16",
-    tf.float32: "FP32",
-    tf.float64: "FP64",
-    tf.string: "BYTES",
-}
+_TRACE: Final = re.compile(
+    r"Graph execution error:|Detected at node |<stack traces|Node: |\d+ root error|  File |    "
+)
+"""Start of a line above the reason of a failed node: where the model's author defined the node."""
+_ROOT: Final = re.compile(r"^\s*\(\d+\) [A-Z_]+:\s*", re.MULTILINE)
+"""Number and status code of one of several reasons."""
 
 
 class TensorflowBackend:
@@ -53,10 +45,17 @@ class TensorflowBackend:
     Args:
         inputs: input tensors of a frozen graph; by default its placeholders.
         outputs: output tensors of a frozen graph; by default the tensors without a consumer.
+        signature: signature of a SavedModel.
     """
 
     def __init__(
-        self, path: Path, threads: int, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+        self,
+        path: Path,
+        threads: int,
+        *,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        signature: str = "",
     ) -> None:
         tf.get_logger().setLevel("ERROR")
         tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -66,7 +65,7 @@ class TensorflowBackend:
                 tf.config.list_logical_devices("CPU")  # starts the threads
                 self._function: _SavedModel | _FrozenGraph
                 if is_saved_model(path):
-                    self._function = _SavedModel(path)
+                    self._function = _SavedModel(path, signature or SIGNATURE)
                 else:
                     graph = read_frozen_graph(path)
                     self._function = _FrozenGraph(
@@ -99,16 +98,16 @@ class TensorflowBackend:
 
 
 class _SavedModel:
-    """The serving signature of a SavedModel, with the signature's tensor names.
+    """A signature of a SavedModel, with the signature's tensor names.
 
     The file maps names to tensors, so TensorFlow lists them in another order in each process: they
     are sorted by name, as by `read_saved_model`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, signature: str) -> None:
         # The signature alone does not keep the variables alive.
         self._loaded = tf.saved_model.load(str(path), tags=[SERVE])
-        self._signature = self._loaded.signatures[SIGNATURE]
+        self._signature = self._loaded.signatures[signature]
         self.inputs = dict(sorted(self._signature.structured_input_signature[1].items()))
         self.outputs = dict(sorted(self._signature.structured_outputs.items()))
 
@@ -139,15 +138,16 @@ def _tensor(graph: Any, name: str) -> Any:
 
 
 def _spec(name: str, declared: Any) -> TensorSpec:
-    if declared.dtype.base_dtype not in _DATATYPES:
+    datatype = datatype_of(declared.dtype.as_datatype_enum)
+    if datatype == "unknown":
         raise EngineUnusable(
             f"tensor {name!r} is a {declared.dtype.name}, which is not supported by the Open "
             "Inference Protocol"
         )
-    # The protocol has no unknown rank; one dynamic dimension is the closest shape.
-    shape = [-1] if declared.shape.rank is None else declared.shape.as_list()
-    sizes = tuple(-1 if size is None else size for size in shape)
-    return TensorSpec(name, _DATATYPES[declared.dtype.base_dtype], sizes)
+    sizes = UNKNOWN_RANK
+    if declared.shape.rank is not None:
+        sizes = tuple(-1 if size is None else size for size in declared.shape.as_list())
+    return TensorSpec(name, datatype, sizes)
 
 
 def _array(tensor: Any) -> Array:
@@ -155,5 +155,8 @@ def _array(tensor: Any) -> Array:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of the runtime's message."""
-    return str(error).strip().partition("\n")[0][:500] or type(error).__name__
+    """Return the runtime's first reason in one line, with the node that failed."""
+    text, _, rest = str(error).partition("[[{{node ")
+    lines = (line for line in text.splitlines() if not _TRACE.match(line))
+    reason = " ".join(_ROOT.sub("", "\n".join(lines)).split())[:500] or type(error).__name__
+    return f"node {rest.partition('}}')[0]!r}: {reason}" if rest else reason

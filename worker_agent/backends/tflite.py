@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 try:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
-except ImportError:  # LiteRT needs a newer Python or C library
-    from tflite_runtime.interpreter import Interpreter, OpResolverType
+except ImportError as _without_litert:  # it needs a newer C library than some boards have
+    try:
+        from tflite_runtime.interpreter import Interpreter, OpResolverType
+    except ModuleNotFoundError:
+        raise _without_litert from None
 
-from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.formats.tflite_file import read_tflite
 from synergai.models.quantisation import Quantisation
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
@@ -24,24 +28,11 @@ if TYPE_CHECKING:
     from worker_agent.backends import Array
     from worker_agent.providers.choice import ProviderChoice
 
-_DATATYPES: Final[dict[type[Any], str]] = {
-    np.bool_: "BOOL",
-    np.uint8: "UINT8",
-    np.uint16: "UINT16",
-    np.uint32: "UINT32",
-    np.uint64: "UINT64",
-    np.int8: "INT8",
-    np.int16: "INT16",
-    np.int32: "INT32",
-    np.int64: "INT64",
-    np.float16: "FP16",
-    np.float32: "FP32",
-    np.float64: "FP64",
-    np.bytes_: "BYTES",
-}
-
-
+_MISSING: Final = re.compile("unresolved custom op|Select TensorFlow op")
+"""What the runtime says of operators that it lacks, whatever the inputs are."""
 _DEFAULT_RESOLVER: Final = OpResolverType.AUTO
+_MAX_REPORTED_CHARS: Final = 1 << 20
+"""Length of all error messages of an interpreter above which it is replaced."""
 
 
 class TfliteBackend:
@@ -49,58 +40,111 @@ class TfliteBackend:
 
     The interpreter does not validate offsets in the file, so the model must have passed
     ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
+
+    Args:
+        signature: the signature to serve, by the names of its tensors; if empty, the first graph.
     """
 
-    def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        provider: ProviderChoice | None = None,
+        *,
+        signature: str = "",
+    ) -> None:
         plain = provider is not None and provider.kind == "Builtin"
-        resolver = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else _DEFAULT_RESOLVER
+        self._resolver = (
+            OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else _DEFAULT_RESOLVER
+        )
+        # Not its path: the interpreter would map the file, and crash once that is overwritten.
+        self._content = path.read_bytes()
+        self._threads = threads
+        self._signature = signature
         try:
-            with pin_new_threads(thread_cores(threads)[1:]):
-                self._interpreter = Interpreter(
-                    # Not its path: it would map the file, and crash once that is overwritten.
-                    model_content=path.read_bytes(),
-                    num_threads=threads,
-                    experimental_op_resolver_type=resolver,
-                )
-                self._interpreter.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            raise EngineUnusable(
-                f"TensorFlow Lite cannot load {path.name}: {_reason(error)}"
-            ) from None
+            contents = read_tflite(path, signature)
+            self.inputs, self.outputs = contents.inputs, contents.outputs
+            self._is_dynamic = any(min(spec.shape, default=0) < 0 for spec in self.inputs)
+            self._start_interpreter()
+        except (InvalidInput, RuntimeError, ValueError) as error:
+            message = f"TensorFlow Lite cannot load {path.name}: {_one_line(str(error))}"
+            raise runtime_failure(message, error) from None
         if provider is not None and not plain and not self._is_delegated():
             raise EngineUnusable(f"XNNPACK runs none of the operations of {path.name}")
-        inputs = self._interpreter.get_input_details()
-        outputs = self._interpreter.get_output_details()
-        self.inputs = tuple(_spec(details) for details in inputs)
-        self.outputs = tuple(_spec(details) for details in outputs)
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
+        for spec in (*self.inputs, *self.outputs):
+            if spec.datatype == "unknown":
+                raise EngineUnusable(
+                    f"tensor {spec.name!r} has a type that the Open Inference Protocol lacks"
+                )
         self.quantisations = {
-            details["name"]: quantisation
-            for details in (*inputs, *outputs)
+            name: quantisation
+            for name, details in (*self._inputs.items(), *self._outputs.items())
             if (quantisation := _quantisation(details)) is not None
         }
-        self._indices = {details["name"]: details["index"] for details in inputs}
-        self._outputs = {details["name"]: details["index"] for details in outputs}
-        self._shapes = {details["name"]: tuple(details["shape"]) for details in inputs}
+
+    def _start_interpreter(self) -> None:
+        with pin_new_threads(thread_cores(self._threads)[1:]):
+            self._interpreter = Interpreter(
+                model_content=self._content,
+                num_threads=self._threads,
+                experimental_op_resolver_type=self._resolver,
+            )
+            self._reported = ""
+            allocated = self._allocate()
+        self._runner: Any = None
+        if self._signature:
+            self._runner = self._interpreter.get_signature_runner(self._signature)
+            self._inputs: dict[str, Any] = self._runner.get_input_details()
+            self._outputs: dict[str, Any] = self._runner.get_output_details()
+            return
+        inputs = self._interpreter.get_input_details()
+        self._inputs = {details["name"]: details for details in inputs}
+        self._outputs = {
+            details["name"]: details for details in self._interpreter.get_output_details()
+        }
+        self._shapes = {
+            name: tuple(details["shape"]) for name, details in self._inputs.items() if allocated
+        }
+
+    def _allocate(self) -> bool:
+        """Return whether the model takes inputs of the sizes in its file, where dynamic ones are 1.
+
+        Otherwise the first query sets the sizes.
+        """
+        try:
+            self._interpreter.allocate_tensors()
+        except RuntimeError as error:
+            if not self._is_dynamic or _MISSING.search(str(error)):
+                raise
+            self._reported = str(error)
+            return False
+        return True
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, in that order, for one query or batch."""
+        if self._runner is None:
+            try:
+                self._set_inputs(inputs)
+            except (RuntimeError, ValueError) as error:
+                # The interpreter's sizes are unknown now; the next query must set all of them.
+                self._shapes.clear()
+                reason = self._reason(error)
+                raise InvalidInput(f"TensorFlow Lite rejects the inputs: {reason}") from None
         try:
-            self._resize(inputs)
-            for name, index in self._indices.items():
-                self._interpreter.set_tensor(index, inputs[name])
-        except (RuntimeError, ValueError) as error:
-            # The interpreter's sizes are unknown now; the next query must set all of them.
-            self._shapes.clear()
-            raise InvalidInput(f"TensorFlow Lite rejects the inputs: {_reason(error)}") from None
-        try:
+            if self._runner is not None:
+                given = {name: _settable(array) for name, array in inputs.items()}
+                results = self._runner(**given)
+                return [_array(results[name]) for name in outputs]
             self._interpreter.invoke()
-            return [
-                np.asarray(self._interpreter.get_tensor(self._outputs[name])) for name in outputs
-            ]
+            indices = (self._outputs[name]["index"] for name in outputs)
+            return [_array(self._interpreter.get_tensor(index)) for index in indices]
         except (RuntimeError, ValueError) as error:
-            raise runtime_failure(f"TensorFlow Lite failed: {_reason(error)}", error) from None
+            reason = self._reason(error)
+            raise runtime_failure(
+                f"TensorFlow Lite failed: {reason}", RuntimeError(reason)
+            ) from None
 
     def _is_delegated(self) -> bool:
         """Return whether XNNPACK, the only delegate that is ever applied, runs a part of it."""
@@ -108,27 +152,44 @@ class TfliteBackend:
         details = self._interpreter._get_ops_details()  # noqa: SLF001 - there is no other way
         return any(operation["op_name"] == "DELEGATE" for operation in details)
 
-    def _resize(self, inputs: Mapping[str, Array]) -> None:
-        """Resize the interpreter's inputs to the shapes of `inputs`."""
-        shapes = {name: inputs[name].shape for name in self._indices}
-        if shapes == self._shapes:
-            return
-        for name, shape in shapes.items():
-            self._interpreter.resize_tensor_input(self._indices[name], shape, strict=True)
-        self._interpreter.allocate_tensors()
-        self._shapes = shapes
+    def _set_inputs(self, inputs: Mapping[str, Array]) -> None:
+        shapes = {name: inputs[name].shape for name in self._inputs}
+        if shapes != self._shapes:
+            for name, shape in shapes.items():
+                # Not strictly: setting a tensor of strings makes the runtime forget which of its
+                # dimensions are dynamic. Requests and samples have been checked against them.
+                self._interpreter.resize_tensor_input(self._inputs[name]["index"], shape)
+            self._interpreter.allocate_tensors()
+            self._shapes = shapes
+        for name, details in self._inputs.items():
+            self._interpreter.set_tensor(details["index"], _settable(inputs[name]))
+
+    def _reason(self, error: Exception) -> str:
+        """Return the runtime's message without its earlier ones, which it repeats in each."""
+        text = str(error)
+        if isinstance(error, RuntimeError):
+            text, self._reported = text.removeprefix(self._reported) or text, text
+            if len(self._reported) > _MAX_REPORTED_CHARS:
+                self._start_interpreter()
+        return _one_line(text)
 
 
-def _spec(details: dict[str, Any]) -> TensorSpec:
-    name, dtype = details["name"], details["dtype"]
-    if dtype not in _DATATYPES:
-        raise EngineUnusable(
-            f"tensor {name!r} is a {dtype.__name__}, which is not supported by the Open Inference "
-            "Protocol"
-        )
-    # Older files have no shape signature if no dimension is dynamic.
-    shape = details["shape"] if details["shape_signature"].size == 0 else details["shape_signature"]
-    return TensorSpec(name, _DATATYPES[dtype], tuple(int(size) for size in shape))
+def _settable(array: Array) -> Array:
+    """Return an input as the runtime reads it: of a scalar of objects, it would read the address.
+
+    The dtype is a field's because NumPy makes any other string of no bytes one of a zero byte.
+    """
+    if array.ndim or not array.dtype.hasobject:
+        return array
+    text: bytes = array.item()
+    holder = np.zeros((), [("text", f"S{len(text)}")])
+    holder["text"] = text
+    return holder["text"]
+
+
+def _array(result: Any) -> Array:
+    """Return an output; the runtime gives a scalar string as ``bytes``."""
+    return np.asarray(result, object if isinstance(result, bytes) else None)
 
 
 def _quantisation(details: dict[str, Any]) -> Quantisation | None:
@@ -141,6 +202,5 @@ def _quantisation(details: dict[str, Any]) -> Quantisation | None:
             return None
 
 
-def _reason(error: Exception) -> str:
-    """Return the runtime's message in one line."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500] or "it gives no reason"

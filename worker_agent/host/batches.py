@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from msgspec import Struct
 
+from synergai.domain import UNKNOWN_RANK
 from synergai.errors import EngineUnusable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check_batchable(engine: Engine) -> None:
     if engine.max_batch == 1:
         return
     for spec in (*engine.inputs, *engine.outputs):
-        if spec.shape[:1] != (-1,):
+        if spec.shape[:1] not in {(-1,), UNKNOWN_RANK}:
             raise EngineUnusable(
                 f"engine {engine.name!r} cannot have max_batch = {engine.max_batch}: the first "
                 f"dimension of {spec.name!r} is fixed; remove max_batch from its engine.toml"

@@ -18,6 +18,7 @@ from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
+from synergai.models.formats.model_files import has_signatures
 from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
@@ -168,7 +169,7 @@ class ModelLoader:
             )
         # Checked before the runtime is imported, which takes seconds and trusts the file.
         try:
-            check(definition.file)
+            check(definition.file, definition.signature)
         except InvalidInput as error:
             raise EngineUnusable(str(error)) from None
         try:
@@ -183,9 +184,12 @@ class ModelLoader:
                 f"engine {name!r} needs the backend {kind!r}, which cannot be imported here: "
                 f"{' '.join(str(error).split())[:500]}"
             ) from error
-        # Only frozen graphs name their tensors in the definition.
-        named = {"inputs": definition.inputs, "outputs": definition.outputs}
-        given: dict[str, Any] = {side: tensors for side, tensors in named.items() if tensors}
+        chosen = {
+            "inputs": definition.inputs,
+            "outputs": definition.outputs,
+            "signature": definition.signature if has_signatures(definition.file) else "",
+        }
+        given: dict[str, Any] = {key: value for key, value in chosen.items() if value}
         if provider is not None:
             given["provider"] = provider
         return partial(factory, definition.file, self._threads, **given)

@@ -136,4 +136,4 @@ def _shape(spec: TensorSpec) -> list[int]:
     """Return the shape of one value; images replace the tensor by one value each."""
     if spec.datatype != "BYTES":
         return [1]
-    return [1 if size == -1 else size for size in spec.shape]
+    return [1 if size < 0 else size for size in spec.shape]

@@ -106,4 +106,4 @@ def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
 
 
 def _format(tensors: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in tensors)
+    return ", ".join(f"{each.name} {each.kind}" for each in tensors)

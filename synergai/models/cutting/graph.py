@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import onnx
 
+from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.cutting.cuts import Cut
 from synergai.models.formats.model_files import MAX_MODEL_BYTES
-from synergai.models.formats.onnx_file import DATATYPES
+from synergai.models.formats.onnx_file import tensor_spec
 from synergai.protocol.arrays import DTYPES
 
 if TYPE_CHECKING:
@@ -264,13 +265,9 @@ def _describe(value: ValueInfoProto | None) -> tuple[str, tuple[int, ...], int] 
     """Return datatype, shape and size of a tensor; None if it cannot be sent to another stage."""
     if value is None or not value.type.HasField("tensor_type"):
         return None
-    tensor = value.type.tensor_type
-    datatype = DATATYPES.get(tensor.elem_type, "")
-    if datatype not in DTYPES or datatype == "BYTES" or not tensor.HasField("shape"):
+    spec = tensor_spec(value)
+    datatype, shape = spec.datatype, spec.shape
+    if datatype not in DTYPES or datatype == "BYTES" or shape == UNKNOWN_RANK:
         return None
-    shape = tuple(
-        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
-        for size in tensor.shape.dim
-    )
     size_bytes = math.prod(map(abs, shape)) * DTYPES[datatype].itemsize
     return (datatype, shape, size_bytes) if size_bytes <= MAX_MODEL_BYTES else None

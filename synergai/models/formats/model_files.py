@@ -19,7 +19,12 @@ from synergai.errors import InvalidInput
 from synergai.models.formats.onnx_weights import Damaged, weight_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
     from synergai.domain import TensorSpec
+
+    Ends: TypeAlias = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 
 BACKENDS: Final = {".onnx": "onnxruntime", ".tflite": "tflite", ".pb": "tensorflow"}
 """Backend by file suffix; a SavedModel uses that of its ``saved_model.pb``."""
@@ -46,6 +51,7 @@ class ModelContents:
         outputs: Likewise; the datatype is also ``unknown`` if only running the model reveals it.
         producer: The program that wrote the model; empty if unknown.
         external_data: Whether weights are stored in other files.
+        notes: What its users may not expect, a sentence each.
     """
 
     format: str
@@ -53,6 +59,7 @@ class ModelContents:
     outputs: tuple[TensorSpec, ...]
     producer: str = ""
     external_data: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def is_saved_model(path: Path) -> bool:
@@ -63,6 +70,22 @@ def is_saved_model(path: Path) -> bool:
 def is_frozen_graph(path: Path) -> bool:
     """Return whether `path` is a frozen TensorFlow graph, which does not declare its tensors."""
     return path.suffix == FROZEN_GRAPH_SUFFIX and not is_saved_model(path)
+
+
+def has_signatures(path: Path) -> bool:
+    """Return whether models of this format have signatures to choose from."""
+    return path.suffix == ".tflite" or is_saved_model(path)
+
+
+def choose_signature(path: Path, signatures: Mapping[str, Ends], name: str) -> Ends:
+    """Return the inputs and outputs of a signature of the model at `path`."""
+    if name not in signatures:
+        raise InvalidInput(
+            f"{path.name} has no signature {name!r}; it has: "
+            f"{', '.join(sorted(signatures)) or 'none'}; choose one with --signature or "
+            f'signature = "…" in {DEFINITION_FILE}'
+        )
+    return signatures[name]
 
 
 def is_version(name: str) -> bool:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
-from onnx.external_data_helper import uses_external_data
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import ModelContents
+from synergai.models.formats.onnx_weights import weight_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 DATATYPES: Final[dict[int, str]] = {
@@ -43,10 +42,10 @@ def read_onnx(path: Path) -> ModelContents:
         raise InvalidInput(
             f"{path.name} is corrupt or not an ONNX file: it cannot be decoded"
         ) from error
-    external = any(map(uses_external_data, _stored_tensors(model)))
+    external = bool(weight_files(path))
+    inputs, outputs = read_ends(model.graph)
     if not external:
         _check(path, model)
-    inputs, outputs = read_ends(model.graph)
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     return ModelContents(
         format=f"ONNX, opset {opset}, IR version {model.ir_version}",
@@ -54,6 +53,7 @@ def read_onnx(path: Path) -> ModelContents:
         outputs=outputs,
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         external_data=external,
+        notes=tuple(filter(None, map(_note, model.graph.output))),
     )
 
 
@@ -61,11 +61,15 @@ def read_ends(graph: onnx.GraphProto) -> tuple[tuple[TensorSpec, ...], tuple[Ten
     """Return the inputs and outputs of a graph."""
     # Old IR versions list weights as inputs.
     weights = {tensor.name for tensor in graph.initializer}
-    inputs = tuple(_spec(value) for value in graph.input if value.name not in weights)
-    return inputs, tuple(map(_spec, graph.output))
+    inputs = tuple(tensor_spec(value) for value in graph.input if value.name not in weights)
+    return inputs, tuple(map(tensor_spec, graph.output))
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
+    """Check a model, whose tensors of unknown rank become scalars for that."""
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
@@ -73,34 +77,31 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         raise InvalidInput(f"{path.name} is corrupt or not an ONNX file: {reason}") from error
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    tensor = value.type.tensor_type
-    shape = tuple(
-        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
-        for size in tensor.shape.dim
-    )
-    # Sequences and maps are not tensors: they can be listed, but not served.
+def _is_zipped(value: onnx.ValueInfoProto) -> bool:
+    """Return whether a value is a sequence of maps, which only ``ZipMap`` writes, of floats."""
+    return value.type.sequence_type.elem_type.HasField("map_type")
+
+
+def _note(output: onnx.ValueInfoProto) -> str:
+    if _is_zipped(output):
+        return (
+            f"output {output.name!r} is a sequence of maps, as scikit-learn's exporter writes it: "
+            "it is served as a tensor with a column per class, in ascending order of the classes; "
+            "export the model with options={'zipmap': False} to save time"
+        )
+    if not output.type.HasField("tensor_type"):
+        return f"output {output.name!r} is not a tensor and is not served"
+    return ""
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """Return the description of a value; its datatype is ``unknown`` if it is not served."""
+    if _is_zipped(value):
+        return TensorSpec(value.name, "FP32", (-1, -1))
+    tensor, shape = value.type.tensor_type, UNKNOWN_RANK
+    if tensor.HasField("shape"):
+        shape = tuple(
+            size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+            for size in tensor.shape.dim
+        )
     return TensorSpec(value.name, DATATYPES.get(tensor.elem_type, "unknown"), shape)
-
-
-def _stored_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Yield all tensors of a model, also in subgraphs and functions."""
-    yield from _of_graph(model.graph)
-    for function in model.functions:
-        yield from _of_nodes(function.node)
-
-
-def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _of_nodes(graph.node)
-
-
-def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _of_graph(graph)

@@ -51,7 +51,8 @@ class Damaged(InvalidInput):
 def weight_files(model: Path) -> list[Path]:
     """Return the files with external weights of the ONNX file `model`, sorted; often none.
 
-    All of them are regular files in its folder.
+    All of them are regular files in its folder, or links from there to the folder that `model` is
+    a link to: caches of downloads keep the files of a repository together under other names.
     """
     stat = model.stat()
     locations = _locations(model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -61,6 +62,7 @@ def weight_files(model: Path) -> list[Path]:
             f"{MAX_WEIGHT_FILES:,} are possible: export it with all of them in one file"
         )
     folder = model.parent.resolve()
+    homes = (folder, Path(os.path.realpath(model)).parent)
     for location in locations:
         path = PurePosixPath(location)
         refers = f"{model.name} refers to weights in {location!r}, which"
@@ -73,7 +75,7 @@ def weight_files(model: Path) -> list[Path]:
             )
         file = folder / path
         # Unlike Path.resolve, this does not fail for a loop of links.
-        if not Path(os.path.realpath(file)).is_relative_to(folder):
+        if not any(map(Path(os.path.realpath(file)).is_relative_to, homes)):
             raise InvalidInput(f"{refers} is outside of its folder")
         if not file.exists():
             raise InvalidInput(f"{refers} does not exist; copy that file to the model's folder")

@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, map_file
+from synergai.models.formats.model_files import (
+    SAVED_MODEL_FILE,
+    ModelContents,
+    choose_signature,
+    map_file,
+)
 from synergai.models.formats.protobuf_wire import WireMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SIGNATURE: Final = "serving_default"
-"""The signature of a SavedModel to serve."""
+"""The signature of a SavedModel to serve by default."""
 SERVE: Final = "serve"
 """The tag of the meta graph for serving."""
 
@@ -85,12 +91,11 @@ class _GraphSummary:
     consumed: set[str] = field(default_factory=set)
 
 
-def read_saved_model(path: Path) -> ModelContents:
-    """Read and check the SavedModel in the folder `path`."""
+def read_saved_model(path: Path, signature: str = "") -> ModelContents:
+    """Read and check the SavedModel in the folder `path`, and one of its signatures."""
     try:
-        return _read_meta_graph(
-            path.name, WireMessage(memoryview(map_file(path / SAVED_MODEL_FILE)))
-        )
+        saved_model = WireMessage(memoryview(map_file(path / SAVED_MODEL_FILE)))
+        return _read_meta_graph(path, saved_model, signature or SIGNATURE)
     except (DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{path.name} is corrupt or not a SavedModel") from None
 
@@ -114,24 +119,21 @@ def read_frozen_graph(path: Path) -> ModelContents:
     )
 
 
-def _read_meta_graph(name: str, saved_model: WireMessage) -> ModelContents:
+def _read_meta_graph(path: Path, saved_model: WireMessage, signature: str) -> ModelContents:
     for meta_graph in saved_model.messages(2):
         meta_info = meta_graph.message(1)
         if SERVE in meta_info.strings(4):
             break
     else:
-        raise InvalidInput(f"{name} is corrupt or not a SavedModel: it has no graph for serving")
-    _read_graph(name, meta_graph.message(2))
-    signatures = dict(meta_graph.map_entries(5))
-    if SIGNATURE not in signatures:
         raise InvalidInput(
-            f"{name} has no signature {SIGNATURE!r}; it has: "
-            f"{', '.join(sorted(signatures)) or 'none'}; save the model with {SIGNATURE!r}"
+            f"{path.name} is corrupt or not a SavedModel: it has no graph for serving"
         )
-    inputs, outputs = (
-        tuple(sorted((_tensor_spec(*entry) for entry in side), key=lambda spec: spec.name))
-        for side in (signatures[SIGNATURE].map_entries(1), signatures[SIGNATURE].map_entries(2))
-    )
+    _read_graph(path.name, meta_graph.message(2))
+    signatures = {
+        name: (_tensors(each.map_entries(1)), _tensors(each.map_entries(2)))
+        for name, each in meta_graph.map_entries(5)
+    }
+    inputs, outputs = choose_signature(path, signatures, signature)
     version = meta_info.string(5)
     return ModelContents(
         format="TensorFlow SavedModel",
@@ -166,8 +168,8 @@ def _add_node(summary: _GraphSummary, node: WireMessage) -> None:
     if operation not in _NO_RESULT:
         summary.results.append(name)
     elif operation == "Placeholder":
-        datatype = _datatype(_attribute(node, "dtype").number(6))
-        shape = _shape(_attribute(node, "shape").message(7))
+        datatype = datatype_of(_attribute(node, "dtype").number(6))
+        shape = _shape(next(_attribute(node, "shape").messages(7), None))
         summary.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
 
 
@@ -180,16 +182,21 @@ def _attribute(node: WireMessage, name: str) -> WireMessage:
     return dict(node.map_entries(5)).get(name, WireMessage())
 
 
-def _tensor_spec(name: str, info: WireMessage) -> TensorSpec:
-    return TensorSpec(name, _datatype(info.number(2)), _shape(info.message(3)))
+def _tensors(side: Iterator[tuple[str, WireMessage]]) -> tuple[TensorSpec, ...]:
+    specs = (
+        TensorSpec(name, datatype_of(info.number(2)), _shape(info.message(3)))
+        for name, info in side
+    )
+    return tuple(sorted(specs, key=lambda spec: spec.name))
 
 
-def _datatype(kind: int) -> str:
+def datatype_of(kind: int) -> str:
+    """Return the datatype of a ``DataType``; ``unknown`` if the protocol has none."""
     return _DATATYPES.get(kind % _REFERENCE_OFFSET, "unknown")
 
 
-def _shape(shape: WireMessage) -> tuple[int, ...]:
-    """Return the dimensions, -1 if dynamic; an unknown rank is one dynamic dimension."""
-    if shape.number(3):
-        return (-1,)
+def _shape(shape: WireMessage | None) -> tuple[int, ...]:
+    """Return the dimensions, -1 if dynamic; of an unknown rank, also if there is no `shape`."""
+    if shape is None or shape.number(3):
+        return UNKNOWN_RANK
     return tuple(size if size >= 0 else -1 for size in (dim.number(1) for dim in shape.messages(2)))

@@ -8,17 +8,20 @@ Field numbers are from TensorFlow Lite's ``schema.fbs``, version 3.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import TensorSpec
+from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.flatbuffer import CorruptFlatBuffer, FlatBufferTable
-from synergai.models.formats.model_files import ModelContents, map_file
+from synergai.models.formats.model_files import ModelContents, choose_signature, map_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from synergai.models.formats.flatbuffer import Content
+    from synergai.models.formats.model_files import Ends
 
 IDENTIFIER: Final = b"TFL3"
 """File identifier, at offset 4."""
@@ -47,8 +50,11 @@ _DATATYPES: Final = {
 }
 
 
-def read_tflite(path: Path) -> ModelContents:
+def read_tflite(path: Path, signature: str = "") -> ModelContents:
     """Read and check the TFLite file at `path`.
+
+    Its inputs and outputs are those of `signature`; if that is empty, of the first graph, by the
+    names of the tensors.
 
     All that an interpreter dereferences before it runs an operator is checked: tables, vectors and
     the indices between them. The operators' options are left to the runtime.
@@ -57,12 +63,17 @@ def read_tflite(path: Path) -> ModelContents:
     if content[4:8] != IDENTIFIER:
         raise InvalidInput(f"{path.name} is corrupt or not a TFLite file")
     try:
-        return _read_model(content)
+        model, signatures = _read_model(content)
     except CorruptFlatBuffer as error:
         raise InvalidInput(f"{path.name} is corrupt: it has {error}") from None
+    if not signature:
+        return model
+    inputs, outputs = choose_signature(path, signatures, signature)
+    return replace(model, inputs=inputs, outputs=outputs)
 
 
-def _read_model(content: Content) -> ModelContents:
+def _read_model(content: Content) -> tuple[ModelContents, Mapping[str, Ends]]:
+    """Return the first graph of a model, and its signatures by name."""
     model = FlatBufferTable.root(content)
     codes = list(model.tables(1, _MAX_ENTRIES))
     for code in codes:
@@ -78,15 +89,15 @@ def _read_model(content: Content) -> ModelContents:
     for metadata in model.tables(6, _MAX_ENTRIES):
         metadata.string(0)
         _check_index(metadata.number(1, "I"), buffers)
-    for signature in model.tables(7, _MAX_ENTRIES):
-        _check_signature(signature, tensors)
+    signatures = dict(_read_signature(each, tensors) for each in model.tables(7, _MAX_ENTRIES))
     main = subgraphs[0]
-    return ModelContents(
+    contents = ModelContents(
         format=f"TensorFlow Lite, version {model.number(0, 'I')}",
         inputs=tuple(tensors[0][i] for i in main.numbers(1, "i", _MAX_ENTRIES)),
         outputs=tuple(tensors[0][i] for i in main.numbers(2, "i", _MAX_ENTRIES)),
         producer=model.string(3),
     )
+    return contents, signatures
 
 
 def _check_buffer(buffer: FlatBufferTable, content: Content) -> None:
@@ -130,17 +141,27 @@ def _check_tensor(tensor: FlatBufferTable, buffers: int) -> TensorSpec:
             raise CorruptFlatBuffer("a quantised tensor whose scales lack their zero points")
         quantisation.table(5)
     datatype = _DATATYPES.get(tensor.number(1, "b"), "unknown")
-    return TensorSpec(tensor.string(3), datatype, signature or shape)
+    has_rank = shape or tensor.number(8, "?")
+    return TensorSpec(
+        tensor.string(3), datatype, (signature or shape) if has_rank else UNKNOWN_RANK
+    )
 
 
-def _check_signature(signature: FlatBufferTable, tensors: list[list[TensorSpec]]) -> None:
+def _read_signature(
+    signature: FlatBufferTable, tensors: list[list[TensorSpec]]
+) -> tuple[str, Ends]:
     subgraph = signature.number(4, "I")
     _check_index(subgraph, len(tensors))
+    sides: list[tuple[TensorSpec, ...]] = []
     for field in (0, 1):
+        specs = []
         for entry in signature.tables(field, _MAX_ENTRIES):
-            entry.string(0)
-            _check_index(entry.number(1, "I"), len(tensors[subgraph]))
-    signature.string(2)
+            index = entry.number(1, "I")
+            _check_index(index, len(tensors[subgraph]))
+            tensor = tensors[subgraph][index]
+            specs.append(TensorSpec(entry.string(0), tensor.datatype, tensor.shape))
+        sides.append(tuple(sorted(specs, key=lambda spec: spec.name)))
+    return signature.string(2), (sides[0], sides[1])
 
 
 def _check_index(index: int, count: int) -> None:

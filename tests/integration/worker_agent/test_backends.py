@@ -16,7 +16,14 @@ from synergai.domain import Configuration, EngineName, Outcome, Session, TensorS
 from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
+from tests.tiny_tensorflow import (
+    FLOAT_TYPE,
+    STRING_TYPE,
+    graph,
+    node,
+    save_saved_model,
+    saved_model,
+)
 from tests.tiny_tflite import save_sum
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
@@ -57,6 +64,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_sum(models / "sum" / "m.tflite")
     save_sum(models / "int8" / "m.tflite", int8=True, dynamic=False)
     save_saved_model(models / "saved" / "1")
+    save_saved_model(models / "chosen")
+    (models / "chosen" / "saved_model.pb").write_bytes(saved_model(graph(), "train"))
+    (models / "chosen" / "engine.toml").write_text('signature = "train"')
     content = (models / "sum" / "m.tflite").read_bytes()
     (models / "damaged" / "m.tflite").write_bytes(content[: len(content) // 2])
     for engine, name in (("tflite", "x"), ("tensorflow", "x:0"), ("onnxruntime", "x")):
@@ -147,6 +157,26 @@ def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> Non
         array = np.array([[1, 2], [3, 4]], np.float32)
         assert (answer(host, "a", array) == 2 * array).all()
         assert runtimes(host) == {"tensorflow"}
+
+
+def test_signature_of_a_saved_model_may_be_chosen(fleet: Path) -> None:
+    with HostClient(fleet, session("chosen")) as host:
+        array = np.array([[1, 2], [3, 4]], np.float32)
+        assert (answer(host, "a", array) == 2 * array).all()
+
+
+def test_failed_query_of_tensorflow_says_why(tmp_path: Path) -> None:
+    text = node("x", "Placeholder", dtype=STRING_TYPE) + node("y", "StringToNumber", "x")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "m.pb").write_bytes(text)
+    with HostClient(tmp_path, session("m")) as host:
+        request = ModelInferRequest(
+            inputs=[ModelInferRequest.InferInputTensor(name="x:0", datatype="BYTES", shape=[1])],
+            raw_input_contents=[b"\3\0\0\0abc"],
+        )
+        ended, _ = host.query(request.SerializeToString())
+    assert ended.detail.startswith("TensorFlow rejects the inputs: node 'y")
+    assert ended.detail.endswith("': StringToNumberOp could not correctly convert string: abc")
 
 
 def test_outputs_of_a_saved_model_are_sorted_by_name(tmp_path: Path) -> None:

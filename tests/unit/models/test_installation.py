@@ -1,6 +1,7 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
 import errno
+import json
 import os
 import shutil
 from functools import partial
@@ -22,6 +23,7 @@ from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.models.package import pack
+from tests.tiny_classifier import save_classifier
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
 
@@ -177,6 +179,22 @@ def test_truncated_model_is_rejected_and_leaves_no_files(
     assert left_in(tmp_path / "models") == []
 
 
+def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path) -> None:
+    where = ["--models", str(tmp_path / "models")]
+    model = save_classifier(tmp_path / "m.onnx")
+    added = CliRunner().invoke(app, ["add", str(model), *where, "--no-check"])
+    assert "output 'probabilities' is a sequence of maps, as scikit-learn's" in added.output
+    assert "output 'values' is not a tensor and is not served" in added.output
+    inspected = CliRunner().invoke(app, ["inspect", "m", *where, "--json"])
+    contents = json.loads(inspected.output)
+    assert contents["outputs"][1] == {
+        "name": "probabilities",
+        "datatype": "FP32",
+        "shape": [-1, -1],
+    }
+    assert len(contents["notes"]) == 2
+
+
 def move_weights(model: Path, location: str) -> None:
     """Let a model name a file with its weights."""
     proto = onnx.load_model(model)
@@ -204,6 +222,33 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
     copied.write_bytes(bytes(63) + b"x")
     with pytest.raises(EngineUnusable, match="is not the file that"):
         added.verified_digest()
+
+
+def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, model: Path) -> None:
+    # Hugging Face keeps all files of a repository in one folder, and links to them.
+    move_weights(model, "model.onnx_data")
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "a1" / "onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    model.rename(blobs / "0b5e")
+    (blobs / "77f1").write_bytes(bytes(64))
+    linked, weights = snapshot / "model.onnx", snapshot / "model.onnx_data"
+    linked.symlink_to("../../../blobs/0b5e")
+    weights.symlink_to("../../../blobs/77f1")
+
+    added = add_model(tmp_path / "models", linked, name="plus")
+    assert (added.fault, left_in(added.file.parent)) == (
+        "",
+        ["engine.toml", "model.onnx", "model.onnx_data"],
+    )
+    assert not any(file.is_symlink() for file in added.file.parent.iterdir())
+    assert pack(linked, "plus", 1).manifest.model_sha256 == added.sha256
+
+    (tmp_path / "secret").write_bytes(bytes(64))
+    weights.unlink()
+    weights.symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidInput, match="outside of its folder"):
+        add_model(tmp_path / "models", linked, name="other")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +451,7 @@ def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, mode
     by_path = CliRunner().invoke(app, ["inspect", str(model)])
 
     assert f'"digest": "{digest(model)}"' in by_name.output
-    assert "FP32  [-1, 2]" in by_path.output
+    assert "FP32 [-1, 2]" in by_path.output
 
 
 def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:

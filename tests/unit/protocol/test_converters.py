@@ -154,7 +154,7 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(inputs=[]), "no inputs or no outputs"),
         (engine(inputs=[spec(), spec()]), "two tensors of the same name"),
         (engine(inputs=[spec(datatype="FP12")]), "unknown datatype 'FP12'"),
-        (engine(inputs=[spec(shape=[-2])]), "invalid shape"),
+        (engine(inputs=[spec(shape=[-3])]), "invalid shape"),
         (engine(inputs=[spec(shape=[1] * 65)]), "invalid shape"),
         (engine(inputs=[spec(name="")]), "has no name"),
         (engine(fault="x" * 5000), "longer than"),

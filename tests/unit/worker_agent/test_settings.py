@@ -93,3 +93,12 @@ def test_settings_survive_the_command_line(tmp_path: Path) -> None:
 def test_memory_defaults_to_half_of_the_machine() -> None:
     assert WorkerSettings(memory_mb=3).memory_bytes == 3_000_000
     assert WorkerSettings().memory_bytes > 64 << 20
+
+
+def test_libraries_of_operators_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ops.so").touch()
+    kept = AgentSettings.load({"onnx_operators": "ops.so"})
+    assert kept.worker.onnx_operators == (str(tmp_path / "ops.so"),)
+    with pytest.raises(InvalidSettings, match=r"--onnx-operators: the library 'no\.so' does not"):
+        AgentSettings.load({"onnx_operators": "ops.so,no.so"})

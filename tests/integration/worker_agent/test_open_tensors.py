@@ -1,0 +1,89 @@
+"""Tensors whose rank, or whose number of strings, only the request determines."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.schema_py_generated import TensorType
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+import synergai
+from synergai.domain import UNKNOWN_RANK
+from synergai.testing import LocalFleet
+from tests.integration.worker_agent.conftest import save
+from tests.tiny_tensorflow import FLOAT_TYPE, node, saved_model
+from tests.tiny_tflite import save_reshape, save_texts
+
+ENGINES = {"onnx": ("x", "y"), "frozen": ("x:0", "y:0"), "saved": ("a", "b"), "lite": ("x", "y")}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """A fleet with engines of unknown rank in each format, and ``texts`` with strings [n]."""
+    models = tmp_path_factory.mktemp("models")
+    value = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"}
+    save(models / "onnx", [helper.make_node("Neg", ["x"], ["y"])], [value["x"]], [value["y"]])
+    negated = node("x", "Placeholder", dtype=FLOAT_TYPE) + node("y", "Neg", "x", T=FLOAT_TYPE)
+    for name in ("frozen", "saved/1", "lite", "texts"):
+        (models / name).mkdir(parents=True)
+    (models / "frozen" / "m.pb").write_bytes(negated)
+    (models / "saved" / "1" / "saved_model.pb").write_bytes(saved_model(negated, shape=None))
+    save_reshape(models / "lite" / "m.tflite", TensorType.FLOAT32, [], [-1])
+    save_texts(models / "texts" / "m.tflite", -1, 1)
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as running:
+        running.start_gateway(models=models)
+        running.wait_for_workers(1)
+        yield running
+
+
+def post(fleet: LocalFleet, engine: str, tensor: dict[str, Any]) -> dict[str, Any]:
+    """Return the output of an engine with one input, over REST."""
+    request = urllib.request.Request(
+        f"http://{fleet.http_address}/v2/models/{engine}/infer",
+        json.dumps({"inputs": [tensor]}).encode(),
+    )
+    with urllib.request.urlopen(request) as response:
+        output: dict[str, Any] = json.load(response)["outputs"][0]
+        return output
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_tensor_of_any_rank_is_computed(fleet: LocalFleet, engine: str) -> None:
+    taken, given = ENGINES[engine]
+    sign = 1 if engine == "lite" else -1
+    async with synergai.Client(fleet.address) as client:
+        described = await client.engine(engine)
+        assert (described.inputs[0].shape, described.unverified) == (UNKNOWN_RANK, "")
+        for shape in ((), (3,), (1, 2), (2, 1, 3), (1, 2, 1, 2)):
+            array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            result = await client.infer(engine, {taken: array})
+            expected = sign * (array.reshape(-1) if engine == "lite" else array)
+            assert result[given].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rest_client_sends_any_rank_and_learns_that_it_may(fleet: LocalFleet, engine: str) -> None:
+    taken, _ = ENGINES[engine]
+    for shape in ([], [2], [2, 2, 1]):
+        data = [1.0] * int(np.prod(shape))
+        tensor = {"name": taken, "datatype": "FP32", "shape": shape, "data": data}
+        assert len(post(fleet, engine, tensor)["data"]) == len(data)
+    with urllib.request.urlopen(f"http://{fleet.http_address}/v2/models/{engine}") as response:
+        metadata = json.load(response)
+    assert metadata["inputs"][0]["shape"] == [-1]
+    assert taken in json.loads(metadata["properties"]["unknown_rank"])
+
+
+async def test_any_number_of_strings_is_computed_for_all_clients(fleet: LocalFleet) -> None:
+    async with synergai.Client(fleet.address) as client:
+        for count in (1, 2, 5, 1):
+            texts: NDArray[Any] = np.array([b"x" * each for each in range(count)], object)
+            result = await client.infer("texts", {"x": texts})
+            assert result["y"].tolist() == [[text] for text in texts]
+    for count in (3, 1):
+        tensor = {"name": "x", "datatype": "BYTES", "shape": [count], "data": ["a"] * count}
+        assert post(fleet, "texts", tensor)["shape"] == [count, 1]
