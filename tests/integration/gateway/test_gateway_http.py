@@ -544,6 +544,18 @@ async def test_index_page_lists_the_engines_and_how_to_ask_one(gateway: Gateway)
     assert document["info"]["version"] in page.body.decode()
 
 
+@pytest.mark.usefixtures("agent")
+async def test_null_in_requests_for_the_repository_is_as_if_it_was_left_out(
+    gateway: Gateway,
+) -> None:
+    index = await call(gateway, "/v2/repository/index", b'{"ready": null}')
+    assert [each["name"] for each in json.loads(index.body)] == ["echo"]
+    for body in (b'{"parameters": null}', b'{"parameters": {"config": null}}'):
+        for order in ("unload", "load"):
+            answer = await call(gateway, f"/v2/repository/models/echo/{order}", body)
+            assert (answer.status, answer.body) == (200, b"{}")
+
+
 async def test_pages_work_behind_a_proxy_that_adds_a_prefix(gateway: Gateway) -> None:
     for path in ("/", "/docs", "/fleet"):
         page = (await get(gateway, path)).body.decode()
