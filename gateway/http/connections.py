@@ -121,12 +121,16 @@ class LimitedConnection(HttpToolsProtocol):
             return False
         peers = Counter(each.host for each in waiting)
         oldest = min(waiting, key=lambda each: (-peers[each.host], each.waiting_since))
-        self.connections.discard(oldest)
-        if oldest._in_head or oldest._in_body:
-            oldest.transport.abort()
-        else:
-            oldest.transport.close()
+        oldest.give_way()
         return True
+
+    def give_way(self) -> None:
+        """Close the connection, in order if it is idle."""
+        self.connections.discard(self)
+        if self._in_head or self._in_body:
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     @property
     def has_complete_request(self) -> bool:

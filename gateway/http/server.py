@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
 _KEEP_ALIVE_MARGIN_S: Final = 5
-"""Time that an idle connection stays open for longer than its client is told: a request that is sent
-at the last moment is still answered."""
+"""Time for which an idle connection stays open beyond what its client is told: a request that is
+sent at the last moment is still answered."""
 _BACKLOG: Final = 128
 
 

@@ -31,7 +31,7 @@ MOST_AHEAD_S: Final = 0.5
 DECAY: Final = 0.9
 """Weight of a worker's longest silence so far, with each further sign of progress."""
 MOST_SIGNS: Final = 8
-"""Signs of progress other than completed queries that an assignment may give: a few of its setup."""
+"""Signs of progress that an assignment may give besides completed queries: a few of its setup."""
 _STRETCHES: Final = 32
 """Pieces of work that are remembered of each worker."""
 _APART_S: Final = 0.1

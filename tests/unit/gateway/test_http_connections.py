@@ -68,7 +68,7 @@ class Client:
     @property
     def is_told_the_end(self) -> bool:
         """Whether nothing more is sent to the client."""
-        return self.transport.close.called or self.transport.write_eof.called
+        return bool(self.transport.close.called or self.transport.write_eof.called)
 
     def statuses(self) -> list[int]:
         sent = b"".join(call.args[0] for call in self.transport.write.call_args_list)

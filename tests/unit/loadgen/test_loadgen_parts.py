@@ -56,7 +56,7 @@ def test_user_conf_takes_precedence_over_options_and_mlperfs_own_settings(tmp_pa
     found = scenario_settings(given, FASTEST_S)
     assert (found.server_target_qps, found.server_target_latency_ns) == (7.0, 33_000_000)
     assert found.min_duration_ms == 600_000  # of mlperf.conf
-    with pytest.raises(InvalidInput, match="LoadGen cannot read .*: name a user.conf with --user"):
+    with pytest.raises(InvalidInput, match="LoadGen cannot read "):
         scenario_settings(settings(user_conf=tmp_path / "missing"), FASTEST_S)
 
 

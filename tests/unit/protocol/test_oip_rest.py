@@ -184,8 +184,9 @@ def test_optional_field_that_is_null_is_as_if_it_was_left_out() -> None:
     assert request.parsed.raw == [b"\1", b"\2"]
     sent = oip.ModelInferRequest.FromString(bytes(request.data))
     assert sent.id == ""
-    for each in (sent, *sent.inputs, *sent.outputs):
-        assert not each.parameters
+    assert not sent.parameters
+    assert not any(each.parameters for each in sent.inputs)
+    assert not any(each.parameters for each in sent.outputs)
     fields |= {"outputs": None, "parameters": None}
     without, form = read_request(
         "e", "", json.dumps(fields).encode() + b"\2", len(json.dumps(fields))

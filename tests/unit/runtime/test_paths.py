@@ -7,12 +7,7 @@ import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from profiler.profiler_settings import ProfilerSettings
-from synergai.runtime.paths import (
-    agent_state,
-    default_dictionary,
-    dictionary_path,
-    gateway_state,
-)
+from synergai.runtime.paths import agent_state, default_dictionary, dictionary_path, gateway_state
 from worker_agent.agent_settings import AgentSettings
 
 
