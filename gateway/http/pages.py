@@ -29,6 +29,8 @@ _SECURITY: Final = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
 }
+_PARTS: Final = ("parameters", "requestBody", "responses")
+"""Parts of a call in an OpenAPI document."""
 
 
 def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
@@ -43,13 +45,7 @@ def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
         )
 
     async def docs(_request: Request) -> Response:
-        document = json.loads(_read("openapi.json"))
-        schemas = document["components"]["schemas"]
-        return _page(
-            "docs.html",
-            calls="\n".join(_calls(document)),
-            schemas="\n".join(_details(name, schema) for name, schema in schemas.items()),
-        )
+        return _page("docs.html", calls="\n".join(_calls(json.loads(_read("openapi.json")))))
 
     async def openapi(_request: Request) -> Response:
         document = _read("openapi.json").replace('"VERSION"', f'"{calls.metadata.version}"', 1)
@@ -90,38 +86,18 @@ def _path(model: RepositoryIndexResponse.ModelIndex) -> str:
 
 
 def _calls(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the calls of an OpenAPI document as HTML."""
-
-    def resolved(content: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = document
-        if "$ref" not in content:
-            return content
-        for key in content["$ref"].removeprefix("#/").split("/"):
-            found = found[key]
-        return found
-
+    """Yield the calls of an OpenAPI document as HTML, and what they have in common."""
     for path, methods in document["paths"].items():
         for method, call in methods.items():
             yield f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-            yield f"<p>{escape(call['summary'])}.</p>\n<table>"
-            for each in map(resolved, call.get("parameters", ())):
-                yield _row(f"{each['in']}: {each['name']}", each.get("description", ""))
-            if body := call.get("requestBody"):
-                yield _row("body", " or ".join(body["content"]))
-            for status, each in call["responses"].items():
-                yield _row(
-                    "other statuses" if status == "default" else f"status {status}",
-                    resolved(each)["description"],
-                )
-            yield "</table>"
-            for kind, each in body["content"].items() if body else ():
-                yield _details(kind, each["schema"])
+            yield f"<p>{escape(call['summary'])}.</p>"
+            yield from _details({key: call[key] for key in _PARTS if key in call})
+    for kind, components in document["components"].items():
+        yield f"<h2>{escape(kind.capitalize())}</h2>"
+        yield from _details(components)
 
 
-def _row(name: str, text: str) -> str:
-    return f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>"
-
-
-def _details(name: str, content: object) -> str:
-    text = json.dumps(content, indent=1)
-    return f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"
+def _details(contents: dict[str, Any]) -> Iterator[str]:
+    for name, content in contents.items():
+        text = escape(json.dumps(content, indent=1))
+        yield f"<details><summary>{escape(name)}</summary><pre>{text}</pre></details>"

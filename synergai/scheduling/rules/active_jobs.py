@@ -16,7 +16,7 @@ from synergai.scheduling.rules.history import SLOW_S
 from synergai.scheduling.state.jobs import JobRecord, Ranges
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName, JobId, Session, WorkerId
+    from synergai.domain import JobId, Session, WorkerId
     from synergai.explanations.facts import End
     from synergai.scheduling.events import (
         AssignmentsRevoked,
@@ -133,15 +133,10 @@ class ActiveJobs:
         if not record.removed and record.remaining == 0:
             self.finish(record)
 
-    def revoke(
-        self,
-        worker: WorkerRecord,
-        session: Session | None = None,
-        engine: EngineName | None = None,
-    ) -> None:
-        """Take the assignments of a worker back, or only those of a session or an engine."""
+    def revoke(self, worker: WorkerRecord, session: Session | None = None) -> None:
+        """Take the assignments of a worker back, or only those that run in `session`."""
         for lease in worker.all_leases():
-            if session in (None, lease.session) and engine in (None, lease.session.engine):
+            if session is None or lease.session == session:
                 self._state.commands.append(Revoke(lease.assignment.id, worker.id))
                 self.release(lease, "revoked")
 

@@ -72,18 +72,15 @@ class Failures:
         if event.fault is Fault.OUT_OF_MEMORY:
             self._pause_short(lease)
         fault, detail = event.fault, event.detail
-        worker_id = lease.assignment.worker_id
-        if event.outcome is Outcome.COMPLETED:
-            fault = Fault.UNSPECIFIED
-            detail = (
-                f"worker {worker_id} reported completion after {lease.done} of "
-                f"{lease.assignment.count} queries"
-            )
-        elif event.outcome is Outcome.STOPPED:
-            if lease.done or lease.stopping or fault is not Fault.UNSPECIFIED:
+        if event.outcome is not Outcome.FAILED:
+            expected = lease.done or lease.stopping or fault is not Fault.UNSPECIFIED
+            if event.outcome is Outcome.STOPPED and expected:
                 return
             fault = Fault.HOST_DIED
-            detail = f"worker {worker_id} stopped an assignment without having been asked"
+            detail = (
+                f"worker {lease.assignment.worker_id} ended an assignment unasked after "
+                f"{lease.done} of {lease.assignment.count} queries"
+            )
         self._charge(lease, fault, detail, charge_job=charge_job)
 
     # --- sessions -----------------------------------------------------------------------

@@ -142,7 +142,9 @@ class Outliers:
         pause_s = _pause_s(count.ejections)
         count.ejections += 1
         self._workers.eject_engine(worker, engine, self._state.now + pause_s)
-        self._jobs.revoke(worker, engine=engine)
+        for lease in worker.all_leases():
+            if lease.assignment.engine == engine:
+                self._jobs.revoke(worker, lease.session)
         self._state.commands.append(Eject(worker.id, pause_s, engine))
         return True
 

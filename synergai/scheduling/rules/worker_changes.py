@@ -105,11 +105,8 @@ class WorkerChanges:
                 if session.engine in event.engines
                 and variants.get(session.engine) == before.get(session.engine)
             }
-        worker.ejected_engines = {
-            engine: until
-            for engine, until in worker.ejected_engines.items()
-            if engine in event.engines
-        }
+        for engine in worker.ejected_engines.keys() - event.engines:
+            del worker.ejected_engines[engine]
         worker.unusable = {
             each for each in worker.unusable if not _is_replaced(each, before, variants)
         }

@@ -430,7 +430,7 @@ def test_premature_completion_report_counts_as_a_fault() -> None:
     assert (second.first, second.count) == (4, 6)
     [failed] = core.handle(AssignmentEnded(second.id, 0, Outcome.COMPLETED), 0.2)
     assert isinstance(failed, Fail)
-    assert failed.reason == "worker fast-1 reported completion after 0 of 6 queries"
+    assert failed.reason == "worker fast-1 ended an assignment unasked after 0 of 6 queries"
 
 
 def fail_host(core: SchedulerCore, assignment: Assignment, done: int, now: float) -> list[Command]:

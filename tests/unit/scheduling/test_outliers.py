@@ -362,7 +362,7 @@ def test_request_fails_at_the_only_worker_of_its_engine_that_stops_it_unasked() 
     [failed] = commands
     assert isinstance(failed, Fail)
     assert failed.fault is Fault.HOST_DIED
-    assert "stopped an assignment without having been asked" in failed.reason
+    assert "ended an assignment unasked after 0 of 1 queries" in failed.reason
 
 
 @pytest.mark.parametrize("kind", ["progress", "started", "loaded", "mode"])
