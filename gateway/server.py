@@ -19,7 +19,7 @@ from gateway.http.fleet_page import fleet_page_routes
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
-from gateway.http.server import HttpServer, http_context
+from gateway.http.server import HttpServer
 from gateway.jobs.explanations import explain
 from gateway.passage.interceptor import PassageInterceptor
 from gateway.passage.middleware import guard
@@ -139,7 +139,7 @@ class Gateway:
             inference.handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(), unread, http_context(config))
+        http = HttpServer(self._http_app(), unread, config)
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):

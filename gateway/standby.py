@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.access.exposure import check_before_start
 from gateway.admission.connections import current_connection_limits
 from gateway.http.app import HttpApp
-from gateway.http.server import HttpServer, http_context
+from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.native.server import NativeServer
@@ -57,7 +57,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         http = HttpServer(
             HttpApp(_routes(refusal), any_host=True),
             UnreadResponses(config.max_response_bytes),
-            http_context(config),
+            config,
         )
         http_address = await http.start(config.http)
         stack.push_async_callback(http.close)

@@ -383,9 +383,14 @@ class Dispatcher:
                 if (worker := self._workers.get(worker_id)) is not None:
                     order = hub_pb2.UnloadEngine(session=session_to_proto(session))
                     worker.control.put(hub_pb2.GatewayControl(unload=order))
-            case Eject(worker_id, pause_s):
+            case Eject(worker_id, pause_s, engine):
                 self.ejections += 1
-                _log.warning("worker %s makes no progress: nothing for %g s", worker_id, pause_s)
+                _log.warning(
+                    "worker %s makes no progress%s: nothing for %g s",
+                    worker_id,
+                    f" with {engine}" if engine else "",
+                    pause_s,
+                )
             case Pause(worker_id, session, pause_s):
                 self.variant_crashes += 1
                 _log.warning(

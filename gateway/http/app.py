@@ -77,7 +77,10 @@ class HttpApp:
             if not started:
                 if isinstance(error, SynergaiError):
                     await delay_refusal(error)
-                await _failure(scope, error)(scope, receive, send)
+                response = _failure(scope, error)
+                if "expect" in Headers(scope=scope):  # its body, which may still be sent or not
+                    response.headers["connection"] = "close"
+                await response(scope, receive, send)
         finally:
             self._running.discard(task)
 

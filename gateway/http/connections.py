@@ -1,15 +1,16 @@
 """HTTP connections with limits on their number, on request heads, and on the time without progress.
 
 uvicorn limits neither the time to send a head nor, with httptools, its size, waits for ever for a
-client that does not read its response, and tells only the last of several pipelined requests that
-the client is gone.
+client that does not read its response, tells only the last of several pipelined requests that the
+client is gone, and closes a connection at once on which a body still arrives, which loses the
+response: the system answers the rest of the body with a reset.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -35,6 +36,9 @@ MAX_PIPELINED: Final = 32
 kilobytes until it is answered."""
 IDLE_S: Final = 10.0
 """Time to send a head. A response has to be read at `MIN_BYTES_PER_S` on average over this time."""
+LINGER_S: Final = 30.0
+"""Longest time for which the rest of a body is received and dropped, for its client to read the
+response."""
 YIELD_AFTER_S: Final = 0.2
 """Time after which a connection without a complete request may have to give way to a new one."""
 SURPLUS: Final = "surplus"
@@ -45,14 +49,38 @@ class TooManyPipelined(Exception):
     """A client sends more requests than it may before it gets responses."""
 
 
+class _Transport:
+    """A connection's transport, as uvicorn sees it: `close` closes it in the connection's way."""
+
+    def __init__(self, connection: LimitedConnection, transport: asyncio.Transport) -> None:
+        self._connection = connection
+        self._transport = transport
+        self.write = transport.write
+        self.close = connection.close
+
+    def is_closing(self) -> bool:
+        return self._connection.lingers or self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class LimitedConnection(HttpToolsProtocol):
-    """uvicorn's connection with these limits."""
+    """uvicorn's connection with these limits.
+
+    Attributes:
+        waiting_since: when it began to wait for a request.
+        lingers: it only waits for its client to read the last response.
+    """
 
     _surplus = False
+    _accepted: asyncio.Transport
     _peer: Peer
     _in_head = False
+    _in_body = False
     _head_bytes = 0
     waiting_since = 0.0
+    lingers = False
     _message_ended = False
     _refusal: tuple[HTTPStatus, str] | None = None
     _idle: asyncio.TimerHandle | None = None
@@ -65,15 +93,18 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Transport(self, transport)))
+        self._accepted = transport
         self._peer = Peer(transport)
-        count = len(self.connections)
-        self._surplus = count > MAX_CONNECTIONS
         self.waiting_since = self.loop.time()
-        if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS and not self._make_room():
+        count = len(self.connections)
+        if count > MAX_CONNECTIONS and self._make_room():
+            count -= 1
+        self._surplus = count > MAX_CONNECTIONS
+        if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
             transport.abort()
         else:
-            self._wait_for_head()
+            self._wait_for_head(IDLE_S)
 
     def _make_room(self) -> bool:
         """Close the connection whose request has been incomplete for longest, if for long enough.
@@ -90,9 +121,16 @@ class LimitedConnection(HttpToolsProtocol):
             return False
         peers = Counter(each.host for each in waiting)
         oldest = min(waiting, key=lambda each: (-peers[each.host], each.waiting_since))
-        self.connections.discard(oldest)
-        oldest.transport.abort()
+        oldest.give_way()
         return True
+
+    def give_way(self) -> None:
+        """Close the connection, in order if it is idle."""
+        self.connections.discard(self)
+        if self._in_head or self._in_body:
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     @property
     def has_complete_request(self) -> bool:
@@ -119,10 +157,12 @@ class LimitedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""
-        if self._refusal is not None:
+        if self._refusal is not None or self.lingers:
             return
         self._message_ended = False
         super().data_received(data)
+        if self._in_head and not self._head_bytes and not self._unfinished:
+            self._wait_for_head(IDLE_S)
         # Data in which a message ended may have its whole body, so it does not count for a head
         # that begins after it.
         if self._in_head and not self._message_ended:
@@ -154,7 +194,7 @@ class LimitedConnection(HttpToolsProtocol):
                 f"{MAX_PIPELINED} requests of this connection are unanswered, the limit; wait",
             )
             raise TooManyPipelined
-        self._in_head = False
+        self._in_head, self._in_body = False, True
         self._stop_waiting()
         super().on_headers_complete()
         self._unfinished.append(self.cycle)
@@ -162,6 +202,7 @@ class LimitedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note that a message ended."""
         super().on_message_complete()
+        self._in_body = False
         self._message_ended = True
 
     def on_response_complete(self) -> None:
@@ -169,9 +210,21 @@ class LimitedConnection(HttpToolsProtocol):
         self._unfinished.popleft()
         self.waiting_since = self.loop.time()
         super().on_response_complete()
-        if self.cycle.response_complete:
-            self._wait_for_head()
+        if self.cycle.response_complete and not self.lingers:
+            self._wait_for_head(IDLE_S if self._in_head else self.timeout_keep_alive)
         self._send_refusal()
+
+    def close(self) -> None:
+        """Close the connection, once its client has read what was sent if it still sends."""
+        if self.transport.is_closing() or not (self._in_body or self._refusal):
+            self._accepted.close()
+            return
+        self.lingers = True
+        if self._accepted.can_write_eof():
+            self._accepted.write_eof()
+        self.flow.resume_reading()
+        self._stop_waiting()
+        self._idle = self.loop.call_later(LINGER_S, self._accepted.abort)
 
     def pause_writing(self) -> None:
         """Watch whether the client reads, as its send buffer is full."""
@@ -219,9 +272,9 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.write(head.encode("ascii") + body)
         self.transport.close()
 
-    def _wait_for_head(self) -> None:
+    def _wait_for_head(self, seconds: float) -> None:
         self._stop_waiting()
-        self._idle = self.loop.call_later(IDLE_S, self._on_idle)
+        self._idle = self.loop.call_later(seconds, self._on_idle)
 
     def _stop_waiting(self) -> None:
         if self._idle is not None:
@@ -232,6 +285,6 @@ class LimitedConnection(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() == 0:
             self.transport.close()
         elif self._stalled is not None:  # the client is still to read a large response
-            self._wait_for_head()
+            self._wait_for_head(IDLE_S)
         else:
             self.transport.abort()

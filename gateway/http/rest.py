@@ -50,11 +50,11 @@ UNSUPPORTED: Final = {
 
 
 class _IndexRequest(Struct):
-    ready: bool = False
+    ready: bool | None = False
 
 
 class _ControlRequest(Struct):
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 _index_decoder: Final = msgspec.json.Decoder(_IndexRequest)
@@ -159,7 +159,7 @@ class RestCalls:
         """Return every known engine, or those in service, with its state."""
         async with self._bodies.receive(request) as body:
             asked = decode_json(_index_decoder, body or b"{}", "a request for the index")
-        index = self._calls.index(only_ready=asked.ready)
+        index = self._calls.index(only_ready=bool(asked.ready))
         return json_response([message_to_json(model) for model in index.models])
 
     async def load(self, request: Request) -> Response:
@@ -179,7 +179,7 @@ class RestCalls:
     async def _control_parameters(self, request: Request) -> Iterable[str]:
         async with self._bodies.receive(request) as body:
             asked = decode_json(_control_decoder, body or b"{}", "a request to load or unload")
-        return asked.parameters
+        return [name for name, value in (asked.parameters or {}).items() if value is not None]
 
 
 def _name_and_version(request: Request) -> tuple[str, str]:

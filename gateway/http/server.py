@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
-_KEEP_ALIVE_S: Final = 5
-"""Time that an idle connection stays open for the client's next request."""
+_KEEP_ALIVE_MARGIN_S: Final = 5
+"""Time for which an idle connection stays open beyond what its client is told: a request that is
+sent at the last moment is still answered."""
 _BACKLOG: Final = 128
 
 
@@ -46,24 +47,14 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-def http_context(config: GatewaySettings) -> ssl.SSLContext | None:
-    """Return the TLS context of the HTTP port; None if it is not encrypted."""
-    if not config.http_tls:
-        return None
-    if config.tls_cert is None:
-        raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
-    return server_context(config.tls_cert, config.tls_key, config.tls_clients_ca)
-
-
 class HttpServer:
     """Serves an application over HTTP."""
 
-    def __init__(
-        self, app: HttpApp, unread: UnreadResponses, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, app: HttpApp, unread: UnreadResponses, settings: GatewaySettings) -> None:
         self._app = app
         self._unread = unread
-        self._tls = tls
+        self._keep_alive_s = settings.http_keep_alive_s
+        self._tls = _tls_context(settings)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -88,7 +79,8 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            headers=[("keep-alive", f"timeout={self._keep_alive_s}")],
+            timeout_keep_alive=self._keep_alive_s + _KEEP_ALIVE_MARGIN_S,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
@@ -107,3 +99,12 @@ class HttpServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
+
+
+def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """Return the TLS context of the HTTP port; None if it is not encrypted."""
+    if not settings.http_tls:
+        return None
+    if settings.tls_cert is None:
+        raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
+    return server_context(settings.tls_cert, settings.tls_key, settings.tls_clients_ca)

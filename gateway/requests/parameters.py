@@ -12,6 +12,7 @@ from synergai.domain import MAX_PRIORITY, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.call_metadata import checked_tenant
 from synergai.protocol.oip_stream import WINDOW_METADATA
+from synergai.protocol.parameters import read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +53,8 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
     In the protocol, priority 1 is the highest and 0 means default; ours range from 0, the default,
     to 9, the highest. 1 to 9 therefore map to 9 to 1, and lower priorities to the default.
     """
-    if "sequence_id" in parameters:
+    # 0 and "" stand for no sequence.
+    if "sequence_id" in parameters and read_parameters(parameters).get("sequence_id"):
         raise NotSupported("sequences are not supported: engines are stateless; drop 'sequence_id'")
     priority, timeout_s, tenant, timings, min_accuracy = 0, None, "", False, 0.0
     for name, parameter in parameters.items():

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from profiler.loadgen.summary import Summary
 
 
+_ADVICE: Final = {
+    "Min duration": "LoadGen ran out of queries; raise --queries, or in Offline --rate",
+    "Min queries": "raise --min-duration",
+    "Performance constraints": "too many queries were late; lower --rate, or raise --qos-ms",
+    "Early stopping": "too few queries for the percentile, or too many late ones; raise --queries",
+}
+"""What to do about a condition of LoadGen's that a run does not satisfy."""
+
+
 def loadgen(settings: LoadgenSettings) -> None:
     """Benchmark a gateway with MLPerf LoadGen, in any of its four scenarios.
 
@@ -103,7 +112,8 @@ def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) 
     if summary is not None:
         typer.echo(f"Result is : {summary.validity}")
         for condition in summary.unmet:
-            typer.echo(f"  {condition} is not satisfied")
+            advice = _ADVICE.get(condition, "see the logs")
+            typer.echo(f"  {condition} is not satisfied: {advice}")
 
 
 def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -156,6 +156,8 @@ class PageState:
                 self._end_job(job_id, "expired", "", now)
             case events.Revoke(assignment_id):
                 self._end(assignment_id, "revoked", "", now)
+            case events.Eject(worker_id, pause_s, str(engine)):
+                self._tell(now, f"no progress with {engine}, for {pause_s:.0f} s", worker_id)
             case events.Eject(worker_id, pause_s):
                 self._set_state(worker_id, "ejected", now, f" for {pause_s:.0f} s: no progress")
             case events.Pause(worker_id, session, pause_s):

@@ -31,7 +31,10 @@ def _state(role: str) -> Path:
     """Return the directory given by systemd, or else by the XDG base directory specification."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    try:
+        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:  # a user without a name and without HOME, as in some containers
+        home = "/var/lib"
     return Path(home) / "synergai" / role
 
 

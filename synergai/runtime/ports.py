@@ -40,14 +40,14 @@ def check_free(addresses: Mapping[str, str]) -> None:
             each.close()
 
 
-def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list[socket.socket]:
+def bind(address: str, backlog: int = 0) -> list[socket.socket]:
     """Return sockets bound to those addresses of a host that this machine has.
 
-    If `both_families`, any wildcard stands for IPv4 and IPv6, as gRPC has it.
+    Any wildcard stands for IPv4 and IPv6, as gRPC has it.
     """
     host, _, text = address.rpartition(":")
     host, port = host.strip("[]"), int(text)
-    dual = both_families and host in _WILDCARDS and socket.has_dualstack_ipv6()
+    dual = host in _WILDCARDS and socket.has_dualstack_ipv6()
     try:
         found = socket.getaddrinfo(
             "::" if dual else host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -78,10 +78,10 @@ class SchedulerCore:
         residency = self._residency = Residency(state)
         history = self._history = History(state)
         jobs = self._jobs = ActiveJobs(state, leases, probes, residency, history)
-        self._outliers = Outliers(state, jobs)
         self._exploration = Exploration(state, leases)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, residency)
+        self._outliers = Outliers(state, workers, jobs)
         self._failures = Failures(state, workers, jobs)
         interleaver = self._interleaver = Interleaver(state, probes)
         self._decisions = Decisions(state, jobs, leases, probes, interleaver)
@@ -246,19 +246,22 @@ class SchedulerCore:
 
     def _joined(self, event: WorkerJoined) -> None:
         self._workers.add(event)
+        self._outliers.joined(self.state.fleet.workers[event.worker.id])
         self._residency.changed()
 
     # Reports on an assignment that is not in flight change nothing.
 
     def _started(self, event: AssignmentStarted) -> None:
-        if lease := self._leases.by_id.get(event.assignment_id):
+        lease = self._leases.by_id.get(event.assignment_id)
+        if lease is not None and lease.first_query_at is None:
             worker = self._hear(lease)
             self._workers.add_session(worker, lease.session)
             self._leases.record_start(lease, event.setup_s)
 
     def _progressed(self, event: QueriesDone) -> None:
         if lease := self._leases.by_id.get(event.assignment_id):
-            self._hear(lease, completed=event.done > lease.done)
+            if event.done > lease.done:
+                self._hear(lease, completed=True)
             new = self._leases.record_progress(lease, event.done, event.compute_s)
             if new and not lease.is_short_request:
                 self._interleaver.progressed(lease, new)
@@ -269,7 +272,7 @@ class SchedulerCore:
             return
         done, stopped = max(event.done, lease.done), event.outcome is Outcome.STOPPED
         completed = event.outcome is Outcome.COMPLETED
-        self._hear(lease, completed=completed)
+        worker = self._hear(lease, completed=done > lease.done)
         lease.batch_size = event.batch
         new = self._leases.record_progress(lease, done, event.compute_s, final=True)
         if new and not lease.is_short_request:
@@ -281,8 +284,9 @@ class SchedulerCore:
         self._jobs.release(lease, end, event.detail)
         if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
             self._decisions.interrupted(lease)
+        ejected = not lease.done and self._outliers.ended(worker, lease, event.fault)
         if not completed or lease.remaining:
-            self._failures.ended(lease, event)
+            self._failures.ended(lease, event, charge_job=not ejected)
 
     def _check_progress(self, _event: ProgressChecked) -> None:
         self._outliers.check()
@@ -292,10 +296,12 @@ class SchedulerCore:
         """Note a sign of progress of a worker, and return the worker."""
         worker = self.state.fleet.workers[lease.assignment.worker_id]
         if not lease.assignment.concurrent:  # which shows nothing about the head
-            worker.hear(self.state.now)
+            worker.hear(self.state.now, completed=completed)
         if completed:
             if self._failures.counts:
                 self._failures.completed(lease)
+            if worker.observed.fruitless:
+                worker.observed.fruitless.pop(lease.assignment.engine, None)
             worker.ejections = 0
             if worker.on_trial:
                 worker.on_trial = False

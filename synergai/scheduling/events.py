@@ -331,10 +331,15 @@ class Unload(Command, frozen=True):
 
 
 class Eject(Command, frozen=True):
-    """The worker made no progress and gets no assignments for `pause_s` seconds."""
+    """The worker made no progress and gets no assignments for `pause_s` seconds.
+
+    Attributes:
+        engine: the only engine that it made no progress with; None for the whole worker.
+    """
 
     worker_id: WorkerId
     pause_s: float
+    engine: EngineName | None = None
 
 
 class Pause(Command, frozen=True):

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.http.app import HttpApp
 from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
@@ -44,12 +45,21 @@ def test_host_of_another_machine_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "also"), [("0.0.0.0", "127.0.0.1"), ("[::]", "127.0.0.1"), ("[::1]", "::1")]
+    ("host", "also"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("0.0.0.0", "::1"),
+        ("[::]", "127.0.0.1"),
+        ("[::]", "::1"),
+        ("", "127.0.0.1"),
+        ("", "::1"),
+        ("[::1]", "::1"),
+    ],
 )
-def test_every_wildcard_stands_for_both_families_if_asked(host: str, also: str) -> None:
-    if "[" in host and not socket.has_dualstack_ipv6():
+def test_every_wildcard_stands_for_both_families(host: str, also: str) -> None:
+    if (":" in host or ":" in also) and not socket.has_dualstack_ipv6():
         pytest.skip("needs IPv6")
-    [bound] = bind(f"{host}:0", 1, both_families=True)
+    [bound] = bind(f"{host}:0", 1)
     with bound, socket.create_connection((also, bound.getsockname()[1])):
         pass
 
@@ -59,7 +69,7 @@ async def test_host_with_one_address_of_this_machine_is_accepted(
 ) -> None:
     resolve_to(monkeypatch, "192.0.2.1", "127.0.0.1")
     check_free({"--listen": "localhost:0"})
-    server = HttpServer(HttpApp([]), UnreadResponses())
+    server = HttpServer(HttpApp([]), UnreadResponses(), GatewaySettings())
     address = await server.start("localhost:0")
     _, _, port = address.rpartition(":")
     with socket.socket() as client:

@@ -74,7 +74,7 @@ class NativeServer:
     def bind(self, address: str, tls: ssl.SSLContext | None = None) -> str:
         """Bind to an address and return the bound one."""
         self._tls = tls
-        self._listeners = bind(address, _BACKLOG, both_families=True)
+        self._listeners = bind(address, _BACKLOG)
         host, _, _ = address.rpartition(":")
         return f"{host}:{self._listeners[0].getsockname()[1]}"
 

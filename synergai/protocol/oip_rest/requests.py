@@ -1,7 +1,8 @@
 """Conversion of inference requests in REST form to the protocol's messages.
 
 A body is a JSON object. With the binary tensor data extension, it is followed by the raw contents
-of tensors, and a header of the call has the length of the JSON part.
+of tensors, and a header of the call has the length of the JSON part. An optional field that is null
+stands for one that is left out.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ MAX_DIMENSIONS: Final = 64
 _BINARY_SIZE: Final = "binary_data_size"
 _BINARY_OUTPUT: Final = "binary_data"
 _BINARY_OUTPUTS: Final = "binary_data_output"
-_NO_DATA: Final = Raw(b"")
-_NO_PARAMETERS: Final = Raw(b"null")
+_NULL: Final = Raw(b"null")
 
 _Parameters: TypeAlias = dict[str, ParameterValue]
 _Dimension = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -53,19 +53,19 @@ class _Input(Struct):
     name: str
     shape: Annotated[list[_Dimension], Meta(max_length=MAX_DIMENSIONS)]
     datatype: str
-    parameters: Raw = _NO_PARAMETERS
-    data: Raw = _NO_DATA
+    parameters: Raw = _NULL
+    data: Raw = _NULL
 
 
 class _Output(Struct):
     name: str
-    parameters: Raw = _NO_PARAMETERS
+    parameters: Raw = _NULL
 
 
 class _Request(Struct):
     inputs: Annotated[list[_Input], Meta(max_length=MAX_TENSORS)]
-    id: str = ""
-    parameters: Raw = _NO_PARAMETERS
+    id: str | None = None
+    parameters: Raw = _NULL
     outputs: Annotated[list[_Output], Meta(max_length=MAX_TENSORS)] | None = None
 
 
@@ -81,7 +81,7 @@ class OutputForm(Struct, frozen=True):
 
 
 _request_decoder: Final = msgspec.json.Decoder(_Request)
-_parameters_decoder: Final = msgspec.json.Decoder(_Parameters | None)
+_parameters_decoder: Final = msgspec.json.Decoder(dict[str, ParameterValue | None] | None)
 
 
 def read_request(
@@ -112,7 +112,7 @@ def read_request(
             f"the parameters have {size:,} bytes in all; the limit is {MAX_PARAMETER_BYTES:,}"
         )
     _check_elements(request.inputs)
-    message = ModelInferRequest(model_name=engine, model_version=version, id=request.id)
+    message = ModelInferRequest(model_name=engine, model_version=version, id=request.id or "")
     contents, rest = [], view[json_bytes:]
     for each in request.inputs:
         parameters = _read_parameters(each)
@@ -153,7 +153,7 @@ def _check_elements(inputs: Sequence[_Input]) -> None:
     """Check the number of elements in JSON."""
     numbers = strings = 0
     for each in inputs:
-        if each.data:
+        if _has_data(each):
             count = element_count(each.name, each.shape)
             if each.datatype == "BYTES":
                 strings += count
@@ -168,7 +168,12 @@ def _check_elements(inputs: Sequence[_Input]) -> None:
 
 def _read_parameters(named: _Request | _Input | _Output) -> _Parameters:
     data = memoryview(named.parameters)
-    return decode_json(_parameters_decoder, data, "an inference request") or {}
+    values = decode_json(_parameters_decoder, data, "an inference request") or {}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _has_data(tensor: _Input) -> bool:
+    return bytes(memoryview(tensor.data)[:5]) != b"null"
 
 
 def _take_content(
@@ -176,7 +181,7 @@ def _take_content(
 ) -> tuple[Buffer, memoryview]:
     """Return the raw contents of an input, and the binary data of those that follow."""
     name = tensor.name
-    has_data = bool(tensor.data)
+    has_data = _has_data(tensor)
     if _BINARY_SIZE not in parameters:
         if not has_data:
             raise InvalidInput(f"input {name!r} has neither data nor {_BINARY_SIZE}")

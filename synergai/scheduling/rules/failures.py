@@ -62,20 +62,26 @@ class Failures:
         for fault in (Fault.CRASHED, Fault.OUT_OF_MEMORY):
             self.counts.pop((lease.assignment.worker_id, lease.session, fault), None)
 
-    def ended(self, lease: Lease, event: AssignmentEnded) -> None:
-        """Charge the failure of an assignment that ended before its last query."""
+    def ended(self, lease: Lease, event: AssignmentEnded, *, charge_job: bool) -> None:
+        """Charge the failure of an assignment that ended before its last query.
+
+        The worker alone is charged unless `charge_job`.
+        """
         if event.fault is Fault.CRASHED:
             self._pause_crashed(lease)
         if event.fault is Fault.OUT_OF_MEMORY:
             self._pause_short(lease)
-        if event.outcome is Outcome.FAILED:
-            self._charge(lease, event.fault, event.detail)
-        elif event.outcome is Outcome.COMPLETED and lease.remaining:
+        fault, detail = event.fault, event.detail
+        if event.outcome is not Outcome.FAILED:
+            expected = lease.done or lease.stopping or fault is not Fault.UNSPECIFIED
+            if event.outcome is Outcome.STOPPED and expected:
+                return
+            fault = Fault.HOST_DIED
             detail = (
-                f"worker {lease.assignment.worker_id} reported completion after {lease.done} of "
-                f"{lease.assignment.count} queries"
+                f"worker {lease.assignment.worker_id} ended an assignment unasked after "
+                f"{lease.done} of {lease.assignment.count} queries"
             )
-            self._charge(lease, Fault.UNSPECIFIED, detail)
+        self._charge(lease, fault, detail, charge_job=charge_job)
 
     # --- sessions -----------------------------------------------------------------------
 
@@ -123,7 +129,7 @@ class Failures:
 
     # --- jobs ---------------------------------------------------------------------------
 
-    def _charge(self, lease: Lease, fault: Fault, detail: str) -> None:
+    def _charge(self, lease: Lease, fault: Fault, detail: str, *, charge_job: bool) -> None:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
         worker = self._worker(lease)
@@ -140,7 +146,7 @@ class Failures:
             worker.unusable.add(lease.session)
             self._workers.update_configurations(worker, engine)
         job = lease.job
-        if job.removed:
+        if job.removed or not charge_job:
             return
         # Neither can happen again on the same worker.
         once = fault in (Fault.UNKNOWN_ENGINE, Fault.CONFIGURATION_UNUSABLE)

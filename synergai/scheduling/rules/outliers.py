@@ -6,6 +6,10 @@ progress for much longer than expected, the worker is ejected: its assignments a
 elsewhere. After a pause it gets a single assignment on trial, and is readmitted with the first
 query that it completes.
 
+A worker may also answer nothing although it reports at once: it ends each assignment as stopped or
+failed, or leaves and returns, or computes until the gateway stops it. After a few such assignments
+of an engine, or as much time, the engine is ejected from the worker.
+
 A worker is never ejected if another one could not take over its assignments.
 """
 
@@ -15,12 +19,14 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Eject
+from synergai.scheduling.state.estimate import Fruitless
 from synergai.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, Fault
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
+    from synergai.scheduling.rules.worker_changes import WorkerChanges
     from synergai.scheduling.state.jobs import Lease
     from synergai.scheduling.state.workers import WorkerRecord
 
@@ -30,6 +36,9 @@ UNSEEN: Final = 6.0
 """Multiple of the margin for an engine that has not completed a query on the worker."""
 LOAD_S: Final = 10.0
 """Least time allowed for loading a session that is not resident, before it is multiplied."""
+MOST_ENDS: Final = 3
+"""Assignments in a row without an answer that eject an engine. No more than fail a request, so that
+the request runs elsewhere instead."""
 FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 600.0
 
@@ -37,9 +46,11 @@ LONGEST_PAUSE_S: Final = 600.0
 class Outliers:
     """Judges workers by their signs of progress; see `WorkerRecord.hear`."""
 
-    def __init__(self, state: State, jobs: ActiveJobs) -> None:
+    def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
         self._state = state
+        self._workers = workers
         self._jobs = jobs
+        state.forget_worker.append(self._left)
 
     def check(self) -> None:
         """Eject the workers that make no progress, and readmit those whose pause is over."""
@@ -53,7 +64,13 @@ class Outliers:
         if worker.ejected_until is not None or not self._is_silent(worker):
             return False
         engines = {lease.assignment.engine for lease in worker.all_leases()}
-        return all(self._has_other(engine, worker) for engine in engines)
+        return all(
+            any(
+                self._state.estimator.estimates(engine, other)
+                for other in self._others(engine, worker)
+            )
+            for engine in engines
+        )
 
     def _is_silent(self, worker: WorkerRecord) -> bool:
         """Return whether its head, or the first of concurrent requests, is over its limit."""
@@ -71,13 +88,67 @@ class Outliers:
     def _eject(self, worker: WorkerRecord) -> None:
         """Take all assignments of a worker back, and give it no others for a while."""
         now = self._state.now
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(worker.ejections, 30), LONGEST_PAUSE_S)
+        pause_s = _pause_s(worker.ejections)
         worker.ejections += 1
         worker.ejected_until = now + pause_s
         worker.on_trial = False
         self._state.fleet.update_availability(worker, now)
         self._jobs.revoke(worker)
         self._state.commands.append(Eject(worker.id, pause_s))
+
+    # --- engines without answers ----------------------------------------------------------
+
+    def ended(self, worker: WorkerRecord, lease: Lease, fault: Fault) -> bool:
+        """Count an assignment without a completed query; return whether its engine is ejected.
+
+        Its failure then says nothing about its job.
+        """
+        if fault.is_of_query:
+            return False
+        count = self._count(worker, lease)
+        if count.ends < MOST_ENDS and count.seconds <= self._limit_s(worker, lease):
+            return False
+        return self._eject_engine(worker, lease.assignment.engine)
+
+    def joined(self, worker: WorkerRecord) -> None:
+        """Eject the engines of a worker that it made no progress with before it left."""
+        for engine, count in worker.observed.fruitless.items():
+            count.ejections = 0
+            if engine in worker.engines and count.ends >= MOST_ENDS:
+                self._eject_engine(worker, engine)
+
+    def _left(self, worker: WorkerRecord) -> None:
+        for lease in worker.all_leases():
+            if lease.is_head and not lease.done and not lease.stopping:
+                self._count(worker, lease)
+
+    def _count(self, worker: WorkerRecord, lease: Lease) -> Fruitless:
+        assignment = lease.assignment
+        count = worker.observed.fruitless.setdefault(assignment.engine, Fruitless())
+        if lease.stopping:
+            if lease.head_at is not None:
+                count.seconds += self._state.now - lease.head_at
+        elif assignment.id > count.covers:
+            count.ends += 1
+            others = (each.assignment.id for each in worker.all_leases())
+            count.covers = max((assignment.id, *others))
+        return count
+
+    def _eject_engine(self, worker: WorkerRecord, engine: EngineName) -> bool:
+        """Take an engine's assignments on a worker back, and give it no others for a while."""
+        if not self._others(engine, worker):
+            return False
+        count = worker.observed.fruitless[engine]
+        pause_s = _pause_s(count.ejections)
+        count.ejections += 1
+        self._workers.eject_engine(worker, engine, self._state.now + pause_s)
+        for lease in worker.all_leases():
+            if lease.assignment.engine == engine:
+                self._jobs.revoke(worker, lease.session)
+        self._state.commands.append(Eject(worker.id, pause_s, engine))
+        return True
+
+    # --- silent workers -------------------------------------------------------------------
 
     def _start_trial(self, worker: WorkerRecord) -> None:
         """Let an ejected worker have one assignment, once its pause is over."""
@@ -103,11 +174,15 @@ class Outliers:
         seen = engine in worker.observed.pace
         return FACTOR * expected_s + self._state.settings.stuck_s * (1.0 if seen else UNSEEN)
 
-    def _has_other(self, engine: EngineName, worker: WorkerRecord) -> bool:
-        return any(
-            other is not worker
-            and not other.withdrawn
-            and not other.on_trial
-            and self._state.estimator.estimates(engine, other)
+    def _others(self, engine: EngineName, worker: WorkerRecord) -> list[WorkerRecord]:
+        """Return the other workers that an engine's assignments can be given to."""
+        return [
+            other
             for other in self._state.fleet.serving(engine)
-        )
+            if other is not worker and not other.withdrawn and not other.on_trial
+        ]
+
+
+def _pause_s(ejections: int) -> float:
+    """Return how long the next ejection lasts."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(ejections, 30), LONGEST_PAUSE_S)

@@ -105,6 +105,8 @@ class WorkerChanges:
                 if session.engine in event.engines
                 and variants.get(session.engine) == before.get(session.engine)
             }
+        for engine in worker.ejected_engines.keys() - event.engines:
+            del worker.ejected_engines[engine]
         worker.unusable = {
             each for each in worker.unusable if not _is_replaced(each, before, variants)
         }
@@ -153,6 +155,19 @@ class WorkerChanges:
         if in_fleet and worker.paused.get(session) == until:
             del worker.paused[session]
             self.update_configurations(worker, session.engine)
+
+    def eject_engine(self, worker: WorkerRecord, engine: EngineName, until: float) -> None:
+        """Do not use an engine of a worker until an instant, as if the worker lacked it."""
+        worker.ejected_engines[engine] = until
+        self._state.call_at(until, partial(self._readmit_engine, worker, engine, until))
+        self.update_configurations(worker, engine)
+
+    def _readmit_engine(self, worker: WorkerRecord, engine: EngineName, until: float) -> None:
+        in_fleet = self._state.fleet.workers.get(worker.id) is worker
+        if in_fleet and worker.ejected_engines.get(engine) == until:
+            del worker.ejected_engines[engine]
+            self.set_engines(worker, worker.engines | {engine})
+            self._state.waiting.rerank(engine)
 
     def change_mode(self, event: ModeChanged, worker: WorkerRecord) -> None:
         """Record the power mode of a worker."""

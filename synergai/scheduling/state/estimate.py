@@ -243,6 +243,23 @@ class TransferTime:
         self.seconds += weight * (median_s - self.seconds)
 
 
+@dataclass(slots=True)
+class Fruitless:
+    """Assignments of an engine in a row that ended on a worker without a completed query.
+
+    Attributes:
+        ends: how many ended unasked; those that were in flight together count once.
+        covers: the last assignment that was in flight at the last of them.
+        seconds: for how long those ran that the gateway stopped.
+        ejections: how often the engine was ejected.
+    """
+
+    ends: int = 0
+    covers: int = -1
+    seconds: float = 0.0
+    ejections: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Observed:
     """What the reports of a worker have shown so far, by engine.
@@ -256,6 +273,7 @@ class Observed:
         arrivals: seconds from an assignment of a job until its first input has arrived.
         switch_s: time of a power mode switch; None if there was none.
         guessed: engines whose pace no query has shown; see `rules.exploration`.
+        fruitless: assignments since the last completed query; see `rules.outliers`.
     """
 
     pace: dict[EngineName, float] = field(default_factory=dict)
@@ -266,6 +284,7 @@ class Observed:
     arrivals: dict[EngineName, float] = field(default_factory=dict)
     switch_s: float | None = None
     guessed: set[EngineName] = field(default_factory=set)
+    fruitless: dict[EngineName, Fruitless] = field(default_factory=dict)
 
     def void_pace(self, engine: EngineName) -> None:
         """Forget the pace of an engine, as a profile that it relates to is replaced."""

@@ -141,6 +141,7 @@ class Lease(Struct, eq=False):
         transfers: what tensors added to its queries; None if it has one query, or no tensors.
         believed_query_s: expected seconds per query, at the start or when it was last found slow.
         brings_inputs: inputs of a job travel with it.
+        signs: signs of progress that it has given other than completed queries.
         is_short_request: it is a request whose query is not long.
     """
 
@@ -171,6 +172,7 @@ class Lease(Struct, eq=False):
     believed_query_s: float = 0.0
     brings_inputs: bool = False
     is_short_request: bool = False
+    signs: int = 0
 
     def __post_init__(self) -> None:
         job, query_s = self.job, self.assignment.query_s

@@ -30,6 +30,8 @@ MOST_AHEAD_S: Final = 0.5
 """Longest time by which work is sent ahead, however long its inputs take to arrive."""
 DECAY: Final = 0.9
 """Weight of a worker's longest silence so far, with each further sign of progress."""
+MOST_SIGNS: Final = 8
+"""Signs of progress that an assignment may give besides completed queries: a few of its setup."""
 _STRETCHES: Final = 32
 """Pieces of work that are remembered of each worker."""
 _APART_S: Final = 0.1
@@ -48,6 +50,7 @@ class WorkerRecord(Struct, eq=False):
         index: order of joining; breaks ties.
         file_variants: the variant of other workers that its single file of an engine is.
         paused: sessions that failed, and until when they are not used; see `failures`.
+        ejected_engines: engines that it made no progress with, and until when they are not used.
         power_mode: the mode after its current assignments; None if unknown.
         observed: what its reports have shown, also before it left and returned.
         leases: its other assignments in execution order, from `head`, which runs now, to `last`.
@@ -79,6 +82,7 @@ class WorkerRecord(Struct, eq=False):
     file_variants: dict[EngineName, str] = field(default_factory=dict)
     query_s: dict[EngineName, float] = field(default_factory=dict)
     paused: dict[Session, float] = field(default_factory=dict)
+    ejected_engines: dict[EngineName, float] = field(default_factory=dict)
     power_mode: str | None = None
     observed: Observed = field(default_factory=Observed)
     prefetch_s: float = 0.0
@@ -126,6 +130,8 @@ class WorkerRecord(Struct, eq=False):
 
     def configurations(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in."""
+        if engine in self.ejected_engines:
+            return []
         every: Iterable[Configuration] = self.worker.configurations
         if variants := self.variants.get(engine):
             every = [replace(each, variant=one.name) for each in every for one in variants]
@@ -268,10 +274,17 @@ class WorkerRecord(Struct, eq=False):
             return math.inf
         return self.head_ends_at + self.behind_head_s - ahead_s
 
-    def hear(self, now: float) -> None:
-        """Note a sign of progress."""
+    def hear(self, now: float, *, completed: bool = False) -> None:
+        """Note a sign of progress: a completed query, or one of a few others.
+
+        A worker that tells of loads and modes for ever, but answers nothing, makes no progress.
+        """
         head = self.head
         if head is not None and head.head_at is not None:
+            if not completed:
+                if head.signs >= MOST_SIGNS:
+                    return
+                head.signs += 1
             engine = head.assignment.engine
             silence_s = now - max(self.heard_at, head.head_at)
             longest_s = DECAY * self.silences_s.get(engine, 0.0)

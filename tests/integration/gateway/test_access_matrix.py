@@ -239,6 +239,7 @@ _LISTS = frozenset(method for method, call in GRPC_CALLS.items() if call.other_e
 _MODEL = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 ROUTES = {
     "GET /": Call(KNOWN, HIDDEN),
+    "GET /docs": Call(KNOWN),
     "GET /openapi.json": Call(KNOWN),
     "GET /healthz": Call(PUBLIC),
     "GET /metrics": Call(("observe",), DENIED),

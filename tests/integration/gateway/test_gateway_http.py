@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import html
 import json
 import math
 import random
+import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -279,6 +281,86 @@ async def test_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None
     assert "--max-message-bytes" in answer.error
 
 
+@pytest.mark.parametrize("lines", [("Connection: close",), ()], ids=["closed", "kept"])
+@pytest.mark.parametrize(
+    ("method", "path", "line", "status"),
+    [
+        ("POST", "/v2/nope", "", 404),
+        ("GET", "/v2/nope", "", 404),
+        ("POST", "/v2/health/live", "", 405),
+        ("PUT", "/v2", "", 405),
+        ("POST", INFER, "Content-Encoding: br", 415),
+        ("POST", INFER, "Origin: http://evil.example", 403),
+        ("POST", INFER, "Inference-Header-Content-Length: x", 400),
+        ("POST", "/v2/logging", "", 501),
+    ],
+)
+async def test_refusal_reaches_a_client_that_sends_a_large_body(
+    gateway: Gateway, lines: tuple[str, ...], method: str, path: str, line: str, status: int
+) -> None:
+    async with connected(gateway) as connection:
+        connection.send_head(path, 4 << 20, *lines, *filter(None, [line]), method=method)
+        for _ in range(64):
+            connection.writer.write(bytes(1 << 16))
+            await connection.writer.drain()
+        answer = await connection.answer()
+        assert answer.status == status
+        if lines:
+            assert answer.headers["connection"] == "close"
+            assert await connection.closed() == b""
+        else:
+            connection.send_head("/healthz", 0, method="GET")
+            assert (await connection.answer()).status == 200
+
+
+async def test_chunks_beyond_the_limit_are_refused_in_a_way_that_the_client_sees(
+    gateway: Gateway,
+) -> None:
+    async with connected(gateway) as connection:
+        head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        connection.writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(70):
+            connection.writer.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+            await connection.writer.drain()
+        connection.writer.write(b"0\r\n\r\n")
+        assert (await connection.answer()).status == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "status"),
+    [("/v2/nope", "", 404), ("/v2", "", 405), (INFER, "Content-Encoding: br", 415)],
+)
+async def test_connection_ends_if_a_body_that_awaits_permission_is_refused(
+    gateway: Gateway, path: str, line: str, status: int
+) -> None:
+    async with connected(gateway) as connection:
+        connection.send_head(path, 1000, "Expect: 100-continue", *filter(None, [line]))
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        assert await connection.closed() == b""
+
+
+async def test_client_is_told_for_how_long_an_idle_connection_stays_open(
+    gateway: Gateway,
+) -> None:
+    for path in ("/healthz", "/v2/nope"):
+        assert (await get(gateway, path)).headers["keep-alive"] == "timeout=75"
+
+
+async def test_idle_connection_gives_way_to_a_new_one(
+    gateway: Gateway, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "YIELD_AFTER_S", 0.0)
+    async with connected(gateway) as first, connected(gateway) as second:
+        for connection in (first, second):
+            connection.send_head("/healthz", 0, method="GET")
+            assert (await connection.answer()).status == 200
+        assert (await call(gateway, INFER, tensor())).status == 200
+        assert await first.closed() == b""
+    assert len(agent.assignments) == 1
+
+
 async def test_slow_body_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "GRACE_S", 0.2)
     async with connected(gateway) as connection:
@@ -456,10 +538,41 @@ async def test_requests_end_as_unavailable_when_the_gateway_stops(
 async def test_index_page_lists_the_engines_and_how_to_ask_one(gateway: Gateway) -> None:
     page = await get(gateway, "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b'<a href="/v2/models/echo/versions/1">echo</a>' in page.body
-    assert "curl http://localhost/v2/models/ENGINE/infer" in page.body.decode()
+    assert b'<a href="v2/models/echo/versions/1">echo</a>' in page.body
+    assert "curl GATEWAY/v2/models/ENGINE/infer" in page.body.decode()
     document = json.loads((await get(gateway, "/openapi.json")).body)
     assert document["info"]["version"] in page.body.decode()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_null_in_requests_for_the_repository_is_as_if_it_was_left_out(
+    gateway: Gateway,
+) -> None:
+    index = await call(gateway, "/v2/repository/index", b'{"ready": null}')
+    assert [each["name"] for each in json.loads(index.body)] == ["echo"]
+    for body in (b'{"parameters": null}', b'{"parameters": {"config": null}}'):
+        for order in ("unload", "load"):
+            answer = await call(gateway, f"/v2/repository/models/echo/{order}", body)
+            assert (answer.status, answer.body) == (200, b"{}")
+
+
+async def test_pages_work_behind_a_proxy_that_adds_a_prefix(gateway: Gateway) -> None:
+    for path in ("/", "/docs", "/fleet"):
+        page = (await get(gateway, path)).body.decode()
+        assert re.findall(r"(?:href|src)=\"([^\"]*)", page)
+        assert not re.findall(r"(?:href|src)=\"(?:/|http)", page)
+    document = json.loads((await get(gateway, "/openapi.json")).body)
+    assert document["servers"] == [{"url": "./"}]
+
+
+async def test_docs_have_every_call_and_the_fields_of_its_body(gateway: Gateway) -> None:
+    page = html.unescape((await get(gateway, "/docs")).body.decode())
+    document = json.loads((await get(gateway, "/openapi.json")).body)
+    for path, methods in document["paths"].items():
+        for method, call_ in methods.items():
+            assert f"<code>{method.upper()} {path}</code></h2>\n<p>{call_['summary']}" in page
+    assert "synergai-timeout-ms" in page
+    assert "binary_data_output" in page
 
 
 async def test_head_has_no_body(gateway: Gateway) -> None:

@@ -160,6 +160,7 @@ async def test_deadline_is_the_minimum_of_call_and_parameter(harness: GatewayHar
         ({}, -1.0, DeadlineExceeded),
         ({"parameters": integer(timeout=-5)}, None, InvalidInput),
         ({"parameters": integer(sequence_id=1)}, None, NotSupported),
+        ({"parameters": {"sequence_id": oip.InferParameter(string_param="0")}}, None, NotSupported),
     ],
 )
 async def test_infeasible_request_is_refused_before_dispatch(
@@ -173,6 +174,24 @@ async def test_infeasible_request_is_refused_before_dispatch(
         harness.begin_request(budget_s, **fields)
     assert not harness.orders(worker)
     assert harness.admission.requests == 0
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        oip.InferParameter(int64_param=0),
+        oip.InferParameter(uint64_param=0),
+        oip.InferParameter(string_param=""),
+        oip.InferParameter(),
+    ],
+    ids=str,
+)
+async def test_empty_sequence_id_stands_for_no_sequence(
+    harness: GatewayHarness, parameter: oip.InferParameter
+) -> None:
+    worker = harness.add_worker()
+    harness.begin_request(parameters={"sequence_id": parameter})
+    assert len(harness.assignments(worker)) == 1
 
 
 async def test_request_beyond_the_limit_is_shed(harness: GatewayHarness) -> None:

@@ -1,4 +1,4 @@
-"""Refusal of heads on a connection with requests in progress."""
+"""Ends of connections: refused heads, and responses while a body still arrives."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from gateway.http.connections import MAX_HEAD_BYTES, LimitedConnection
+from gateway.http.connections import IDLE_S, LINGER_S, MAX_HEAD_BYTES, LimitedConnection
 from synergai.protocol.unread import UnreadResponses
 
 POST = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -28,15 +28,17 @@ class Client:
         self.transport.is_closing.side_effect = lambda: self.transport.close.called
         self.transport.get_write_buffer_size.return_value = 0
         self.transport.get_extra_info.return_value = None
-        config = uvicorn.Config(self._app, log_config=None, lifespan="off", interface="asgi3")
+        config = uvicorn.Config(
+            self._app, log_config=None, lifespan="off", interface="asgi3", timeout_keep_alive=75
+        )
         config.load()
         self.connection = LimitedConnection(
             UnreadResponses(), config=config, server_state=ServerState(), app_state={}
         )
         self.connection.connection_made(self.transport)
 
-    async def _app(self, _: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body", False):
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while scope["path"] != "/refused" and (await receive()).get("more_body", False):
             pass
         await self.respond.wait()
         start = {
@@ -56,6 +58,17 @@ class Client:
         self.respond.set()
         await asyncio.gather(*set(self.connection.tasks))
         return self.statuses()
+
+    def until_end_s(self) -> float:
+        """Return when the connection is closed if the client sends nothing more."""
+        idle = self.connection._idle
+        assert idle is not None
+        return idle.when() - asyncio.get_running_loop().time()
+
+    @property
+    def is_told_the_end(self) -> bool:
+        """Whether nothing more is sent to the client."""
+        return bool(self.transport.close.called or self.transport.write_eof.called)
 
     def statuses(self) -> list[int]:
         sent = b"".join(call.args[0] for call in self.transport.write.call_args_list)
@@ -88,14 +101,14 @@ async def test_refused_head_does_not_take_the_place_of_a_response(
     client.send(POST % (1, 1) + b"x", *filler, b"more")
     assert client.statuses() == []
     assert await client.responses() == [200, status]
-    assert client.transport.close.called
+    assert client.is_told_the_end
 
 
 async def test_damaged_body_is_refused_at_once(client: Client) -> None:
     head = b"POST /1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     client.send(head, b"not a size\r\n")
     assert client.statuses() == [400]
-    assert client.transport.close.called
+    assert client.is_told_the_end
 
 
 async def test_damaged_body_of_a_queued_request_is_refused_after_the_response(
@@ -119,3 +132,43 @@ async def test_lost_connection_takes_no_memory_while_it_could_have_stayed_open(
     del client
     gc.collect()
     assert connection() is None
+
+
+REFUSED = b"POST /refused HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+
+
+async def test_rest_of_a_refused_body_is_dropped_while_the_client_reads(client: Client) -> None:
+    client.send(REFUSED % 1000 + b"x")
+    assert await client.responses() == [200]
+    transport = client.transport
+    assert (transport.write_eof.called, transport.close.called) == (True, False)
+    client.send(bytes(998), b"x" + POST % (1, 0))
+    assert client.statuses() == [200]
+    assert not transport.close.called
+    assert client.until_end_s() <= LINGER_S
+
+
+async def test_connection_is_closed_at_once_if_nothing_follows(client: Client) -> None:
+    client.send(REFUSED % 1 + b"x")
+    assert await client.responses() == [200]
+    assert client.transport.close.called
+
+
+async def test_encrypted_connection_that_cannot_be_half_closed_lingers_as_well(
+    client: Client,
+) -> None:
+    client.transport.can_write_eof.return_value = False
+    client.send(REFUSED % 1000)
+    assert await client.responses() == [200]
+    assert not client.is_told_the_end
+    assert client.connection.transport.is_closing()
+
+
+async def test_idle_connection_stays_open_but_not_one_with_part_of_a_head(client: Client) -> None:
+    client.send(POST % (1, 0))
+    assert await client.responses() == [200]
+    assert IDLE_S < 70 < client.until_end_s() <= 75
+    client.send(b"\r\n")
+    assert client.until_end_s() <= 75
+    client.send(HALF_A_HEAD)
+    assert client.until_end_s() <= IDLE_S

@@ -1,12 +1,13 @@
 """Default paths, which gateway, profiler and commands share."""
 
+import pwd
 from pathlib import Path
 
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from profiler.measuring.profiler_settings import ProfilerSettings
-from synergai.runtime.paths import default_dictionary, dictionary_path
+from synergai.runtime.paths import agent_state, default_dictionary, dictionary_path, gateway_state
 from worker_agent.agent_settings import AgentSettings
 
 
@@ -36,3 +37,14 @@ def test_profiler_writes_the_dictionary_that_the_gateway_reads(state: Path) -> N
     assert gateway.dictionary is None
     assert ProfilerSettings.load({}).dictionary == dictionary_path(gateway.state)
     assert default_dictionary() == state / "dictionary.db"
+
+
+def test_user_without_home_and_name_has_a_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_user(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", no_user)
+    for variable in ("STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert gateway_state() == Path("/var/lib/synergai/gateway")
+    assert agent_state() == Path("/var/lib/synergai/agent")

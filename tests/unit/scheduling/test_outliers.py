@@ -2,24 +2,37 @@
 
 import math
 
+import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Outcome, WorkerId
+from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session, WorkerId
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Command,
+    ConfigurationsUnusable,
     Eject,
+    EnginesChanged,
+    Fail,
+    Finish,
     JobArrived,
+    JobCancelled,
+    ModeChanged,
     ProgressChecked,
     QueriesDone,
     Revoke,
+    SessionDropped,
     SessionLoaded,
+    TimePassed,
+    Worker,
     WorkerJoined,
+    WorkerLeft,
 )
-from tests.cores import dispatched
+from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
 from tests.unit.scheduling.test_core import (
+    DIGITS,
     FAST,
     SLOW,
     empty_core,
@@ -29,6 +42,7 @@ from tests.unit.scheduling.test_core import (
 )
 
 A, B = WorkerId("a"), WorkerId("b")
+OTHER = EngineName("other")
 
 
 def join(core: SchedulerCore, *names: WorkerId, warm: bool = True) -> None:
@@ -181,3 +195,193 @@ def test_it_can_be_switched_off() -> None:
     join(core, A, B)
     request(core, "r", 1.0)
     assert check(core, 1e5) == []
+
+
+# --- assignments that end without an answer ---------------------------------------------
+
+STOPPED = AssignmentEnded(AssignmentId(0), 0, Outcome.STOPPED)
+FRUITLESS = [
+    STOPPED,
+    *(
+        AssignmentEnded(AssignmentId(0), 0, Outcome.FAILED, fault)
+        for fault in Fault
+        if not fault.is_of_query
+    ),
+]
+
+
+def of_one_class(*, workers: int = 2, loaded: bool = True, **settings: object) -> SchedulerCore:
+    """Return a core whose idle workers have two engines, and are preferred in order."""
+    entries = [new_entry(engine, FAST, 100.0) for engine in ("digits", "other")]
+    core = make_core(entries, (), policy="fifo", preload=False, **settings)
+    for number in range(workers):
+        core.handle(WorkerJoined(unanswering(number, loaded=loaded)), 0.0)
+    return core
+
+
+def unanswering(number: int = 0, *, loaded: bool = True) -> Worker:
+    return new_worker("ab"[number], FAST, [DIGITS, OTHER], (ONE,), loaded=loaded)
+
+
+def end(
+    core: SchedulerCore, assignment: Assignment, now: float, how: AssignmentEnded = STOPPED
+) -> list[Command]:
+    return core.handle(replace(how, assignment_id=assignment.id), now)
+
+
+def answer(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
+    ended = AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED, compute_s=0.01)
+    return core.handle(ended, now)
+
+
+def ejections(commands: list[Command]) -> list[Eject]:
+    return [command for command in commands if isinstance(command, Eject)]
+
+
+@pytest.mark.parametrize(
+    "how", FRUITLESS, ids=lambda each: f"{each.outcome.name} {each.fault.name}"
+)
+def test_request_survives_a_worker_that_ends_each_assignment_without_an_answer(
+    how: AssignmentEnded,
+) -> None:
+    core = of_one_class()
+    now, commands, found = 1.0, request(core, "r", 1.0), []
+    for _ in range(10):
+        [assignment] = dispatched(commands)
+        if assignment.worker_id == B:
+            break
+        now += 0.01
+        commands = end(core, assignment, now, how)
+        found += ejections(commands)
+        core.handle(EnginesChanged(A, frozenset((DIGITS, OTHER))), now)  # it is always willing
+        core.handle(ConfigurationsUnusable(A, DIGITS, frozenset()), now)
+        commands += core.handle(TimePassed(), now)
+    assert assignment.worker_id == B
+    assert answer(core, assignment, now + 0.01)[0] == Finish(assignment.job_id)
+    if found:
+        assert found == [Eject(A, 10.0, DIGITS)]
+
+
+def test_engine_that_a_worker_answers_is_not_ejected_with_another_one() -> None:
+    core = of_one_class()
+    now, found = 1.0, []
+    for number in range(4):
+        [other] = dispatched(core.handle(new_job(f"o{number}", OTHER, 1), now))
+        assert other.worker_id == A
+        answer(core, other, now)
+        [assignment] = dispatched(request(core, f"r{number}", now))
+        commands = end(core, assignment, now) if assignment.worker_id == A else []
+        found += ejections(commands)
+        for again in dispatched(commands):
+            core.handle(JobCancelled(again.job_id), now)
+            end(core, again, now)
+        now += 0.1
+    assert found == [Eject(A, 10.0, DIGITS)]
+
+
+def test_ejections_of_an_engine_double_until_a_query_is_completed() -> None:
+    core = of_one_class()
+    now, pauses = 1.0, list[float]()
+    for number in range(7):
+        commands = request(core, f"r{number}", now)
+        while (assignment := dispatched(commands)[0]).worker_id == A and len(pauses) < 3:
+            commands = end(core, assignment, now)
+            pauses += [each.pause_s for each in ejections(commands)]
+        answer(core, assignment, now)
+        now += pauses[-1] + 0.1
+        core.handle(TimePassed(), now)
+        if len(pauses) == 3:
+            break
+    assert pauses == [10.0, 20.0, 40.0]
+    [assignment] = dispatched(request(core, "is answered", now))
+    assert assignment.worker_id == A
+    answer(core, assignment, now)
+    assert not core.state.fleet.workers[A].observed.fruitless
+
+
+def test_assignments_that_fail_together_count_once() -> None:
+    core = of_one_class(workers=1, prefetch_count=64, prefetch_s=10.0)
+    in_flight = [
+        assignment
+        for number in range(5)
+        for assignment in dispatched(core.handle(make_job(f"j{number}", 1), 1.0))
+    ]
+    core.handle(WorkerJoined(unanswering(1)), 1.0)
+    assert len(in_flight) == 5
+    assert not [each for one in in_flight for each in ejections(end(core, one, 1.1))]
+
+
+def test_worker_that_leaves_with_each_assignment_gets_no_more_of_its_engine() -> None:
+    core = of_one_class()
+    [assignment] = dispatched(core.handle(make_job("job", 100), 1.0))
+    assert assignment.worker_id == A
+    core.handle(make_job("occupies the other", 1_000_000), 1.0)
+    found = []
+    for number in range(3):
+        now = 2.0 + number
+        core.handle(WorkerLeft(A), now)
+        commands = core.handle(WorkerJoined(unanswering()), now + 0.1)
+        found += ejections(commands)
+    assert found == [Eject(A, 10.0, DIGITS)]
+    assert dispatched(commands) == []
+    [assignment] = dispatched(core.handle(new_job("o", OTHER, 1), now + 0.2))
+    assert assignment.worker_id == A
+
+
+def test_worker_that_computes_until_each_request_expires_is_ejected() -> None:
+    core = of_one_class()
+    now, expired = 1.0, 0
+    while now < 100.0:
+        job = new_job(f"r{expired}", DIGITS, 1, arrival=now, deadline=now + 1.0, perishable=True)
+        [assignment] = dispatched(core.handle(job, now))
+        if assignment.worker_id == B:
+            break
+        now += 1.0
+        core.handle(TimePassed(), now)
+        end(core, assignment, now)
+        expired += 1
+    assert assignment.worker_id == B
+    assert 60 < expired < 70  # as long as it may be silent
+
+
+def test_bad_inputs_say_nothing_about_the_worker() -> None:
+    core = of_one_class()
+    for number in range(10):
+        [assignment] = dispatched(request(core, f"r{number}", 1.0))
+        assert assignment.worker_id == A
+        failed = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT)
+        assert ejections(core.handle(failed, 1.0)) == []
+
+
+def test_request_fails_at_the_only_worker_of_its_engine_that_stops_it_unasked() -> None:
+    core = of_one_class(workers=1)
+    commands = request(core, "r", 1.0)
+    for _ in range(3):
+        [assignment] = dispatched(commands)
+        commands = end(core, assignment, 1.0)
+    [failed] = commands
+    assert isinstance(failed, Fail)
+    assert failed.fault is Fault.HOST_DIED
+    assert "ended an assignment unasked after 0 of 1 queries" in failed.reason
+
+
+@pytest.mark.parametrize("kind", ["progress", "started", "loaded", "mode"])
+def test_reports_of_anything_but_completed_queries_hide_silence_no_longer(kind: str) -> None:
+    core = of_one_class(loaded=kind != "loaded")
+    [assignment] = dispatched(core.handle(make_job("job", 1000), 1.0))
+    session = Session(DIGITS, ONE)
+    now, found = 1.0, list[Eject]()
+    while now < 2000.0 and not found:
+        now += 5.0
+        match kind:
+            case "progress":
+                core.handle(QueriesDone(assignment.id, 0, 0.1), now)
+            case "started":
+                core.handle(AssignmentStarted(assignment.id, 0.1), now)
+            case "loaded":
+                core.handle(SessionLoaded(A, session, 1.0), now)
+                core.handle(SessionDropped(A, session), now)
+            case _:
+                core.handle(ModeChanged(A, f"mode {now}"), now)
+        found = ejections(check(core, now))
+    assert found == [Eject(A, 10.0)]

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from profiler.loadgen.cli import _print_measurement
+from profiler.loadgen.loadgen_settings import LoadgenSettings
+from profiler.loadgen.measurement import LoadMeasurement
+from profiler.loadgen.messages import RunCounts
 from profiler.loadgen.summary import parse_summary, read_summary
 from synergai.errors import InvalidInput
 
@@ -96,6 +100,17 @@ def test_valid_summary_is_parsed() -> None:
     assert (summary.min_s, summary.mean_s, summary.max_s) == (0.002083617, 0.002102107, 0.002255625)
     assert list(summary.percentiles_s) == [50.0, 90.0, 95.0, 97.0, 99.0, 99.9]
     assert summary.percentiles_s[90.0] == 0.002120894
+
+
+def test_invalid_run_is_reported_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = RunCounts(
+        inputs="2 samples", queries=10, failed=0, expired=0, rejected=0, late=0, seconds=1.0
+    )
+    settings = LoadgenSettings.load({"engine": "identity"})
+    _print_measurement(
+        settings, LoadMeasurement(summary=parse_summary(INVALID), counts=counts, logs=Path("logs"))
+    )
+    assert "Early stopping is not satisfied: too few queries" in capsys.readouterr().out
 
 
 def test_summary_of_an_invalid_run_names_unmet_conditions() -> None:
