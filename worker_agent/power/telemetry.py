@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.nvml import NvmlSensor
-from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor, SumSensor
+from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, NvmlSensor, RaplSensor, SumSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -51,26 +51,28 @@ def open_meter(
     clock: Callable[[], float] = time.monotonic,
     gpus: Collection[int] | None = None,
 ) -> EnergyMeter:
-    """Open the machine's meter; `gpus` as of `NvmlSensor`."""
-    return EnergyMeter(_open_sensor(files or MachineFiles(), gpus), clock)
+    """Open the first sensor that can be read: of the whole machine, otherwise of its parts.
 
+    Args:
+        gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
 
-def _open_sensor(files: MachineFiles, gpus: Collection[int] | None) -> EnergySensor:
-    """Return the sensor of the whole machine, otherwise of its parts."""
+    Raises:
+        NotSupported: no sensor can be read.
+    """
     reasons = []
-    processor: EnergySensor | None = None
-    for kind in (Ina3221Sensor, HwmonSensor, RaplSensor):
+    for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):
         try:
-            processor = kind(files)
-            break
-        except NotSupported as error:
+            return EnergyMeter(open_sensor(files or MachineFiles()), clock)
+        except (NotSupported, OSError, ValueError) as error:
             reasons.append(str(error))
-    if processor is None:
-        # Without the processor, the power of the GPUs is that of an unknown part of the machine.
-        raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
-    if isinstance(processor, RaplSensor):
-        with contextlib.suppress(NotSupported):
-            return SumSensor((processor, NvmlSensor(files, gpus)))
+    raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
+
+
+def _open_parts(files: MachineFiles, gpus: Collection[int] | None) -> EnergySensor:
+    # Without the processor, the power of the GPUs is that of an unknown part of the machine.
+    processor = RaplSensor(files)
+    with contextlib.suppress(NotSupported):
+        return SumSensor((processor, NvmlSensor(files, gpus)))
     return processor
 
 
