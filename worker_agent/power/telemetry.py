@@ -33,17 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class EnergyMeter:
-    """Energy consumption of the machine since construction."""
+    """Energy consumption of the machine since construction, at the time `began`."""
 
     def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = sensor.source
         self._sensor = sensor
         self._clock = clock
-        self._begin = sensor.joules(clock())
+        self.began = clock()
+        self._begin = sensor.joules(self.began)
 
-    def joules(self) -> float:
-        """Return the energy so far, in joules; call it often, since each call samples the power."""
-        return self._sensor.joules(self._clock()) - self._begin
+    def sample(self) -> tuple[float, float]:
+        """Return the time and the energy so far, in joules; call it often, as it samples power."""
+        now = self._clock()
+        return now, self._sensor.joules(now) - self._begin
 
 
 def open_meter(
@@ -98,7 +100,6 @@ class PowerMeter:
         period_s: float = _SERVICE_PERIOD_S,
     ) -> None:
         self.source = ""
-        self._clock = clock
         self._period_s = period_s
         # Time and energy of the latest sample; None without a sensor, or once it has failed.
         self._latest: tuple[float, float] | None = None
@@ -110,7 +111,7 @@ class PowerMeter:
             return
         self.source = self._meter.source
         _log.info("measuring power with %s", self.source)
-        self._before = self._latest = self._began = clock(), 0.0
+        self._before = self._latest = self._meter.began, 0.0
         self._watts = 0.0
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
         self._thread.start()
@@ -132,15 +133,15 @@ class PowerMeter:
             return 0.0
         self._stopped.set()
         self._thread.join()
-        seconds = self._clock() - self._began[0]
         with contextlib.suppress(OSError, ValueError):
-            return self._meter.joules() / seconds if seconds > 0 else 0.0
+            now, joules = self._meter.sample()
+            return joules / (now - self._meter.began) if now > self._meter.began else 0.0
         return 0.0
 
     def _sample(self) -> None:
         try:
             while not self._stopped.wait(self._period_s):
-                self._latest = self._clock(), self._meter.joules()
+                self._latest = self._meter.sample()
         except (OSError, ValueError) as error:
             self._latest = None
             _log.warning("stopped measuring power: %s", error)
