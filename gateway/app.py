@@ -57,6 +57,11 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             storage.journal.epoch,
         )
         held = HeldRequests(inference, versions, admission)
+        base.metrics.add_gauge(
+            "queue_depth",
+            "Jobs and requests that wait for a worker.",
+            lambda: fleet.dispatcher.queued + held.count,
+        )
         calls = InferenceCalls(
             inference,
             held,

@@ -121,6 +121,12 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "jobs are deleted earlier, and uploads are refused. 0 for none but the disk.",
         Meta(ge=0),
     ] = 0
+    worker_wait_s: Annotated[
+        float,
+        "Longest wait of a request, within its deadline, for a worker with an engine that the "
+        "store has or a worker had, as while workers are started on demand. 0 refuses it at once.",
+        Meta(ge=0.0),
+    ] = 0.0
     drain_s: Annotated[
         float,
         "Time that requests in flight get to complete on shutdown; jobs resume after "

@@ -225,6 +225,14 @@ class EnginePending(Unavailable):
         self.engine = engine
 
 
+class EngineUnserved(EnginePending):
+    """No connected worker serves the engine, and requests wait until one does."""
+
+    def __init__(self, engine: str) -> None:
+        Unavailable.__init__(self, f"no worker that serves engine {engine!r} is connected")
+        self.engine = engine
+
+
 class Unauthenticated(SynergaiError):
     """The caller's credentials are missing, unknown, expired or revoked."""
 

@@ -15,7 +15,8 @@ from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.runtime.memory import physical_memory_bytes
+from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.memory import usable_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.setting_types import HUB, Checked, Cores, HubAddresses, LogLevel, Size, named
 from synergai.runtime.settings import Settings
@@ -87,7 +88,8 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     threads: Annotated[
         tuple[int, ...],
         Checked(_checked_threads),
-        "Thread counts of configurations; 1, 2, 4, … up to the core count if empty.",
+        "Thread counts of configurations; 1, 2, 4, … up to the whole cores that the agent may use "
+        "if empty.",
     ] = ()
     providers: Annotated[
         Providers,
@@ -114,7 +116,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         int,
         "Limit of the memory of engines in MB: idle ones are unloaded, and else the largest is "
         "killed, first of those that load. If 0, idle ones are unloaded above half of the "
-        "physical memory.",
+        "memory of the machine, container or unit.",
         Meta(ge=0),
     ] = 0
     pin: Annotated[
@@ -167,7 +169,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     @property
     def memory_bytes(self) -> int:
         """Memory budget of resident engines in bytes."""
-        return self.memory_mb * 1_000_000 or physical_memory_bytes() // 2
+        return self.memory_mb * 1_000_000 or usable_memory_bytes() // 2
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -191,8 +193,8 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
         check_thread_counts(self.threads, self.cores)
         if not modes:
-            cores = len(self.cores) or len(os.sched_getaffinity(0))
-            return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
+            counts = self.threads or _powers_of_two(usable_cores(self.cores))
+            return tuple(map(Configuration, counts))
         found = tuple(
             Configuration(count, mode.name)
             for mode in sorted(modes, key=lambda mode: mode.speed)

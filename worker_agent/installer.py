@@ -75,7 +75,7 @@ class AgentInstallation:
         yield RunCommand(("systemd-sysusers", SYSUSERS))
         yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640, keep=self.keep_settings)
         if power in ("cpufreq", "nvpmodel"):
-            yield from _allowed_modes(power, files)
+            yield from _allowed_modes(options.power, files)
         for name in _UNIT_NAMES:
             text = read_unit(name, self.programs)
             if name == "synergai-power@.service" and options.power != AUTO:

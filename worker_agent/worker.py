@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +21,8 @@ from synergai.errors import ConfigurationUnusable, EngineUnusable, InvalidInput
 from synergai.models.runtimes import MODULES
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
-from synergai.runtime.memory import physical_memory_bytes, rss_bytes
+from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.memory import rss_bytes, usable_memory_bytes
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool, SessionChange
@@ -72,6 +72,8 @@ class LocalWorker:
         describe_again: Callable[[EngineName], Coroutine[Any, Any, None] | None],
     ) -> None:
         self._config = config
+        # Before the process enters the cgroup of a power mode.
+        self._usable_cores = usable_cores(config.worker.cores)
         self._instance = instance
         self._memory = memory
         self.exchange = exchange
@@ -222,14 +224,13 @@ class LocalWorker:
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""
-        cores = len(self._config.worker.cores) or len(os.sched_getaffinity(0))
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self.id,
             worker_class=self._config.worker.worker_class,
             agent_version=self._config.worker.agent_version,
-            cores=cores,
-            memory_bytes=physical_memory_bytes(),
+            cores=self._usable_cores,
+            memory_bytes=usable_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
             engines=[
                 converters.engine_to_proto(engine)
@@ -255,7 +256,7 @@ class LocalWorker:
                 for session, size in self.hosts.session_bytes().items()
             ],
             pinned=map(converters.session_to_proto, self._config.worker.sessions),
-            engine_cores=cores,
+            engine_cores=self._usable_cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
         )

@@ -18,6 +18,7 @@ from synergai.errors import (
     DeadlineExceeded,
     EnginePending,
     EngineUnloaded,
+    EngineUnserved,
     EngineUnusable,
     SynergaiError,
     Unavailable,
@@ -52,6 +53,7 @@ class Catalogue:
     each variant is compared on its own: a worker with another one serves the rest.
 
     Args:
+        worker_wait_s: longest wait for a worker that serves a known engine; 0 for none.
         suggests: whether the current caller may be told of an engine when it asks for an unknown
             one.
 
@@ -67,6 +69,7 @@ class Catalogue:
         on_commit: Callable[[EngineName, CommittedDescription], object] = lambda *_: None,
         suggests: Callable[[str], bool] = lambda _: True,
         stored: Callable[[EngineName], Collection[str]] = lambda _: (),
+        worker_wait_s: float = 0.0,
     ) -> None:
         self.on_service_changed: Callable[[EngineName], object] = lambda _: None
         self._known = KnownEngines(suggests)
@@ -76,6 +79,7 @@ class Catalogue:
         self._offers = {name: EngineOffers(name, each) for name, each in (committed or {}).items()}
         self._on_commit = on_commit
         self._stored = stored
+        self._worker_wait_s = worker_wait_s
         self._usable: dict[EngineName, Engine] = {}
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
         self.has_any_stages = False
@@ -243,14 +247,24 @@ class Catalogue:
             raise Unavailable(
                 f"connected workers lack stages of engine {name!r}: they have {', '.join(some)}"
             )
+        if name in self._known and self._worker_wait_s:
+            raise EngineUnserved(name)
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise self.not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is no longer pending; see `find_usable`."""
+        """Wait until an engine is no longer pending; see `find_usable`.
+
+        Raises:
+            DeadlineExceeded: it still is after `timeout_s`.
+            EngineUnserved: no worker has served it for the longest wait.
+        """
+        unserved: EngineUnserved | None = None
         try:
             self.find_usable(name)
+        except EngineUnserved as error:
+            unserved = error
         except EnginePending:
             pass
         except SynergaiError:
@@ -259,10 +273,14 @@ class Catalogue:
             return
         loop = asyncio.get_running_loop()
         inspected = self._inspected.setdefault(EngineName(name), loop.create_future())
+        limits = [timeout_s, self._worker_wait_s if unserved else None]
+        limit_s = min((each for each in limits if each is not None), default=None)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limit_s):
                 await asyncio.shield(inspected)
         except TimeoutError:
+            if unserved is not None:
+                raise unserved from None
             raise DeadlineExceeded(
                 f"engine {name!r} was still being inspected at the deadline"
             ) from None

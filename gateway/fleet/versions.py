@@ -18,7 +18,13 @@ from msgspec.structs import replace
 from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from gateway.fleet.ways import Ways
-from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
+from synergai.errors import (
+    EnginePending,
+    EngineUnserved,
+    SynergaiError,
+    Unavailable,
+    VersionNotFound,
+)
 from synergai.versions import (
     engine_of_stage,
     parse_version,
@@ -267,6 +273,8 @@ class Versions:
             self.catalogue.check_in_service(engine)
         except EngineInStages:
             pass
+        except EngineUnserved:
+            return 1, number in stored, number
         except EnginePending:
             return 2, number in stored, number
         except Unavailable:

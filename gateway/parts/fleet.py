@@ -74,6 +74,7 @@ async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
         journal.set_description,
         suggests=lambda engine: is_visible(current_caller(), engine),
         stored=store.files_of,
+        worker_wait_s=config.worker_wait_s,
     )
     connections = AgentConnections(base.metrics)
     served = ServedProfiles(profiles, lambda: (worker for _, worker in connections.registered()))
@@ -87,6 +88,8 @@ async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
         catalogue, policies.read(), stored=store.versions_of, check_floor=variants.check_floor
     )
     store.follow(versions.on_stored_changed)
+    if config.worker_wait_s:  # requests wait for workers that have never had these
+        store.follow(lambda: catalogue.add_known(store.engines()))
     _register_metrics(base, dispatcher, catalogue)
     return FleetParts(
         connections,
@@ -105,9 +108,6 @@ async def build_fleet(base: Foundation, storage: StorageParts) -> FleetParts:
 
 def _register_metrics(base: Foundation, dispatcher: Dispatcher, catalogue: Catalogue) -> None:
     metrics, preloads = base.metrics, dispatcher.preloads
-    metrics.add_gauge(
-        "queue_depth", "Jobs and requests that wait for a worker.", lambda: dispatcher.queued
-    )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.add_gauge(
         "workers_ejected",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
 from gateway.records.store import DIRECTORY, DataStore
@@ -13,7 +17,15 @@ from gateway.store.files import open_files
 from gateway.store.store import EngineStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.parts.foundation import Foundation
+
+STATE_WAIT_S: Final = 60.0
+"""Wait for another gateway to end; systemd's unit lets it take as long."""
+_RETRY_S: Final = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,10 +90,32 @@ async def _open_journal(base: Foundation) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store)
+    open_journal = partial(
+        Journal, config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store
+    )
+    journal = await _when_free(open_journal)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal
+
+
+async def _when_free(open_journal: Callable[[], Journal]) -> Journal:
+    """Open the journal once no other gateway uses the state directory.
+
+    In a restart, a service manager may start a gateway before the former one has ended.
+    """
+    deadline = time.monotonic() + STATE_WAIT_S
+    waits = False
+    while True:
+        try:
+            return open_journal()
+        except StateInUse as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not waits:
+                _log.warning("%s; waiting up to %g s for its end", error, STATE_WAIT_S)
+            waits = True
+        await asyncio.sleep(_RETRY_S)
 
 
 async def _open_shared_state(base: Foundation, journal: Journal) -> SharedState:

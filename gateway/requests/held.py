@@ -1,4 +1,4 @@
-"""Requests held until their engine has been inspected, in the first seconds of a worker."""
+"""Requests held until their engine has been inspected, or until a worker serves it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ class HeldRequests:
         self._versions = versions
         self._admission = admission
         self._waiting: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """Number of requests that are held."""
+        return len(self._waiting)
 
     def close(self) -> None:
         """Fail the held requests, because the gateway is stopping."""

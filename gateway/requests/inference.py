@@ -249,6 +249,12 @@ class Inference:
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
         self._count = 0
+        metrics.add_counter(
+            "unserved_requests",
+            "Requests refused because no connected worker could run their engine.",
+            lambda: self._unserved,
+        )
+        self._unserved = 0
 
     def begin(
         self,
@@ -291,6 +297,7 @@ class Inference:
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
             self._metrics.engines["unknown"].requests.count(request_outcome(error))
+            self._unserved += isinstance(error, Unavailable)
             name = EngineName(message.model_name[:_MAX_NAME])
             self._note_refused(error, self._bare_job(job_id, client_id, name, tenant))
             raise
@@ -361,6 +368,7 @@ class Inference:
         metrics.requests.count(outcome)
         metrics.statistics.record_failure(error)
         self._metrics.tenants.count_request(job.tenant, outcome)
+        self._unserved += isinstance(error, EnginePending)
         self._note_refused(error, job)
 
     def expected_answer_s(self, engine: EngineName) -> float | None:

@@ -34,7 +34,7 @@ from synergai.errors import (
 from synergai.models.manifest import content_digest, read_manifest
 from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import split_version, validate_stored_version
+from synergai.versions import split_version, validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -126,6 +126,10 @@ class EngineStore:
         """Return the digests of the files of a version; empty if the store does not have it."""
         stored = self.of(engine)
         return () if stored is None else {stored.model_sha256, *stored.manifest.contents}
+
+    def engines(self) -> list[EngineName]:
+        """Return the engines that the store has, with their versions."""
+        return [versioned(engine, str(version)) for engine, version in self._versions]
 
     def versions_of(self, engine: str) -> Collection[int]:
         """Return the versions of an engine that the store has."""

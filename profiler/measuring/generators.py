@@ -7,7 +7,6 @@ what is known to be bad, with the reason.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import structs
 
 from synergai.domain import Configuration
+from synergai.runtime.cgroups import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ class Machine:
         """Return the number of cores that an engine can use in a mode."""
         found = self.mode(mode)
         if found is None:
-            return len(self.pinned) or len(os.sched_getaffinity(0))
+            return usable_cores(self.pinned)
         return min(found.cores, len(self.pinned) or found.cores)
 
     def mode(self, name: str) -> PowerMode | None:

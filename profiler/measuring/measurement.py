@@ -165,6 +165,7 @@ def _entry(
         lowest_clock_mhz=measured.lowest_clock_mhz,
         temperature_c=measured.temperature_c,
         throttled=measured.throttled,
+        cpus=measured.cpus,
         background=min(1.0, measured.background),
         digest=origin.digest,
         runtime=origin.runtime,

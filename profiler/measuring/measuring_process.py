@@ -31,6 +31,7 @@ from profiler.measuring.messages import (
 from profiler.measuring.single_stream import SingleStreamResult, time_queries
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
+from synergai.runtime.cgroups import usable_cpus
 from synergai.runtime.processes import die_with_parent
 from synergai.runtime.reexec import decode_config
 from worker_agent.hosts.sync_client import HostClient
@@ -209,6 +210,7 @@ def _measure(
         service_queries=ranges.queries,
         service_s=ranges.seconds,
         error=ranges.error,
+        cpus=usable_cpus(task.cores),
         watts=power.watts,
         background=background.share,
         batch_qps=batch_qps,

@@ -63,6 +63,7 @@ class Measured:
         first_load_s: seconds of the load before, which compiled the model and filled the cache of
             its execution provider; None if there is no such cache.
         error: standard error of the logarithm of the QPS of the ranges; 0 if it is not known.
+        cpus: see `ProfileEntry`; 0 if it is not known.
         clock_mhz: see `profiler.measuring.conditions.Conditions`, as for the following.
         labelled: number of labelled samples that were run for the accuracy; 0 without any.
         correct: number of these that were answered correctly.
@@ -79,6 +80,7 @@ class Measured:
     fallback_share: float | None = None
     first_load_s: float | None = None
     error: float = 0.0
+    cpus: float = 0.0
     clock_mhz: float = 0.0
     lowest_clock_mhz: float = 0.0
     temperature_c: float = 0.0

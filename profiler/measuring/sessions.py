@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
+from synergai.runtime.cgroups import usable_cores
 from worker_agent.cpu_affinity import check_thread_counts
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def configurations(
     """Return the distinct configurations; thread counts beyond a mode's cores are skipped."""
     check_thread_counts(threads, cores)
     if not modes:
-        all_cores = len(cores) or len(os.sched_getaffinity(0))
+        all_cores = usable_cores(cores)
         return list(dict.fromkeys(Configuration(count or all_cores) for count in threads))
     found = dict.fromkeys(
         Configuration(count or min(mode.cores, len(cores) or mode.cores), mode.name)

@@ -78,7 +78,8 @@ class WorkerStatus:
     """Snapshot of a worker.
 
     Attributes:
-        memory_bytes: memory of the machine.
+        cores: whole cores that its agent may use.
+        memory_bytes: memory that its agent may use.
         configurations: configurations that it can run engines in.
         sessions: sessions resident in its memory.
         queries_done: queries completed since it registered.

@@ -65,6 +65,8 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         clock_mhz: mean clock of its fastest core while the engine ran.
         lowest_clock_mhz: lowest clock of its fastest core within that time.
         temperature_c: highest temperature of its processor within that time, in degrees Celsius.
+        cpus: CPU time per second that the engine could use: cores, or the limit of a container or
+            unit, such as 0.5.
         throttled: share of that time in which the machine limited its clocks because of heat or
             power, 0 to 1.
         background: share of the machine's CPU time that other processes took, 0 to 1.
@@ -114,6 +116,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     accuracy_samples: int = 0
     timer: str = ""
     samples_digest: str = ""
+    cpus: float = 0.0
 
     def __post_init__(self) -> None:
         if self.engine != (engine := validate_engine(self.engine)):
@@ -153,6 +156,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
             "throttled",
             "background",
             "accuracy_samples",
+            "cpus",
         ):
             value = getattr(self, name)
             most = 1.0 if name in {"throttled", "background"} else MAX_FIGURE

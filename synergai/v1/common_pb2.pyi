@@ -396,6 +396,7 @@ class ProfileEntry(_message.Message):
     ACCURACY_SAMPLES_FIELD_NUMBER: _builtins.int
     TIMER_FIELD_NUMBER: _builtins.int
     SAMPLES_DIGEST_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     worker_class: _builtins.str
     qps: _builtins.float
@@ -444,6 +445,8 @@ class ProfileEntry(_message.Message):
     """what measured the latencies, loadgen or built-in"""
     samples_digest: _builtins.str
     """SHA-256 of the samples that the accuracy was measured on"""
+    cpus: _builtins.float
+    """CPU time that could be used, in cores, such as 0.5 in a container"""
     @_builtins.property
     def configuration(self) -> Global___Configuration: ...
     @_builtins.property
@@ -483,10 +486,11 @@ class ProfileEntry(_message.Message):
         accuracy_samples: _builtins.int = ...,
         timer: _builtins.str = ...,
         samples_digest: _builtins.str = ...,
+        cpus: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "accuracy_samples", b"accuracy_samples", "agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "samples_digest", b"samples_digest", "temperature_c", b"temperature_c", "throttled", b"throttled", "timer", b"timer", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "accuracy_samples", b"accuracy_samples", "agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "cpus", b"cpus", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "samples_digest", b"samples_digest", "temperature_c", b"temperature_c", "throttled", b"throttled", "timer", b"timer", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,6 +83,7 @@ def test_dry_run_is_allowed_while_engines_are_in_service(
 
 
 def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
     done = subprocess.run(
         command(models, tmp_path, "--queries", "300", "--min-duration", "0.3", "--json"),
         capture_output=True,
@@ -90,6 +91,7 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
         timeout=60,
     )
 
+    passed_s = time.monotonic() - began
     (record,) = json.loads(done.stdout)
     (entry,) = load_dictionary(tmp_path / "d.db")
     assert entry.engine == "onnx_identity"
@@ -98,7 +100,7 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     assert entry.timer == LOADGEN
     assert entry.label == ("disturbed" if record["background"] > DISTURBED_SHARE else "measured")
     assert entry.queries == record["single_stream"]["queries"] >= 300
-    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
+    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s <= passed_s
     assert entry.backend_start_s > 0
     assert entry.model_load_s > 0
     assert record["single_stream"]["validity"] == "VALID"
@@ -234,12 +236,14 @@ def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
         output=tmp_path,
         timer=BUILT_IN,
     )
+    began = time.monotonic()
     measurement = measure(task, WorkerClass("x"))
 
+    passed_s = time.monotonic() - began
     entry = measurement.entry
     assert entry.timer == BUILT_IN
     assert entry.queries >= 100
-    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
+    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s <= passed_s
     assert entry.qps > measurement.single_stream.qps > 0
     assert not list(tmp_path.glob("mlperf*"))
 

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -263,13 +264,14 @@ def test_urgent_job_overtakes_one_that_fills_the_stages(client: synergai.SyncCli
 def test_links_are_learned_from_the_tensors(
     fleet: LocalFleet, client: synergai.SyncClient, tmp_path: Path
 ) -> None:
+    began = time.monotonic()
     list(client.submit(ENGINE, inputs=queries(MANY)).results())
 
     def link() -> WorkerLink:
         return next(each.link for each in client.workers() if each.id == "stage-0")
 
     wait_until(lambda: min(link().to_bytes_per_s, link().from_bytes_per_s) > 0)
-    assert 0 < link().round_trip_s < 1
+    assert 0 < link().round_trip_s <= time.monotonic() - began
     shown = run_command("--links", "--target", fleet.address)
     for ends in ("gateway +stage-0", "stage-0 +gateway"):
         assert re.search(rf"^{ends} +[\d,.e+]+ Mbit/s", shown, re.MULTILINE)

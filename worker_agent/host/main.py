@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_kill
 from worker_agent.cpu_affinity import parse_cores, restrict_to
 from worker_agent.ipc.arena import Arena, slots_for
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.data_bytes:
         limit_data(options.data_bytes)
     provider: ProviderChoice | None = options.provider
-    threads = options.threads or len(os.sched_getaffinity(0))
+    threads = options.threads or usable_cores()
     if provider is not None:
         threads = provider.threads(options.threads)
     set_threads(threads)

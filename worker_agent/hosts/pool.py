@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from synergai.models.directories import ModelDirectories
-from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
+from synergai.runtime.memory import available_memory_bytes, rss_bytes, usable_memory_bytes
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
@@ -379,7 +379,7 @@ class HostPool:
         return (
             self.rss_bytes() + self._preloads.rss_bytes() + size <= self.memory_bytes
             and (not limit or self._memory.used_bytes() + size <= limit)
-            and available_memory_bytes() - size >= FREE_SHARE * physical_memory_bytes()
+            and available_memory_bytes() - size >= FREE_SHARE * usable_memory_bytes()
         )
 
     def _abort_preloads(self) -> bool:

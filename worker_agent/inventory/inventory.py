@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
+from synergai.runtime.cgroups import usable_cores
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import pending_engine
@@ -114,7 +114,7 @@ class Inventory:
     ) -> None:
         self._models = ModelDirectories(models, fetched)
         # A core is left to what serves already, or is about to.
-        parallel = parallel or max(1, min(_MAX_PARALLEL, len(os.sched_getaffinity(0)) - 1))
+        parallel = parallel or max(1, min(_MAX_PARALLEL, usable_cores() - 1))
         if memory is not None and memory.limit_bytes:
             parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
         self._slots = Slots(parallel)

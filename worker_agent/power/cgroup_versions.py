@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
+from synergai.runtime.cgroups import find_cgroup
 from worker_agent.power.files import format_cpus, parse_cpus
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ PERIOD_US: Final = 10_000
 """Short, so that a limited process is throttled evenly instead of stopped for long intervals."""
 MIN_QUOTA_US: Final = 1_000
 """The kernel's minimum; smaller shares get a longer period."""
-_MOUNT: Final = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True)
@@ -146,23 +146,13 @@ class _CgroupV2:
 
 def detect_hierarchy(files: MachineFiles) -> _CgroupV1 | _CgroupV2:
     """Return the hierarchy that can limit this process's CPU time."""
-    own: dict[str, str] = {}
-    try:
-        for line in files.read("/proc/self/cgroup").splitlines():
-            _, controllers, path = line.split(":", 2)
-            own.update((name, path.rstrip("/")) for name in controllers.split(","))
-    except (OSError, ValueError):
-        own = {}
-    if files.exists(f"{_MOUNT}/cgroup.controllers") and "" in own:
-        return _CgroupV2(files, f"{_MOUNT}{own['']}")
-    folders = {
-        name: f"{_MOUNT}/{name}{own[name]}"
-        for name in ("cpu", "cpuset")
-        if name in own and files.exists(f"{_MOUNT}/{name}{own[name]}/cgroup.procs")
-    }
-    if "cpu" not in folders:
+    cpu, cpuset = (find_cgroup(name, files.root) for name in ("cpu", "cpuset"))
+    if not cpu.levels or not files.exists(f"{cpu.levels[0]}/cgroup.procs"):
         raise NotSupported(
             "cannot limit CPU time on this machine: neither cgroup v2 nor the v1 cpu hierarchy "
-            f"is mounted at {_MOUNT}"
+            "is mounted"
         )
-    return _CgroupV1(files, folders["cpu"], folders.get("cpuset", ""))
+    if cpu.version == 2:
+        return _CgroupV2(files, cpu.levels[0])
+    cpuset_folder = cpuset.levels[0] if cpuset.version == 1 else ""
+    return _CgroupV1(files, cpu.levels[0], cpuset_folder)

@@ -10,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
+from synergai.runtime.cgroups import usable_cpus
 from worker_agent.power.cgroup_versions import CpuLimit, detect_hierarchy
 from worker_agent.power.controller import PowerMode, Reading, SwitchFailed, SwitchResult, find_mode
 from worker_agent.power.files import parse_cpus
@@ -35,7 +36,7 @@ class CpuShareController:
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:
         cores = sorted(os.sched_getaffinity(0))
-        self._limits = {name: parse_share(name) for name in modes or _halves(len(cores))}
+        self._limits = {name: parse_share(name) for name in modes or _halves(usable_cpus())}
         self._modes = tuple(_mode(name, limit, len(cores)) for name, limit in self._limits.items())
         some_on_cores = any(limit.cpuset for limit in self._limits.values())
         # A group created without a cpuset cannot be given one later, so start with all cores.
@@ -52,7 +53,7 @@ class CpuShareController:
         """Return the mode that matches the limit in force."""
         try:
             found = self._group.read()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ZeroDivisionError) as error:
             return Reading("", f"cannot read the cgroup: {error}")
         for name in self._limits:
             limit = self._limit(name)
@@ -102,8 +103,8 @@ def _mode(name: str, limit: CpuLimit, machine_cores: int) -> PowerMode:
     return PowerMode(name=name, cores=cores, share=min(1.0, limit.cpus / cores))
 
 
-def _halves(cores: int) -> list[str]:
-    shares = [float(cores)]
+def _halves(cpus: float) -> list[str]:
+    shares = [cpus]
     while shares[-1] > 0.5:
         shares.append(shares[-1] / 2)
     return [f"{share:g}cpu" for share in shares]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from worker_agent.power.files import parse_cpus
 from worker_agent.power.switching import SwitchTiming, switch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from worker_agent.power.files import MachineFiles
 
@@ -33,12 +34,13 @@ class CpuFrequencyController:
         try:
             self._lowest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_min_freq"))
             self._highest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_max_freq"))
+            self._initial_khz = self._caps()
         except (OSError, ValueError) as error:
             raise NotSupported(
-                f"cannot set the CPU clock: {_CPU}/cpu0/cpufreq is missing, as in most "
-                "virtual machines; use --power cgroup instead"
+                f"cannot set the CPU clock: {error}; most virtual machines have none to set: use "
+                "--power cgroup instead"
             ) from error
-        self._initial_khz = self._caps()
+        self._steps_khz = self._steps()
         self._modes = tuple(self._mode(name) for name in modes or self._names())
 
     def modes(self) -> Sequence[PowerMode]:
@@ -48,25 +50,14 @@ class CpuFrequencyController:
     def read(self) -> Reading:
         """Return the mode that matches the online cores and their clock caps."""
         try:
-            online = parse_cpus(self._files.read(f"{_CPU}/online"))
-            caps = {core: self._cap(core) for core in online}
+            caps = self._caps()
+            near = [mode for mode in self._modes if self._matches(mode, caps)]
         except (OSError, ValueError) as error:
             return Reading("", f"cannot read the state of the cores: {error}")
-        near = [
-            mode
-            for mode in self._modes
-            if mode.cores == len(online)
-            and all(
-                abs(cap / 1000 - self._expected(core, mode)) <= _TOLERANCE_MHZ
-                for core, cap in caps.items()
-            )
-        ]
+        highest = max(caps.values(), default=0) / 1000
         if near:
-            highest = max(caps.values()) / 1000
             return Reading(min(near, key=lambda mode: abs(mode.max_mhz - highest)).name)
-        return Reading(
-            "", f"{len(online)} cores are online, at up to {max(caps.values()) / 1000:.0f} MHz"
-        )
+        return Reading("", f"{len(caps)} cores are online, at up to {highest:.0f} MHz")
 
     def switch(self, mode: str) -> SwitchResult:
         """Set the clock caps and the online cores; see `PowerController.switch`."""
@@ -89,9 +80,15 @@ class CpuFrequencyController:
                 self._files.write(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq", str(cap))
             for core in range(mode.cores, self._cores):
                 self._set_online(core, online=False)
-        except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+        except (OSError, ValueError) as error:
+            return str(error)
         return ""
+
+    def _matches(self, mode: PowerMode, caps: Mapping[int, int]) -> bool:
+        return mode.cores == len(caps) and all(
+            abs(cap / 1000 - self._expected(core, mode)) <= _TOLERANCE_MHZ
+            for core, cap in caps.items()
+        )
 
     def _set_online(self, core: int, *, online: bool) -> None:
         path = f"{_CPU}/cpu{core}/online"
@@ -104,11 +101,17 @@ class CpuFrequencyController:
         highest = int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/cpuinfo_max_freq"))
         return min(mode.max_mhz, highest / 1000)
 
-    def _cap(self, core: int) -> int:
-        return int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq"))
-
     def _caps(self) -> dict[int, int]:
-        return {core: self._cap(core) for core in parse_cpus(self._files.read(f"{_CPU}/online"))}
+        return {
+            core: int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq"))
+            for core in parse_cpus(self._files.read(f"{_CPU}/online"))
+        }
+
+    def _steps(self) -> list[int]:
+        with contextlib.suppress(OSError, ValueError):  # not all drivers list them
+            listed = self._files.read(f"{_CPU}/cpu0/cpufreq/scaling_available_frequencies")
+            return [int(step) for step in listed.split()]
+        return []
 
     def _mode(self, name: str) -> PowerMode:
         found = _NAME.fullmatch(name)
@@ -130,6 +133,4 @@ class CpuFrequencyController:
                 yield f"{cores}x{round(khz / 1000)}mhz"
 
     def _nearest_step(self, khz: float) -> float:
-        path = f"{_CPU}/cpu0/cpufreq/scaling_available_frequencies"
-        steps = [int(f) for f in self._files.read(path).split()] if self._files.exists(path) else []
-        return min(steps, key=lambda step: abs(step - khz)) if steps else khz
+        return min(self._steps_khz, key=lambda step: abs(step - khz), default=khz)

@@ -34,12 +34,15 @@ class MachineFiles:
         return self.root.joinpath(*pure.parts[1:])
 
     def exists(self, path: str) -> bool:
-        """Return whether `path` exists."""
-        return self.path(path).exists()
+        """Return whether `path` exists and may be looked up."""
+        try:
+            return self.path(path).exists()
+        except PermissionError:
+            return False
 
     def read(self, path: str) -> str:
-        """Return the content of `path` without surrounding whitespace."""
-        return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+        """Return the content of `path` without surrounding whitespace and byte-order mark."""
+        return self.path(path).read_text(encoding="utf-8-sig", errors="replace").strip()
 
     def write(self, path: str, text: str) -> None:
         """Write `text` to the existing file `path`; never create one."""

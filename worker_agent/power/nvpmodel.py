@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import NotSupported
 from worker_agent.power import switching
 from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode, select_modes
-from worker_agent.power.nvpmodel_check import mismatches
-from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, parse_conf
-from worker_agent.power.nvpmodel_program import BoardPrograms, ProgramFailed
+from worker_agent.power.files import parse_cpus
+from worker_agent.power.nvpmodel_conf import NO_CAP, parse_conf
+from worker_agent.power.nvpmodel_program import NVPMODEL, BoardPrograms, ProgramFailed
 from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from worker_agent.power.files import MachineFiles
+    from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, Setting
 
 CONF: Final = "/etc/nvpmodel.conf"
+_CPU: Final = "/sys/devices/system/cpu"
+_ONLINE: Final = f"{_CPU}/online"
 _TPC_MASK: Final = "/sys/devices/gpu.0/tpc_pg_mask"
+_NAMED: Final = 3
+"""Faults of the file that a message names."""
 _BOUNDS: Final = ("MIN_FREQ", "MAX_FREQ")
 _CLOCKS_STORE: Final = "/run/synergai-clocks.conf"
 
@@ -32,6 +37,9 @@ class NvpmodelController:
 
     A mode is in force only if ``nvpmodel -q`` names it and the online cores, clock caps
     and GPU mask match its definition in the file.
+
+    Args:
+        lenient: offer the modes that were understood, and warn of the rest of the file.
     """
 
     def __init__(
@@ -41,21 +49,24 @@ class NvpmodelController:
         *,
         programs: BoardPrograms | None = None,
         timing: SwitchTiming | None = None,
+        lenient: bool = False,
     ) -> None:
         self._files = files
         self._programs = programs or BoardPrograms(files)
         self._timing = timing or SwitchTiming()
         self._names = tuple(modes)
-        self._board = self._read_conf()
+        self._board = self._read_conf(lenient=lenient)
         select_modes(self.modes(), self._names)
 
     def modes(self) -> Sequence[PowerMode]:
         """Return the modes, ordered by the board's ids."""
         in_force = self._tpc_mask()
+        folders = self._files.find(_CPU, "cpu[0-9]*")
+        present = [int(folder[len(f"{_CPU}/cpu") :]) for folder in folders]
         modes = [
             PowerMode(
                 name=model.name,
-                cores=sum(model.online.values()),
+                cores=model.cores(present),
                 max_mhz=model.max_khz / 1000,
                 budget_w=model.budget_w,
                 memory_mhz=model.memory_hz / 1e6,
@@ -75,7 +86,7 @@ class NvpmodelController:
         model = self._board.models.get(number)
         if model is None or model.name != name:
             return Reading("", f"nvpmodel reports mode {number} {name}, which is not in {CONF}")
-        if wrong := mismatches(self._files, self._board, model):
+        if wrong := _mismatches(self._files, self._board, model):
             return Reading("", f"nvpmodel reports {name}, but {'; '.join(wrong)}")
         return Reading(name)
 
@@ -139,14 +150,23 @@ class NvpmodelController:
         number = self._board.default
         with contextlib.suppress(ProgramFailed):
             number, _ = self._programs.mode()
-        model = self._board.models.get(number)
+        model = None if number is None else self._board.models.get(number)
         return model.tpc_mask if model else 0
 
-    def _read_conf(self) -> BoardModes:
+    def _read_conf(self, *, lenient: bool) -> BoardModes:
+        if not self._programs.has_nvpmodel():
+            raise NotSupported(f"cannot switch to the modes in {CONF}: there is no {NVPMODEL}")
         try:
-            return parse_conf(self._files.read(CONF), CONF)
+            board = parse_conf(self._files.read(CONF))
         except OSError as error:
             raise NotSupported(f"cannot read {CONF}: {error.strerror}") from error
+        faults = "; ".join([*board.faults[:_NAMED], *(["…"] if board.faults[_NAMED:] else [])])
+        if not board.models or (faults and not lenient):
+            raise NotSupported(f"{CONF}: {faults}")
+        if faults:
+            names = ", ".join(model.name for model in board.models.values())
+            _log.warning("%s: %s; the modes that were understood are: %s", CONF, faults, names)
+        return board
 
 
 def _needs_reboot(model: PowerModel, in_force: int) -> str:
@@ -154,3 +174,99 @@ def _needs_reboot(model: PowerModel, in_force: int) -> str:
         f"needs a reboot, because it changes the powered parts of the GPU (mask {model.tpc_mask} "
         f"instead of {in_force}); run nvpmodel -m {model.number} in a maintenance window"
     )
+
+
+def _mismatches(files: MachineFiles, board: BoardModes, model: PowerModel) -> list[str]:
+    """Describe where the board differs from `model`; return an empty list if it matches.
+
+    Files that do not exist in this kernel or that only root can read are skipped, except that
+    the online cores must be readable, and the CPU clock if the mode sets it.
+    """
+    return [*_cores(files, model), *_values(files, board, model)]
+
+
+def _cores(files: MachineFiles, model: PowerModel) -> Iterator[str]:
+    try:
+        online = parse_cpus(files.read(_ONLINE))
+    except (OSError, ValueError):
+        yield f"cannot read {_ONLINE}"
+        return
+    for core, wanted in model.online.items():
+        if (core in online) != wanted:
+            yield f"core {core} is {'offline' if wanted else 'online'}"
+
+
+def _values(files: MachineFiles, board: BoardModes, model: PowerModel) -> Iterator[str]:
+    clocks = [each for each in model.settings if _is_cpu_clock(each, board)]
+    clock_seen = not clocks
+    for setting in model.settings:
+        wanted = setting.number
+        # Skip lower bounds: jetson_clocks raises them to the upper ones.
+        if wanted is None or setting.argument.startswith("MIN_FREQ"):
+            continue
+        try:
+            path = _path(files, board, setting)
+            if path is None:
+                continue
+            found = int(files.read(path), 0)
+        except (OSError, ValueError):
+            continue
+        if board.parameters[setting.parameter].kind == "CLOCK":
+            clock_seen = clock_seen or setting in clocks
+            right = _is_cap(found, files, board, setting, wanted)
+        else:
+            right = found == wanted
+        if not right:
+            yield f"{setting.parameter} {setting.argument} is {found}, not {wanted}"
+    if not clock_seen:
+        yield "cannot read the CPU clock"
+
+
+def _is_cpu_clock(setting: Setting, board: BoardModes) -> bool:
+    is_clock = board.parameters[setting.parameter].kind == "CLOCK"
+    return is_clock and setting.parameter.startswith("CPU")
+
+
+def _path(files: MachineFiles, board: BoardModes, setting: Setting) -> str | None:
+    """Return the file of `setting` on this kernel, or None."""
+    parameter = board.parameters[setting.parameter]
+    for argument in (setting.argument, f"{setting.argument}_KNEXT"):
+        path = parameter.arguments.get(argument, "")
+        if parameter.kind == "HWMON" and path:
+            folder, _, name = path.partition(" ")
+            path = next(iter(files.find(folder, f"hwmon*/{name.strip()}")), "")
+        if path and files.exists(path):
+            return path
+    return None
+
+
+def _is_cap(
+    found: int, files: MachineFiles, board: BoardModes, setting: Setting, wanted: int
+) -> bool:
+    """Return whether a value matches a wanted cap.
+
+    The kernel rounds a cap up or down to a frequency step; no cap means the maximum.
+    """
+    table = _table(files, board, setting)
+    if wanted in (-1, 0, NO_CAP):
+        caps = [
+            other.number or 0
+            for model in board.models.values()
+            for other in model.settings
+            if (other.parameter, other.argument) == (setting.parameter, setting.argument)
+        ]
+        most = max(table or [cap for cap in caps if cap != NO_CAP], default=0)
+        return found in (-1, 0) or found >= most
+    below = max((step for step in table if step <= wanted), default=wanted)
+    above = min((step for step in table if step >= wanted), default=wanted)
+    return found in (wanted, below, above)
+
+
+def _table(files: MachineFiles, board: BoardModes, setting: Setting) -> list[int]:
+    arguments = board.parameters[setting.parameter].arguments
+    for argument in ("FREQ_TABLE", "FREQ_TABLE_KNEXT"):
+        try:
+            return [int(step) for step in files.read(arguments[argument]).split()]
+        except (KeyError, OSError, ValueError):
+            continue
+    return []

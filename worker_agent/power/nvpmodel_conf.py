@@ -6,17 +6,18 @@ Ids and names differ between boards and JetPack releases, so they are always rea
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import NotSupported
+from synergai.names import is_number, validate_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 NO_CAP: Final = 2**31 - 1
 """Value that ``nvpmodel`` prints for -1, and that some kernels report."""
-_HEADER: Final = re.compile(r"<\s+(PARAM|POWER_MODEL|PM_CONFIG|FAN_CONFIG)\s+(.*?)\s*>")
+_HEADER: Final = re.compile(r"<\s*(PARAM|POWER_MODEL|PM_CONFIG|FAN_CONFIG)\s+(.*?)\s*>")
+_MAX_CORE: Final = 8191
 _BUDGET: Final = re.compile(r"(?:^|_)(\d+)W(?:_|$)")
 
 
@@ -59,9 +60,17 @@ class PowerModel:
         found = {}
         for setting in self.settings:
             _, _, core = setting.argument.partition("CORE_")
-            if setting.parameter == "CPU_ONLINE" and core.isdecimal():
+            if setting.parameter == "CPU_ONLINE" and is_number(core, _MAX_CORE):
                 found[int(core)] = setting.value == "1"
         return found
+
+    def cores(self, present: Collection[int]) -> int:
+        """Return the number of online cores, of those that the board has.
+
+        Cores that the mode does not set stay online, as does the last one.
+        """
+        online = self.online
+        return max(1, sum(online.get(core, True) for core in present))
 
     @property
     def max_khz(self) -> int:
@@ -100,64 +109,67 @@ class PowerModel:
 
 @dataclass(frozen=True)
 class BoardModes:
-    """Content of the file."""
+    """Content of the file, as far as it was understood.
+
+    Attributes:
+        default: id of the mode after a boot; None if the file does not name it.
+        faults: what was not understood, with line numbers. A mode with such a line is left out.
+    """
 
     parameters: Mapping[str, Parameter]
     models: Mapping[int, PowerModel]
-    default: int
+    default: int | None
+    faults: tuple[str, ...]
 
 
-def parse_conf(text: str, where: str = "/etc/nvpmodel.conf") -> BoardModes:
-    """Parse the content of a board's file."""
-    try:
-        return _Parser().parse(text)
-    except _MalformedConf as error:
-        raise NotSupported(f"{where}: {error}") from None
-
-
-class _MalformedConf(Exception):
-    """A syntax error and its line number."""
+def parse_conf(text: str) -> BoardModes:
+    """Parse the content of a board's file; it never fails, see `BoardModes.faults`."""
+    return _Parser().parse(text)
 
 
 class _Parser:
     def __init__(self) -> None:
-        self._parameters: dict[str, tuple[str, dict[str, str]]] = {}
-        self._models: dict[int, tuple[str, list[Setting]]] = {}
+        self._parameters: dict[str, Parameter] = {}
+        self._models: dict[int, PowerModel] = {}
         self._default: int | None = None
+        self._faults: list[str] = []
+        # The current section; after a header that was not understood, its lines are skipped.
         self._arguments: dict[str, str] | None = None
-        self._settings: list[Setting] | None = None
+        self._model: int | None = None
+        self._skips = False
 
     def parse(self, text: str) -> BoardModes:
         for number, line in enumerate(text.splitlines(), 1):
             content = line.partition("#")[0].strip()
-            if content:
-                try:
+            try:
+                if content.startswith("<"):
+                    self._header(content)
+                elif content and not self._skips:
                     self._line(content)
-                except (KeyError, ValueError) as error:
-                    raise _MalformedConf(f"syntax error in line {number}: {line!r}") from error
-        if self._default is None or not self._models:
-            raise _MalformedConf("the file has no POWER_MODEL or no PM_CONFIG")
-        return BoardModes(
-            {name: Parameter(kind, args) for name, (kind, args) in self._parameters.items()},
-            {
-                number: PowerModel(number, name, tuple(settings))
-                for number, (name, settings) in self._models.items()
-            },
-            self._default,
-        )
+            except (KeyError, ValueError):
+                self._faults.append(f"line {number} is not understood: {line.strip()!r}")
+                self._leave_section()
+        if not self._models:
+            self._faults.append("no POWER_MODEL is understood")
+        if self._default is None:
+            self._faults.append("there is no PM_CONFIG")
+        return BoardModes(self._parameters, self._models, self._default, tuple(self._faults))
+
+    def _leave_section(self) -> None:
+        """Drop the current mode, which is known in part only; keep a parameter's other lines."""
+        self._skips = self._arguments is None
+        if self._model is not None:
+            del self._models[self._model]
+            self._model = None
 
     def _line(self, content: str) -> None:
-        if content.startswith("<"):
-            header = _HEADER.fullmatch(content)
-            if header is None:
-                raise ValueError(content)
-            self._header(header[1], dict(_pair(pair) for pair in header[2].split()))
-        elif self._settings is not None:
+        if self._model is not None:
+            model = self._models[self._model]
             parameter, argument, value = content.split()
-            kind, arguments = self._parameters[parameter]
-            if argument not in arguments:
-                raise ValueError(f"{kind} {parameter} has no {argument}")
-            self._settings.append(Setting(parameter, argument, value))
+            if argument not in self._parameters[parameter].arguments:
+                raise ValueError(content)
+            settings = (*model.settings, Setting(parameter, argument, value))
+            self._models[self._model] = replace(model, settings=settings)
         elif self._arguments is not None:
             argument, path = content.split(maxsplit=1)
             if not path.startswith("/") or ".." in path:
@@ -166,13 +178,23 @@ class _Parser:
         else:
             raise ValueError(content)
 
-    def _header(self, kind: str, fields: dict[str, str]) -> None:
-        self._arguments = self._settings = None
-        if kind == "PARAM":
-            _, self._arguments = self._parameters[fields["NAME"]] = (fields["TYPE"], {})
-        elif kind == "POWER_MODEL":
-            _, self._settings = self._models[int(fields["ID"])] = (fields["NAME"], [])
-        elif kind == "PM_CONFIG":
+    def _header(self, content: str) -> None:
+        self._arguments = self._model = None
+        self._skips = False
+        header = _HEADER.fullmatch(content)
+        if header is None:
+            raise ValueError(content)
+        fields = dict(_pair(pair) for pair in header[2].split())
+        if header[1] == "PARAM":
+            self._arguments = {}
+            self._parameters[fields["NAME"]] = Parameter(fields["TYPE"], self._arguments)
+        elif header[1] == "POWER_MODEL":
+            number, name = int(fields["ID"]), validate_name(fields["NAME"], "power mode")
+            if number in self._models or name in {each.name for each in self._models.values()}:
+                raise ValueError(content)
+            self._models[number] = PowerModel(number, name, ())
+            self._model = number
+        elif header[1] == "PM_CONFIG":
             self._default = int(fields["DEFAULT"])
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MODE: Final = re.compile(r"^NV Power Mode: *(\S+)[ \t]*\n\s*(\d+)[ \t]*$", re.MULTILINE)
 _ERROR: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
+NVPMODEL: Final = "/usr/sbin/nvpmodel"
 _JETSON_CLOCKS: Final = "/usr/bin/jetson_clocks"
 _REBOOT: Final = "reboot required"
 _ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
@@ -42,7 +43,7 @@ class BoardPrograms:
         Other lines, including errors, are ignored: without root it cannot read every file, but
         still prints the mode.
         """
-        output, _ = self._run(["/usr/sbin/nvpmodel", "-q"], self.query_s)
+        output, _ = self._run([NVPMODEL, "-q"], self.query_s)
         found = _MODE.search(output)
         if found is None:
             raise ProgramFailed("nvpmodel -q printed no mode")
@@ -54,7 +55,7 @@ class BoardPrograms:
         Standard input is closed, so that a reboot prompt is never confirmed.
         """
         try:
-            output, status = self._run(["/usr/sbin/nvpmodel", "-m", str(number)], self.switch_s)
+            output, status = self._run([NVPMODEL, "-m", str(number)], self.switch_s)
         except ProgramFailed as error:
             return str(error)
         if _REBOOT in output.lower():
@@ -63,6 +64,10 @@ class BoardPrograms:
             return ""
         errors = _ERROR.findall(output)
         return f"nvpmodel exited with status {status}: {errors[-1] if errors else 'no message'}"
+
+    def has_nvpmodel(self) -> bool:
+        """Return whether the board has ``nvpmodel``; a container often lacks it."""
+        return self.files.exists(NVPMODEL)
 
     def has_jetson_clocks(self) -> bool:
         """Return whether the board has ``jetson_clocks``."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from synergai.errors import NotSupported
 from synergai.runtime.plugins import Registry
-from worker_agent.power.controller import PowerController
+from worker_agent.power.controller import NoModesController, PowerController
 from worker_agent.power.delegated import DelegatedController
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ CONTROLLERS: Final = Registry[PowerController](
 AUTO: Final = "auto"
 _NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
 
+_log = logging.getLogger(__name__)
+
 
 def detect(files: MachineFiles) -> str:
     """Return the name of the controller for this machine's board, or ``none``.
@@ -45,10 +49,22 @@ def known_controller(name: str) -> str:
 def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -> PowerController:
     """Open the controller with this name.
 
-    In an unprivileged process, controllers that need root delegate switching to ``synergai-power``.
+    With ``auto``, a board whose modes cannot be used has none, unless some are asked for: it can
+    serve without. In an unprivileged process, controllers that need root delegate switching to
+    ``synergai-power``.
+
+    Raises:
+        NotSupported: the machine's description of its modes is not understood.
     """
     chosen = detect(files) if name == AUTO else name
-    controller = CONTROLLERS.get(chosen)(files, tuple(modes))
+    options = {"lenient": True} if name == AUTO and chosen == "nvpmodel" else {}
+    try:
+        controller = CONTROLLERS.get(chosen)(files, tuple(modes), **options)
+    except NotSupported as error:
+        if name != AUTO or modes:
+            raise
+        _log.warning("serving without power modes: %s", error)
+        return NoModesController(files)
     if chosen in _NEED_ROOT and files.root == Path("/") and os.geteuid() != 0:
         return DelegatedController(controller)
     return controller

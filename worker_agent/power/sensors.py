@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from synergai.errors import NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from worker_agent.power.files import MachineFiles
 
@@ -26,6 +27,9 @@ _WHOLE_MACHINE: Final = ("power_meter",)
 """Chips that measure the whole machine: ACPI power meters."""
 _SUPPLY: Final = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina232", "ina233", "ina238")
 """Chips that measure the supply of a board."""
+_NVIDIA: Final = "/dev/nvidiactl"
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+"""Variable with the numbers or UUIDs of the GPUs that CUDA uses, which counts only these."""
 _BOARD_TOTAL: Final = "VDD_IN"
 _CHANNELS: Final = 3
 """Channels of an INA3221; newer drivers list sums as further channels."""
@@ -146,6 +150,77 @@ class RaplSensor:
             self._microjoules += (count - self._last[path]) % (counter_range + 1)
             self._last[path] = count
         return self._microjoules / 1e6
+
+
+class NvmlSensor:
+    """The GPUs that are used: their energy counters, or their sampled power where they have none.
+
+    GPUs before the Volta generation have no counter.
+    """
+
+    def __init__(self, files: MachineFiles, gpus: Collection[int] | None = None) -> None:
+        if not files.exists(_NVIDIA):
+            raise NotSupported("there is no NVIDIA GPU")
+        try:
+            import pynvml  # takes 18 MB
+        except ImportError as error:
+            raise NotSupported("the package nvidia-ml-py is not installed") from error
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            visible = enumerate(self._visible())
+            self._devices = [each for number, each in visible if gpus is None or number in gpus]
+            self._counts = [self._has_counter(device) for device in self._devices]
+        except pynvml.NVMLError as error:
+            raise NotSupported(f"cannot read the power of NVIDIA GPUs: {error}") from error
+        if not self._devices:
+            raise NotSupported("no NVIDIA GPU is used")
+        self._joules = [0.0] * len(self._devices)
+        self._last: list[tuple[float, float] | None] = [None] * len(self._devices)
+        count = len(self._devices)
+        self.source = f"NVML ({count} GPU{'s' * (count > 1)})"
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`; sampled power is integrated (trapezoidal rule)."""
+        for number, counts in enumerate(self._counts):
+            value, last = self._read(number), self._last[number]
+            if last is not None:
+                then, before = last
+                self._joules[number] += (
+                    value - before if counts else (now - then) * (value + before) / 2
+                )
+            self._last[number] = (now, value)
+        return sum(self._joules)
+
+    def _visible(self) -> list[Any]:
+        """Return the GPUs that CUDA sees, in its order."""
+        count = self._nvml.nvmlDeviceGetCount()
+        names = os.environ.get(VISIBLE, ",".join(map(str, range(count))))
+        devices = []
+        for name in map(str.strip, names.split(",")):
+            if name.isdecimal() and int(name) < count:
+                devices.append(self._nvml.nvmlDeviceGetHandleByIndex(int(name)))
+            elif name.startswith("GPU-"):
+                devices.append(self._nvml.nvmlDeviceGetHandleByUUID(name))
+            else:
+                break  # as CUDA does
+        return devices
+
+    def _has_counter(self, device: Any) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        except self._nvml.NVMLError:
+            return False
+        return True
+
+    def _read(self, number: int) -> float:
+        """Return the energy so far in joules, or the present power in watts."""
+        nvml, counts = self._nvml, self._counts[number]
+        read = nvml.nvmlDeviceGetTotalEnergyConsumption if counts else nvml.nvmlDeviceGetPowerUsage
+        try:
+            return float(read(self._devices[number])) / 1000
+        except nvml.NVMLError as error:
+            raise OSError(f"cannot read the power of an NVIDIA GPU: {error}") from error
 
 
 class SumSensor:

@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.nvml import NvmlSensor
-from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor, SumSensor
+from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, NvmlSensor, RaplSensor, SumSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -33,17 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class EnergyMeter:
-    """Energy consumption of the machine since construction."""
+    """Energy consumption of the machine since construction, at the time `began`."""
 
     def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = sensor.source
         self._sensor = sensor
         self._clock = clock
-        self._begin = sensor.joules(clock())
+        self.began = clock()
+        self._begin = sensor.joules(self.began)
 
-    def joules(self) -> float:
-        """Return the energy so far, in joules; call it often, since each call samples the power."""
-        return self._sensor.joules(self._clock()) - self._begin
+    def sample(self) -> tuple[float, float]:
+        """Return the time and the energy so far, in joules; call it often, as it samples power."""
+        now = self._clock()
+        return now, self._sensor.joules(now) - self._begin
 
 
 def open_meter(
@@ -51,26 +53,28 @@ def open_meter(
     clock: Callable[[], float] = time.monotonic,
     gpus: Collection[int] | None = None,
 ) -> EnergyMeter:
-    """Open the machine's meter; `gpus` as of `NvmlSensor`."""
-    return EnergyMeter(_open_sensor(files or MachineFiles(), gpus), clock)
+    """Open the first sensor that can be read: of the whole machine, otherwise of its parts.
 
+    Args:
+        gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
 
-def _open_sensor(files: MachineFiles, gpus: Collection[int] | None) -> EnergySensor:
-    """Return the sensor of the whole machine, otherwise of its parts."""
+    Raises:
+        NotSupported: no sensor can be read.
+    """
     reasons = []
-    processor: EnergySensor | None = None
-    for kind in (Ina3221Sensor, HwmonSensor, RaplSensor):
+    for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):
         try:
-            processor = kind(files)
-            break
-        except NotSupported as error:
+            return EnergyMeter(open_sensor(files or MachineFiles()), clock)
+        except (NotSupported, OSError, ValueError) as error:
             reasons.append(str(error))
-    if processor is None:
-        # Without the processor, the power of the GPUs is that of an unknown part of the machine.
-        raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
-    if isinstance(processor, RaplSensor):
-        with contextlib.suppress(NotSupported):
-            return SumSensor((processor, NvmlSensor(files, gpus)))
+    raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
+
+
+def _open_parts(files: MachineFiles, gpus: Collection[int] | None) -> EnergySensor:
+    # Without the processor, the power of the GPUs is that of an unknown part of the machine.
+    processor = RaplSensor(files)
+    with contextlib.suppress(NotSupported):
+        return SumSensor((processor, NvmlSensor(files, gpus)))
     return processor
 
 
@@ -96,7 +100,6 @@ class PowerMeter:
         period_s: float = _SERVICE_PERIOD_S,
     ) -> None:
         self.source = ""
-        self._clock = clock
         self._period_s = period_s
         # Time and energy of the latest sample; None without a sensor, or once it has failed.
         self._latest: tuple[float, float] | None = None
@@ -108,7 +111,7 @@ class PowerMeter:
             return
         self.source = self._meter.source
         _log.info("measuring power with %s", self.source)
-        self._before = self._latest = self._began = clock(), 0.0
+        self._before = self._latest = self._meter.began, 0.0
         self._watts = 0.0
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
         self._thread.start()
@@ -130,15 +133,15 @@ class PowerMeter:
             return 0.0
         self._stopped.set()
         self._thread.join()
-        seconds = self._clock() - self._began[0]
         with contextlib.suppress(OSError, ValueError):
-            return self._meter.joules() / seconds if seconds > 0 else 0.0
+            now, joules = self._meter.sample()
+            return joules / (now - self._meter.began) if now > self._meter.began else 0.0
         return 0.0
 
     def _sample(self) -> None:
         try:
             while not self._stopped.wait(self._period_s):
-                self._latest = self._clock(), self._meter.joules()
+                self._latest = self._meter.sample()
         except (OSError, ValueError) as error:
             self._latest = None
             _log.warning("stopped measuring power: %s", error)

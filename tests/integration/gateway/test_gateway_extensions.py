@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -40,13 +41,15 @@ async def read_all(call: InferStream, into: list[oip.ModelStreamInferResponse]) 
 @pytest.mark.usefixtures("agent")
 async def test_response_has_timings_on_request(caller: Caller, a_request: RequestFactory) -> None:
     asking = a_request(2, id="a", parameters=flag("synergai_timings"))
+    began = time.monotonic()
     response = await caller.oip.ModelInfer(asking, timeout=30)
+    passed_us = 1e6 * (time.monotonic() - began)
     timings = response.parameters
     assert timings["synergai_worker"].string_param == "w1"
     assert timings["synergai_configuration"].string_param == "threads=1"
     for part in ("queue", "transfer", "estimated"):
         assert timings[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
-    assert 0 < timings["synergai_transfer_us"].int64_param < 5_000_000
+    assert 0 < timings["synergai_transfer_us"].int64_param <= passed_us
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 2]
     silent = await caller.oip.ModelInfer(a_request(), timeout=30)
     assert not silent.parameters

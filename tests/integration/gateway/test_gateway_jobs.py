@@ -54,8 +54,10 @@ async def watched(caller: Caller, job_id: str) -> list[jobs_pb2.Job]:
 
 @pytest.mark.usefixtures("agent")
 async def test_job_succeeds_and_reports_its_executions(caller: Caller) -> None:
+    began = time.monotonic()
     job = await submit(caller, spec(20, qos_s=30.0, priority=3, tenant="lab"))
     last = (await watched(caller, job.id))[-1]
+    passed_s = time.monotonic() - began
     assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
     assert last.state == jobs_pb2.JOB_STATE_SUCCEEDED
     wanted = spec(20, qos_s=30.0, priority=3, tenant="lab")
@@ -64,7 +66,7 @@ async def test_job_succeeds_and_reports_its_executions(caller: Caller) -> None:
     assert (last.queries_done, last.labelled, last.correct) == (20, 20, 20)
     assert [(e.worker_id, e.configuration.threads) for e in last.executions] == [("w1", 1)]
     assert last.estimated_s == pytest.approx(20 / 1000, rel=0.5)
-    assert 0 < last.actual_s < 5
+    assert 0 < last.actual_s <= passed_s
     assert (last.violated, last.excess_s, last.reason) == (False, 0.0, "")
     assert last.submitted_at.ToNanoseconds() < last.finished_at.ToNanoseconds()
 

@@ -80,6 +80,7 @@ def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
         "dictionary": tmp_path / "dictionary.db",
         "output": tmp_path / "logs",
         "as_json": True,
+        "repeat_disturbed": 0,
         "while_serving": True,  # other tests serve engines at the same time
     }
     profile(ProfilerSettings.load(settings))

@@ -213,5 +213,6 @@ def _processor_s(pid: int) -> dict[str, float]:
 def test_as_many_threads_compute_as_the_session_has(fleet: Path, backend: str) -> None:
     processors, sharing_one = usage(fleet, session(backend, 1))
     assert processors < 1.1
-    # The first thread takes work over from one whose processor is busy with something else.
-    assert any(usage(fleet, session(backend, 2))[1] > sharing_one + 0.25 for _ in range(3))
+    # The first thread takes work over from one whose processor is busy with something else, which
+    # on a busy machine may be most of the times.
+    assert any(usage(fleet, session(backend, 2))[1] > sharing_one + 0.25 for _ in range(20))

@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -103,10 +104,12 @@ def test_bad_query_fails_alone(twice: HostClient, data: bytes, expected: str) ->
 
 def test_sample_queries_count_their_labels(models: Path) -> None:
     with HostClient(models, session("labelled")) as host:
+        began = time.monotonic()
         ended = host.run_samples(2, 8)
+        passed_s = time.monotonic() - began
     assert host.ready.samples == 4
     assert (ended.tally.done, ended.tally.labelled, ended.tally.correct) == (8, 8, 6)
-    assert 0 < ended.tally.compute_s < 1
+    assert 0 < ended.tally.compute_s <= passed_s
 
 
 def test_bytes_tensors_are_length_prefixed_both_ways(models: Path) -> None:

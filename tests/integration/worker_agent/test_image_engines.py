@@ -104,11 +104,14 @@ def test_bad_image_is_bad_input_and_fails_alone(
 def test_timings_are_separate_and_only_on_request(colours: HostClient) -> None:
     image = picture("red", height=1000, width=1500)
 
-    timed = read_parameters(answer(colours, asked([image], synergai_timings=True)).parameters)
+    query = asked([image], synergai_timings=True)
+    timed = [read_parameters(answer(colours, query).parameters) for _ in range(10)]
 
     names = {f"synergai_{phase}_us" for phase in ("preprocess", "compute", "postprocess")}
-    assert set(timed) == names
-    assert int(timed["synergai_preprocess_us"]) > int(timed["synergai_postprocess_us"]) >= 0
+    assert all(set(each) == names for each in timed)
+    # The lowest ones, since other processes may delay any of them.
+    least = {name: min(int(each[name]) for each in timed) for name in names}
+    assert least["synergai_preprocess_us"] > least["synergai_postprocess_us"] >= 0
     assert not answer(colours, asked([image], synergai_timings=False)).parameters
     assert not answer(colours, asked([image])).parameters
 

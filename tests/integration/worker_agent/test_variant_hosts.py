@@ -260,6 +260,7 @@ async def test_variant_that_waits_to_be_loaded_is_not_blamed_for_the_end_of_its_
             with pytest.raises(AssertionError, match="killed" if ending == "hang" else "signal"):
                 await computing
         assert hosts.unusable_sessions() == []
+        hosts._hang_timeout_s = 60.0  # the new host may be slow on a busy machine
         assert await answer(await hosts.load(session("small")), "small") == ("1.small", 2.0)
     finally:
         await hosts.close()

@@ -15,11 +15,19 @@ from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference, Request, RequestId
 from synergai.domain import Engine, JobId, WorkerId
-from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
+from synergai.errors import (
+    DeadlineExceeded,
+    EngineNotFound,
+    EngineUnserved,
+    Overloaded,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
+from synergai.versions import versioned
 from tests.waiting import turns
 
 if TYPE_CHECKING:
@@ -75,9 +83,9 @@ class FakeInference:
 class Harness:
     """Held requests for the engine ``echo``, which is being inspected."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, worker_wait_s: float = 0.0) -> None:
         self.engine = engine
-        self.catalogue = Catalogue()
+        self.catalogue = Catalogue(worker_wait_s=worker_wait_s)
         pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
         self.catalogue.update(BOX, pending)
         self.clock = Clock()
@@ -154,3 +162,67 @@ async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
     request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "", ID)
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
+
+
+# --- engines without a worker -------------------------------------------------------------------
+
+
+def without_worker(engine: Engine, worker_wait_s: float) -> Harness:
+    harness = Harness(engine, worker_wait_s)
+    harness.catalogue.withdraw(BOX, engine.name)
+    return harness
+
+
+async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspection(
+    engine: Engine,
+) -> None:
+    harness = without_worker(engine, worker_wait_s=60.0)
+    with pytest.raises(EngineUnserved):
+        harness.catalogue.find("echo")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, 60.0, "", ID)
+    await turns()
+    assert harness.held.count == 1
+    pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
+    harness.catalogue.update(BOX, pending)
+    await turns()
+    assert not harness.inference.begun
+    harness.catalogue.update(BOX, engine)
+    await turns()
+    [begun] = harness.inference.begun
+    assert harness.held.count == 0
+    begun.result.set_result(b"response")
+    assert await request.result == b"response"
+
+
+async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None:
+    harness = without_worker(engine, worker_wait_s=1e-6)
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    with pytest.raises(EngineUnserved, match="no worker that serves engine 'echo' is connected"):
+        await request.result
+    assert len(harness.inference.rejected) == 1
+    assert harness.admission.requests == harness.held.count == 0
+
+
+async def test_wait_for_a_worker_ends_at_the_deadline(engine: Engine) -> None:
+    harness = without_worker(engine, worker_wait_s=60.0)
+    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "", ID)
+    with pytest.raises(EngineUnserved):
+        await request.result
+
+
+async def test_unknown_engines_and_a_wait_of_zero_are_refused_at_once(engine: Engine) -> None:
+    with pytest.raises(EngineNotFound):
+        without_worker(engine, worker_wait_s=60.0).catalogue.find("nobody")
+    with pytest.raises(Unavailable) as refusal:
+        without_worker(engine, worker_wait_s=0.0).catalogue.find("echo")
+    assert not isinstance(refusal.value, EngineUnserved)
+
+
+def test_version_that_is_being_inspected_is_used_before_one_without_a_worker(
+    engine: Engine,
+) -> None:
+    catalogue = Catalogue(worker_wait_s=60.0)
+    pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
+    catalogue.update(BOX, pending)
+    catalogue.add_known([versioned("echo", "2")])
+    assert Versions(catalogue).resolve("echo") == "echo"

@@ -420,7 +420,7 @@ def test_full_disk_is_unavailable_and_changes_nothing(stored: Path) -> None:
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 33
+    assert len(set(COLUMNS)) == len(COLUMNS) == 34
 
 
 def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:

@@ -68,7 +68,14 @@ def _seed(root: Path, files: dict[str, str]) -> EmulatedCgroups:
 
 @pytest.fixture
 def version_1(tmp_path: Path) -> EmulatedCgroups:
-    files = {"proc/self/cgroup": "4:memory:/m\n3:cpuset:/\n1:cpu:/box\n0::/\n"}
+    files = {
+        "proc/self/cgroup": "4:memory:/m\n3:cpuset:/\n1:cpu:/box\n0::/\n",
+        "proc/self/mountinfo": (
+            "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+            "34 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+            "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        ),
+    }
     for name, own in (("cpu", "/box"), ("cpuset", "")):
         for file, value in {**V1[name], "cgroup.procs": str(os.getpid())}.items():
             files[f"sys/fs/cgroup/{name}{own}/{file}"] = value
@@ -79,7 +86,7 @@ def version_1(tmp_path: Path) -> EmulatedCgroups:
 def version_2(tmp_path: Path) -> EmulatedCgroups:
     files = {
         "proc/self/cgroup": "0::/unit\n",
-        "sys/fs/cgroup/cgroup.controllers": "cpu cpuset",
+        "proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         "sys/fs/cgroup/unit/cgroup.subtree_control": "",
         "sys/fs/cgroup/unit/cgroup.procs": str(os.getpid()),
     }

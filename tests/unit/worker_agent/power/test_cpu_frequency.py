@@ -89,3 +89,45 @@ def test_a_mode_out_of_range_is_refused(cores: Cores, name: str) -> None:
 def test_a_machine_whose_clock_cannot_be_set_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="virtual machines"):
         CpuFrequencyController(MachineFiles(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cpu0/cpufreq/cpuinfo_max_freq", ""),
+        ("cpu0/cpufreq/cpuinfo_min_freq", "<unknown>"),
+        ("cpu2/cpufreq/scaling_max_freq", "-"),
+        ("online", "0-"),
+        ("online", "0-99999"),
+    ],
+)
+def test_files_without_the_expected_numbers_are_no_clock(
+    cores: Cores, name: str, text: str
+) -> None:
+    cores.path(f"{CPU}/{name}").write_text(text)
+    with pytest.raises(NotSupported, match="cannot set the CPU clock: "):
+        controller(cores)
+
+
+def test_steps_that_are_not_listed_as_numbers_are_not_used(cores: Cores) -> None:
+    cores.path(f"{CPU}/cpu0/cpufreq/scaling_available_frequencies").write_text("800000 boost")
+    assert [mode.name for mode in controller(cores).modes()][:2] == ["4x3000mhz", "4x2250mhz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cpu3/cpufreq/scaling_max_freq", ""),
+        ("cpu3/cpufreq/cpuinfo_max_freq", "?"),
+        ("online", "none"),
+        ("online", ""),
+    ],
+)
+def test_cores_that_cannot_be_read_any_more_are_in_no_mode(
+    cores: Cores, name: str, text: str
+) -> None:
+    power = controller(cores)
+    cores.path(f"{CPU}/{name}").write_text(text)
+    reading = power.read()
+    assert reading.mode == ""
+    assert reading.detail

@@ -1,17 +1,19 @@
 """Meters of both boards in both layouts, of x86, and of machines without a sensor."""
 
+import sys
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from synergai.errors import NotSupported
 from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import KINDS
-from worker_agent.power import telemetry
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.nvml import VISIBLE, NvmlSensor
-from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor
+from worker_agent.power.sensors import VISIBLE, HwmonSensor, Ina3221Sensor, NvmlSensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
 
 RAPL = "sys/class/powercap/intel-rapl:0"
@@ -56,7 +58,7 @@ def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path
     meter = open_meter(files, lambda: 0.0)
     assert meter.source == "RAPL (1 package)"
     files.write(f"/{RAPL}/energy_uj", "1000000")
-    assert meter.joules() == pytest.approx(2.0)
+    assert meter.sample()[1] == pytest.approx(2.0)
 
 
 def test_the_error_without_sensors_lists_the_supported_ones(tmp_path: Path) -> None:
@@ -85,6 +87,14 @@ def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_pa
     with MeanPower(MachineFiles(tmp_path / "nothing")) as power:
         pass
     assert power.watts == 0.0
+
+
+def test_mean_power_is_the_same_however_long_the_readings_are_delayed(tmp_path: Path) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path)
+    late = count(10.0, 0.25)  # every reading of the clock is 0.25 s after the one before
+    with MeanPower(board.files, lambda: next(late)) as power:
+        pass
+    assert power.watts == pytest.approx(5.06)
 
 
 def test_a_meter_in_service_gives_mean_power_between_readings_and_total_energy(
@@ -136,7 +146,7 @@ def test_power_meter_of_the_whole_machine_is_used_before_its_parts(tmp_path: Pat
     times = iter([0.0, 2.0])
     meter = open_meter(files, lambda: next(times))
     assert meter.source == "hwmon (power_meter power1)"
-    assert meter.joules() == pytest.approx(360.0)
+    assert meter.sample()[1] == pytest.approx(360.0)
 
 
 def test_supply_of_a_board_is_the_sum_of_its_meters(tmp_path: Path) -> None:
@@ -164,73 +174,96 @@ def test_meter_without_a_number_is_left_out(tmp_path: Path) -> None:
         HwmonSensor(files)
 
 
-class FakeNvml:
-    """GPUs with energy counters in mJ, or with power in mW only."""
+class FakeNvml(ModuleType):
+    """The module pynvml, with energy counters in mJ, or with power in mW only."""
+
+    class NVMLError(Exception): ...
 
     def __init__(self, *, energies: list[int] | None = None, powers: list[int]) -> None:
+        super().__init__("pynvml")
         self.energies = energies
         self.powers = powers
-        self.fails = False
+        self.broken = ""
 
-    def nvmlInit_v2(self) -> int:  # noqa: N802  # the library's name, as below
-        return 0
+    def nvmlInit(self) -> None:  # noqa: N802  # the module's name, as below
+        self._fail_at("nvmlInit")
 
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = len(self.powers)
-        return 0
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self._fail_at("nvmlDeviceGetCount")
+        return len(self.powers)
 
-    def nvmlDeviceGetHandleByIndex_v2(self, number: int, device: Any) -> int:  # noqa: N802
-        device._obj.value = number + 1
-        return 0
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        return number
 
-    def nvmlDeviceGetHandleByUUID(self, name: bytes, device: Any) -> int:  # noqa: N802
-        device._obj.value = int(name.removeprefix(b"GPU-")) + 1
-        return 0
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:  # noqa: N802
+        self._fail_at("nvmlDeviceGetHandleByUUID")
+        return int(name.removeprefix("GPU-"))
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, device: Any, value: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: int) -> int:  # noqa: N802
+        self._fail_at("nvmlDeviceGetTotalEnergyConsumption")
         if self.energies is None:
-            return 3  # not supported
-        value._obj.value = self.energies[device.value - 1]
-        return 999 if self.fails else 0
+            raise self.NVMLError("Not Supported")
+        return self.energies[device]
 
-    def nvmlDeviceGetPowerUsage(self, device: Any, value: Any) -> int:  # noqa: N802
-        value._obj.value = self.powers[device.value - 1]
-        return 0
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:  # noqa: N802
+        self._fail_at("nvmlDeviceGetPowerUsage")
+        return self.powers[device]
+
+    def _fail_at(self, name: str) -> None:
+        if name == self.broken:
+            raise self.NVMLError("GPU is lost")
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
+    """Installs a fake module."""
+
+    def install(**figures: Any) -> FakeNvml:
+        fake = FakeNvml(**figures)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        return fake
+
+    return install
 
 
 GPU = {"dev/nvidiactl": ""}
 
 
-def test_energy_of_gpus_is_the_sum_of_their_counters(tmp_path: Path) -> None:
-    library = FakeNvml(energies=[5_000, 1_000_000], powers=[1, 1])
-    sensor = NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: library)
+def test_energy_of_gpus_is_the_sum_of_their_counters(
+    tmp_path: Path, nvml: Callable[..., FakeNvml]
+) -> None:
+    library = nvml(energies=[5_000, 1_000_000], powers=[1, 1])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU))
     assert sensor.source == "NVML (2 GPUs)"
     assert sensor.joules(0.0) == 0.0
     library.energies = [7_000, 1_003_000]
     assert sensor.joules(1.0) == pytest.approx(5.0)
-    library.fails = True
-    with pytest.raises(OSError, match="code 999"):
+    library.broken = "nvmlDeviceGetTotalEnergyConsumption"
+    with pytest.raises(OSError, match="GPU is lost"):
         sensor.joules(2.0)
 
 
-def test_power_of_gpus_without_a_counter_is_integrated(tmp_path: Path) -> None:
-    library = FakeNvml(powers=[40_000])
-    sensor = NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: library)
+def test_power_of_gpus_without_a_counter_is_integrated(
+    tmp_path: Path, nvml: Callable[..., FakeNvml]
+) -> None:
+    library = nvml(powers=[40_000])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU))
     assert sensor.joules(10.0) == 0.0
     library.powers = [60_000]
     assert sensor.joules(12.0) == pytest.approx(100.0)
 
 
-def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> None:
-    def missing(name: str) -> NoReturn:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    with pytest.raises(NotSupported, match="no NVIDIA GPU"):
-        NvmlSensor(MachineFiles(tmp_path), load=lambda _: FakeNvml(powers=[]))
-    with pytest.raises(NotSupported, match=r"cannot load libnvidia-ml\.so\.1"):
-        NvmlSensor(a_machine(tmp_path, GPU), load=missing)
+def test_machines_without_gpus_or_package_have_no_such_sensor(
+    tmp_path: Path, nvml: Callable[..., FakeNvml], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotSupported, match="there is no NVIDIA GPU"):
+        NvmlSensor(MachineFiles(tmp_path))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NotSupported, match="nvidia-ml-py is not installed"):
+        NvmlSensor(a_machine(tmp_path, GPU))
+    nvml(powers=[])
     with pytest.raises(NotSupported, match="no NVIDIA GPU is used"):
-        NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: FakeNvml(powers=[]))
+        NvmlSensor(a_machine(tmp_path, GPU))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +279,7 @@ def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> 
 )
 def test_only_gpus_that_are_used_count(
     tmp_path: Path,
+    nvml: Callable[..., FakeNvml],
     monkeypatch: pytest.MonkeyPatch,
     visible: str | None,
     gpus: set[int] | None,
@@ -254,18 +288,15 @@ def test_only_gpus_that_are_used_count(
     monkeypatch.delenv(VISIBLE, raising=False)
     if visible is not None:
         monkeypatch.setenv(VISIBLE, visible)
-    library = FakeNvml(energies=[0, 0, 0], powers=[1, 1, 1])
-    sensor = NvmlSensor(a_machine(tmp_path, GPU), gpus, lambda _: library)
+    library = nvml(energies=[0, 0, 0], powers=[1, 1, 1])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), gpus)
     assert sensor.joules(0.0) == 0.0
     library.energies = [1_000, 10_000, 100_000]
     assert sensor.joules(1.0) == sum(10.0**number for number in used)
 
 
-def test_processor_and_gpus_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeNvml(energies=[0], powers=[1])
-    monkeypatch.setattr(
-        telemetry, "NvmlSensor", lambda files, gpus: NvmlSensor(files, gpus, lambda _: library)
-    )
+def test_processor_and_gpus_are_added(tmp_path: Path, nvml: Callable[..., FakeNvml]) -> None:
+    library = nvml(energies=[0], powers=[1])
     files = a_machine(
         tmp_path,
         {
@@ -279,4 +310,59 @@ def test_processor_and_gpus_are_added(tmp_path: Path, monkeypatch: pytest.Monkey
     assert meter.source == "RAPL (1 package), NVML (1 GPU)"
     files.write(f"/{RAPL}/energy_uj", "2000000")
     library.energies = [3_000]
-    assert meter.joules() == pytest.approx(5.0)
+    assert meter.sample()[1] == pytest.approx(5.0)
+
+
+# --- sensors that cannot be read --------------------------------------------------------
+
+INA_4 = "sys/bus/i2c/drivers/ina3221x/1-0040/iio:device0"
+INA_5 = "sys/bus/i2c/devices/1-0040/hwmon/hwmon3"
+PACKAGE = {
+    f"{RAPL}/name": "package-0",
+    f"{RAPL}/energy_uj": "0",
+    f"{RAPL}/max_energy_range_uj": "9999999",
+}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {f"{INA_4}/rail_name_0": "GPU", f"{INA_4}/in_power0_input": ""},
+        {f"{INA_4}/rail_name_0": "GPU", f"{INA_4}/in_power0_input": "1.5"},
+        {f"{INA_4}/rail_name_0": "GPU"},
+        {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/in1_input": "5000"},
+        {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/curr1_input": "1", f"{INA_5}/in1_input": "-"},
+        {f"{INA_5}/in_label": "VDD_IN"},
+        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average/x": ""},
+        {f"{HWMON}/hwmon0/name/x": ""},
+    ],
+)
+def test_a_sensor_that_cannot_be_read_leaves_the_next_one(
+    tmp_path: Path, odd: dict[str, str]
+) -> None:
+    assert open_meter(a_machine(tmp_path, {**PACKAGE, **odd})).source == "RAPL (1 package)"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {f"{RAPL}/energy_uj": ""},
+        {f"{RAPL}/max_energy_range_uj": "unlimited"},
+        {"sys/class/powercap/intel-rapl:1/name": "package-1"},
+    ],
+)
+def test_without_a_sensor_that_can_be_read_power_is_not_measured(
+    tmp_path: Path, odd: dict[str, str]
+) -> None:
+    files = a_machine(tmp_path, {**PACKAGE, **odd})
+    meter = PowerMeter(files)
+    assert (meter.source, meter.read(), meter.close()) == ("", None, 0.0)
+
+
+@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByUUID"])
+def test_a_driver_that_does_not_answer_leaves_the_processor(
+    tmp_path: Path, nvml: Callable[..., FakeNvml], monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    nvml(energies=[0], powers=[1]).broken = broken
+    monkeypatch.setenv(VISIBLE, "GPU-0")
+    assert open_meter(a_machine(tmp_path, {**GPU, **PACKAGE})).source == "RAPL (1 package)"

@@ -1,0 +1,143 @@
+"""Cgroups of this process, v1 and v2, and what they let it use.
+
+Containers and systemd units are cgroups. A limit holds for a group and all below it, so that the
+lowest one of the process's own group and its visible parents counts. What cannot be read limits
+nothing. Imports the standard library only, because the power helper, which runs as root, needs it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_ROOT: Final = Path("/")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """The group of this process in the hierarchy of one controller.
+
+    Attributes:
+        version: of the hierarchy, 1 or 2; a controller is in one of them only.
+        levels: absolute paths of its directory and of its visible parents, from below; empty if
+            the hierarchy is not mounted.
+    """
+
+    version: int
+    levels: tuple[str, ...] = ()
+
+
+def find_cgroup(controller: str, root: Path = _ROOT) -> Cgroup:
+    """Return the process's group of a v1 controller, otherwise that of v2.
+
+    Args:
+        root: directory of ``/proc`` and ``/sys``, as emulated in tests.
+    """
+    try:
+        version, own = _own_path(controller, root)
+        for line in _lines(root, "/proc/self/mountinfo"):
+            shown, _, kind = line.partition(" - ")
+            _, _, _, top, mount, *_ = shown.split()
+            system, _, options = kind.split(maxsplit=2)
+            if system == "cgroup2" if version == 2 else controller in options.split(","):
+                mount = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), mount)
+                return Cgroup(version, _levels(root, mount, top.rstrip("/"), own))
+    except ValueError:  # not the format of Linux
+        pass
+    return Cgroup(2)
+
+
+def _own_path(controller: str, root: Path) -> tuple[int, str]:
+    """Return the version of the hierarchy that has a controller, and the process's path in it."""
+    own = ""
+    for line in _lines(root, "/proc/self/cgroup"):
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return 1, path
+        if not names:
+            own = path
+    return 2, own
+
+
+def _levels(root: Path, mount: str, top: str, own: str) -> tuple[str, ...]:
+    """Return the directories of a group and of its visible parents, from below.
+
+    A container may see the tree from its own group on only, by paths of the host.
+    """
+    below = own[len(top) :].strip("/") if f"{own}/".startswith(f"{top}/") else ""
+    parts = below.split("/") if below and (root / mount[1:] / below).is_dir() else []
+    return tuple("/".join([mount, *parts[:count]]) for count in range(len(parts), -1, -1))
+
+
+def cpu_quota(root: Path = _ROOT) -> float:
+    """Return the CPU seconds per second that the cgroups allow; infinite without a limit."""
+    group = find_cgroup("cpu", root)
+    quotas = [math.inf]
+    for folder in group.levels:
+        if group.version == 2:
+            numbers = _integers(root, f"{folder}/cpu.max")
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            numbers = [n for name in names for n in _integers(root, f"{folder}/{name}")]
+        if len(numbers) == 2 and min(numbers) > 0:
+            quotas.append(numbers[0] / numbers[1])
+    return min(quotas)
+
+
+def usable_cpus(cores: Collection[int] = (), root: Path = _ROOT) -> float:
+    """Return the CPU seconds per second that engines can use, such as 0.5.
+
+    Cpusets count as well: the kernel keeps the affinity of processes within them.
+
+    Args:
+        cores: cores that they are restricted to; empty for all that this process may use.
+    """
+    return min(len(cores) or len(os.sched_getaffinity(0)), cpu_quota(root))
+
+
+def usable_cores(cores: Collection[int] = (), root: Path = _ROOT) -> int:
+    """Return the whole cores of `usable_cpus`, at least 1: more threads would stop one another."""
+    return max(1, math.floor(usable_cpus(cores, root)))
+
+
+def memory_limits(root: Path = _ROOT) -> Iterator[tuple[int, int]]:
+    """Yield each memory limit in bytes, and how much of it is used but for what can be reclaimed.
+
+    The kernel kills processes beyond ``memory.max``, and slows them down beyond ``memory.high``.
+    """
+    group = find_cgroup("memory", root)
+    for folder in group.levels:
+        if group.version == 2:
+            names, usage, cache = ["memory.max", "memory.high"], "memory.current", "inactive_file"
+        else:
+            names, usage = ["memory.limit_in_bytes"], "memory.usage_in_bytes"
+            cache = "total_inactive_file"
+        limits = [n for name in names for n in _integers(root, f"{folder}/{name}") if n > 0]
+        if limits:
+            used = sum(_integers(root, f"{folder}/{usage}"))
+            stat = dict(line.partition(" ")[::2] for line in _lines(root, f"{folder}/memory.stat"))
+            cached = stat.get(cache, "")
+            yield min(limits), max(0, used - (int(cached) if cached.isdecimal() else 0))
+
+
+def _integers(root: Path, path: str) -> list[int]:
+    """Return the numbers in a file; none if it has other words, such as ``max``."""
+    try:
+        return [int(word) for line in _lines(root, path) for word in line.split()]
+    except ValueError:
+        return []
+
+
+def _lines(root: Path, path: str) -> list[str]:
+    try:
+        return (root / path.lstrip("/")).read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
