@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from synergai.client.requests import JobOptions as JobOptions
     from synergai.client.requests import QueryOptions as QueryOptions
     from synergai.client.streaming import InferResult as InferResult
-    from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
     from synergai.client.version_policy import VersionFigures as VersionFigures
@@ -50,7 +49,7 @@ _EXPORTS = {
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
     "synergai.client.jobs": ("JobHandle",),
     "synergai.client.requests": ("JobOptions", "QueryOptions"),
-    "synergai.client.streaming": ("InferResult", "JobRun"),
+    "synergai.client.streaming": ("InferResult",),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.data.items": ("NamedInput", "Reference"),
     "synergai.data.reading": ("read_results",),

@@ -21,8 +21,6 @@ Its stubs are imported by the first call that needs them: a process that has imp
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sized
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from synergai.client.deadlines import Budget, normalize_deadline, seconds_until, to_timestamp
@@ -36,7 +34,7 @@ from synergai.client.requests import (
     request_builder,
     with_version,
 )
-from synergai.client.streaming import InferResult, JobRun, iterate, parse_response, stream_queries
+from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.domain import JobId, JobSpec, JobState
 from synergai.errors import InvalidInput
 from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
@@ -263,36 +261,3 @@ class Client(FleetOperations):
         method = self._channel.jobs.List
         response = await self._channel.call(method, request)
         return [job_status_from_proto(job) for job in response.jobs]
-
-    def run(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        queries: int | None = None,
-        **options: Unpack[JobOptions],
-    ) -> JobRun:
-        """Run a job on these inputs and stream its results back over the same call.
-
-        Unlike a submitted job, it is cancelled when the call ends.
-
-        Args:
-            inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
-            queries: number of queries; required if `inputs` has no length.
-            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
-        """
-        if queries is None:
-            if not isinstance(inputs, Sized):
-                raise InvalidInput("the inputs have no length: pass their number as queries")
-            queries = len(inputs)
-        spec = job_spec(engine, queries, **options)
-        channel = self._channel
-        _ = channel.oip  # raises NotSupported before the call starts
-        engine = with_version(engine, options.get("version", ""))
-        return JobRun(
-            channel,
-            spec,
-            self._inputs.cast_each(engine, self._iterate(inputs)),
-            request_builder(engine),
-            on_invalid=partial(self._inputs.forget, engine),
-        )
