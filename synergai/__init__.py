@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from synergai.client.version_policy import VersionFigures as VersionFigures
     from synergai.client.version_policy import VersionPolicy as VersionPolicy
     from synergai.data.items import NamedInput as NamedInput
-    from synergai.data.items import Reference as Reference
     from synergai.data.reading import read_results as read_results
     from synergai.data.results import JobResult as JobResult
     from synergai.domain import Configuration as Configuration
@@ -51,7 +50,7 @@ _EXPORTS = {
     "synergai.client.requests": ("JobOptions", "QueryOptions"),
     "synergai.client.streaming": ("InferResult",),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
-    "synergai.data.items": ("NamedInput", "Reference"),
+    "synergai.data.items": ("NamedInput",),
     "synergai.data.reading": ("read_results",),
     "synergai.data.results": ("JobResult",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),

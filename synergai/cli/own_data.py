@@ -58,7 +58,6 @@ class OwnDataJob:
     output: Path | None
     shard_format: Format | None
     outputs: tuple[str, ...]
-    by_reference: bool
     max_failures: int | None
     by: str | None
     key: str
@@ -96,7 +95,6 @@ class OwnDataJob:
         inventory = InputInventory(
             self.patterns,
             engine,
-            by_reference=self.by_reference,
             limit=self.client.max_input_bytes,
         )
         try:
@@ -125,7 +123,6 @@ class OwnDataJob:
             self.options,
             inventory.digest,
             self.outputs,
-            self.by_reference,
             self.max_failures,
             self.by,
             self.key,

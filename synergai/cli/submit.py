@@ -32,7 +32,6 @@ _OF_INPUTS: Final = {
     "output": "--output",
     "shard_format": "--format",
     "only": "--only",
-    "by_reference": "--by-reference",
     "max_failures": "--max-failures",
 }
 """Options that need inputs of the job's own, by their parameters."""
@@ -47,7 +46,7 @@ Inputs = Annotated[
         "--inputs",
         "-i",
         metavar="PATH",
-        help="Instead: a file, directory, pattern, URL or manifest of inputs; repeatable.",
+        help="Instead: a file, directory, pattern or manifest of inputs; repeatable.",
     ),
 ]
 Output = Annotated[
@@ -65,10 +64,6 @@ Only = Annotated[
         metavar="OUTPUT",
         help="Only this output, such as classes or boxes; repeatable. Default: all tensors.",
     ),
-]
-ByReference = Annotated[
-    bool,
-    typer.Option("--by-reference", help="Let the workers read the inputs; upload only URLs."),
 ]
 MaxFailures = Annotated[
     int | None,
@@ -117,7 +112,6 @@ def submit(
     output: Output = None,
     shard_format: ShardFormatOption = None,
     only: Only = None,
-    by_reference: ByReference = False,
     max_failures: MaxFailures = None,
     detach: Detach = False,
     qos: Qos = None,
@@ -160,7 +154,6 @@ def submit(
             output=output,
             shard_format=chosen_format,
             outputs=tuple(only or ()),
-            by_reference=by_reference,
             max_failures=max_failures,
             by=by,
             key=key,
@@ -198,9 +191,5 @@ def _check_combination(given: Mapping[str, Any], further: Sequence[str]) -> None
         for name, option in _OF_INPUTS.items():
             if given[name] not in (None, False, [], ()):
                 raise InvalidSettings(f"{option} is for jobs over your own inputs: give --inputs")
-    elif given["by_reference"] and given["only"]:
-        raise InvalidSettings(
-            "--only needs uploaded inputs: for those by reference, the workers return all tensors"
-        )
     elif given["detach"] and (given["watch"] or given["fail_on_violation"]):
         raise InvalidSettings("--detach does not wait for the job: leave --watch out")

@@ -188,8 +188,7 @@ class Client(FleetOperations):
                 list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
                 manifests. An array, or a mapping of arrays by input name, whose rows are the
                 inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
-                ``bytes`` (an encoded image), `Reference` (a URL that the worker reads) or
-                `NamedInput`, each one input.
+                ``bytes`` (an encoded image) or `NamedInput`, each one input.
             by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
                 it is local time.
             idempotency_key: submitting again with the same key, engine, inputs and options

@@ -1,7 +1,7 @@
 """Manifests: files that list the inputs of a job.
 
-A text file (``.txt``) has a path or URL per line; empty lines and lines that begin with ``#`` are
-left out. A CSV file (``.csv``) has a header with a column ``path``, ``file`` or ``url`` and
+A text file (``.txt``) has a path per line; empty lines and lines that begin with ``#`` are
+left out. A CSV file (``.csv``) has a header with a column ``path`` or ``file`` and
 optionally ``name``; without such a header, its first column has the paths. In a JSON-lines file
 (``.jsonl``), each line is a string, or an object with the keys of CSV's columns. Paths are relative
 to the manifest.
@@ -15,14 +15,14 @@ import json
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from synergai.data.locations import is_url, open_file, suffix_of
+from synergai.data.files import suffix_of
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MANIFEST_SUFFIXES: Final = frozenset((".txt", ".csv", ".jsonl"))
-PATH_KEYS: Final = ("path", "file", "url")
+PATH_KEYS: Final = ("path", "file")
 """Columns and keys that have the paths."""
 
 
@@ -30,7 +30,7 @@ class ManifestEntry(NamedTuple):
     """A line of a manifest.
 
     Attributes:
-        path: path or URL of the file, ready to be opened.
+        path: path of the file, ready to be opened.
         name: the input's name; as the manifest has the path, unless it names the input.
     """
 
@@ -42,7 +42,7 @@ class ManifestEntry(NamedTuple):
 def read_manifest(path: str) -> Iterator[ManifestEntry]:
     """Yield the entries of a manifest, which is read line by line."""
     read = {".txt": _read_text, ".csv": _read_csv, ".jsonl": _read_json_lines}[suffix_of(path)]
-    with open_file(path) as file:
+    with Path(path).open("rb") as file:
         # File names need not be UTF-8; `os.fsencode` restores these bytes.
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
@@ -55,11 +55,7 @@ def read_manifest(path: str) -> Iterator[ManifestEntry]:
 
 
 def resolve(listed: str, manifest: str) -> str:
-    """Return the path or URL that a manifest lists, ready to be opened."""
-    if is_url(listed) or Path(listed).is_absolute():
-        return listed
-    if is_url(manifest):
-        return f"{manifest.rpartition('/')[0]}/{listed}"
+    """Return the path that a manifest lists, ready to be opened."""
     return str(Path(manifest).parent / listed)
 
 

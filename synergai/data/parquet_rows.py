@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from synergai.data.columns import in_shape, match_columns
-from synergai.data.extras import import_optional
+from synergai.data.extras import import_arrow
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ParquetRows:
 
     def __init__(self, file: IO[bytes], engine: Engine) -> None:
         try:
-            parquet = import_optional("pyarrow.parquet", "Parquet files")
+            parquet = import_arrow("pyarrow.parquet")
             try:
                 self._file = parquet.ParquetFile(file)
             except ValueError as error:  # what pyarrow's errors of formats are
@@ -82,7 +82,7 @@ class ParquetRows:
 
 def _columns(schema: Any, engine: Engine) -> dict[str, str]:
     """Return the column of each input; encoded files may be in the only column of binaries."""
-    pyarrow = import_optional("pyarrow", "Parquet files")
+    pyarrow = import_arrow()
     if engine.preprocess and len(engine.inputs) == 1:
         binaries = [
             field.name
@@ -96,7 +96,7 @@ def _columns(schema: Any, engine: Engine) -> dict[str, str]:
 
 def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
     """Yield the values of a column; None for a missing one."""
-    pyarrow = import_optional("pyarrow", "Parquet files")
+    pyarrow = import_arrow()
     types, kind = pyarrow.types, column.type
     if isinstance(column, pyarrow.ExtensionArray):
         column, kind = column.storage, column.storage.type
@@ -111,7 +111,7 @@ def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
 
 def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:
     """Yield lists of numbers as views of one array."""
-    compute = import_optional("pyarrow.compute", "Parquet files")
+    compute = import_arrow("pyarrow.compute")
     lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
     values = column.flatten().to_numpy(zero_copy_only=False)
     end = 0

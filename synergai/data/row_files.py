@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import zipfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from synergai.data.columns import count_rows, match_columns
-from synergai.data.locations import open_file, suffix_of
+from synergai.data.files import suffix_of
 from synergai.data.text_rows import TEXT_SUFFIXES, TextRows
 from synergai.errors import InvalidInput
 
@@ -69,8 +70,8 @@ def open_rows(path: str, engine: Engine) -> RowFile:
     if suffix_of(path) == ".parquet":
         from synergai.data.parquet_rows import ParquetRows
 
-        return ParquetRows(open_file(path), engine)
-    return ArrayRows(open_file(path), engine, archive=suffix_of(path) == ".npz")
+        return ParquetRows(Path(path).open("rb"), engine)
+    return ArrayRows(Path(path).open("rb"), engine, archive=suffix_of(path) == ".npz")
 
 
 class ArrayRows:

@@ -12,12 +12,13 @@ import io
 import json
 import os
 from itertools import islice
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from synergai.data.columns import in_shape
-from synergai.data.locations import is_url, open_file, suffix_of
+from synergai.data.files import suffix_of
 from synergai.data.manifests import PATH_KEYS, resolve
 from synergai.errors import InvalidInput
 
@@ -71,8 +72,7 @@ def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
 
 
 def _exists(listed: str, manifest: str) -> bool:
-    path = resolve(listed.strip(), manifest)
-    return is_url(path) or os.path.lexists(path)
+    return os.path.lexists(resolve(listed.strip(), manifest))
 
 
 class TextRows:
@@ -121,7 +121,9 @@ class TextRows:
 
 
 def _open(path: str) -> IO[str]:
-    return io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="replace", newline="")
+    return io.TextIOWrapper(
+        Path(path).open("rb"), encoding="utf-8-sig", errors="replace", newline=""
+    )
 
 
 def _header(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -20,7 +20,6 @@ def a_command(**options: Any) -> OwnDataJob:
         "output": None,
         "shard_format": None,
         "outputs": (),
-        "by_reference": False,
         "max_failures": None,
         "options": {},
         "by": None,
