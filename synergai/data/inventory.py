@@ -21,6 +21,7 @@ from synergai.data.items import NamedInput, Unusable, unusable
 from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
 from synergai.data.names import UniqueNames, clean_name
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
+from synergai.data.text_files import DEFAULT_TEXT
 from synergai.data.text_rows import TEXT_SUFFIXES, has_values
 from synergai.errors import InvalidInput, SynergaiError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.data.files import InputFile
     from synergai.data.manifests import ManifestEntry
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
@@ -62,6 +64,7 @@ class InputInventory:
     Args:
         patterns: paths, directories, patterns and manifests.
         limit: bytes of the largest input.
+        text: how text files are read.
 
     Attributes:
         size: bytes of the files.
@@ -70,12 +73,20 @@ class InputInventory:
             stored under it are these.
     """
 
-    def __init__(self, patterns: Sequence[str], engine: Engine, *, limit: int) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        engine: Engine,
+        *,
+        limit: int,
+        text: TextFormat = DEFAULT_TEXT,
+    ) -> None:
         self.inputs = self.files = self.size = self.skipped = 0
         self.named_by_key = False
         self._patterns = patterns
         self._engine = engine
         self._limit = limit
+        self._text = text
         # The paths that one pattern matches are distinct.
         alone = len(patterns) == 1 and not _is_manifest(patterns[0])
         self._names = None if alone else UniqueNames()
@@ -110,7 +121,7 @@ class InputInventory:
         for pattern in self._patterns:
             has_values = _is_manifest(pattern) and self._has_values(pattern)
             if _is_manifest(pattern) and not has_values:
-                for entry in read_manifest(pattern):
+                for entry in read_manifest(pattern, self._text):
                     self._add_listed(entry, pattern)
                     yield
                 continue
@@ -159,7 +170,7 @@ class InputInventory:
     def _has_values(self, path: str) -> bool:
         files = takes_files(self._engine)
         return suffix_of(path) in TEXT_SUFFIXES and has_values(
-            path, self._engine, takes_files=files
+            path, self._engine, self._text, takes_files=files
         )
 
     def _add_file(self, file: InputFile, name: str, *, has_values: bool = False) -> None:
@@ -174,7 +185,7 @@ class InputInventory:
     def _describe_rows(self, path: str, entry: _Entry) -> None:
         entry.is_rows = True
         try:
-            with open_rows(path, self._engine) as rows:
+            with open_rows(path, self._engine, self._text) as rows:
                 entry.inputs, entry.numbered = rows.count, not rows.single
         except Exception as error:
             if isinstance(error, SynergaiError) and not isinstance(error, InvalidInput):
@@ -247,7 +258,7 @@ class InputInventory:
         failure = Unusable("the file has become shorter while it was read")
         position = start
         try:
-            with open_rows(path, self._engine) as rows:
+            with open_rows(path, self._engine, self._text) as rows:
                 for row in islice(rows.rows(start), entry.inputs - start):
                     yield NamedInput(_row_name(entry, position), row)
                     position += 1

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.data.columns import Row
+    from synergai.data.items import Unusable
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 ROW_SUFFIXES: Final = frozenset((".npy", ".npz", ".parquet"))
@@ -58,15 +60,15 @@ class RowFile(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def rows(self, start: int = 0) -> Iterator[Row]:
+    def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on."""
         ...
 
 
-def open_rows(path: str, engine: Engine) -> RowFile:
+def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
     """Open a file of rows by its suffix."""
     if suffix_of(path) in TEXT_SUFFIXES:
-        return TextRows(path, engine)
+        return TextRows(path, engine, text)
     if suffix_of(path) == ".parquet":
         from synergai.data.parquet_rows import ParquetRows
 
