@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from synergai.data.items import NamedInput as NamedInput
     from synergai.data.reading import read_results as read_results
     from synergai.data.results import JobResult as JobResult
+    from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import JobSpec as JobSpec
@@ -53,6 +54,7 @@ _EXPORTS = {
     "synergai.data.items": ("NamedInput",),
     "synergai.data.reading": ("read_results",),
     "synergai.data.results": ("JobResult",),
+    "synergai.data.text_files": ("TextFormat",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (

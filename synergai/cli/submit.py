@@ -4,50 +4,41 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
 from synergai.cli.durations import parse_duration, parse_instant
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.jobs import (
-    FailOnViolation,
-    ShardFormatOption,
-    follow,
-    parse_format,
-    print_accepted,
-)
+from synergai.cli.jobs import FailOnViolation, ShardFormatOption, follow, print_accepted
 from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority
 from synergai.domain import JobState
 from synergai.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from synergai.client.client import Client
     from synergai.client.requests import JobOptions
 
 app: Final = typer.Typer(rich_markup_mode="rich")
-_OF_INPUTS: Final = {
-    "output": "--output",
-    "shard_format": "--format",
-    "only": "--only",
-    "max_failures": "--max-failures",
-}
-"""Options that need inputs of the job's own, by their parameters."""
-
+_PATHS: Final = "A file, directory, pattern or manifest of inputs, instead of --queries"
 
 Queries = Annotated[
     int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")
 ]
 Inputs = Annotated[
     list[str] | None,
+    typer.Option("--inputs", "-i", metavar="PATH", help=f"{_PATHS}; repeatable."),
+]
+Header = Annotated[
+    Literal["yes", "no"] | None,
     typer.Option(
-        "--inputs",
-        "-i",
-        metavar="PATH",
-        help="Instead: a file, directory, pattern or manifest of inputs; repeatable.",
+        metavar="yes|no",
+        help="Whether the first row of CSV files names the columns. Default: if it names the "
+        "engine's inputs; in doubt, the file is refused.",
     ),
+]
+Encoding = Annotated[
+    str, typer.Option(metavar="NAME", help="Encoding of CSV, JSON-lines and manifest files.")
 ]
 Output = Annotated[
     Path | None,
@@ -69,9 +60,6 @@ MaxFailures = Annotated[
     int | None,
     typer.Option(min=0, help="Inputs that may fail before the job does. Default: all."),
 ]
-Detach = Annotated[
-    bool, typer.Option("--detach", help="Print the job's id once it is accepted, and exit.")
-]
 Qos = Annotated[
     str | None,
     typer.Option(
@@ -91,81 +79,111 @@ Key = Annotated[
     str,
     typer.Option(
         help="Idempotency key; submitting again with it returns the same job. Default: with"
-        " --inputs, it follows from the command and its files."
+        " inputs, it follows from the command and its files."
     ),
 ]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")]
+Watch = Annotated[
+    bool | None,
+    typer.Option(
+        "--watch/--detach",
+        "-w",
+        help="Wait for the job to end, or exit once it is accepted. Default: wait with inputs.",
+    ),
+]
+
+
+class OwnInputs(NamedTuple):
+    """Options of a job over inputs of its own."""
+
+    inputs: Inputs = None
+    header: Header = None
+    encoding: Encoding = "utf-8"
+    output: Output = None
+    format: ShardFormatOption = None
+    only: Only = None
+    max_failures: MaxFailures = None
+
+    def given(self) -> list[str]:
+        """Return the names of the options that were given."""
+        values, defaults = self._asdict(), self._field_defaults
+        return [name for name in values if values[name] not in (defaults[name], [])]
+
+
+class JobTerms(NamedTuple):
+    """Options of every job."""
+
+    qos: Qos = None
+    by: By = None
+    priority: Priority = 0
+    version: EngineVersion = ""
+    min_accuracy: MinAccuracy = 0.0
+    tenant: Tenant = ""
+    key: Key = ""
+
+    def options(self) -> JobOptions:
+        """Return the options of the client's call."""
+        if self.qos is not None and self.by is not None:
+            raise InvalidSettings("give either --qos or --by")
+        return {
+            "qos": None if self.qos is None else parse_duration(self.qos, "--qos"),
+            "priority": self.priority,
+            "tenant": self.tenant,
+            "version": self.version,
+            "min_accuracy": self.min_accuracy,
+        }
+
+    def instant(self) -> datetime | None:
+        """Return the instant of `--by`, which must not have passed."""
+        return None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC))
 
 
 @app.command(
-    context_settings={"allow_extra_args": True},  # refused with advice
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
     "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]",
 )
 @on_gateway
 def submit(
     gateway: GatewayAddress,
-    ctx: typer.Context,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help=f"{_PATHS}.", show_default=False)
+    ] = None,
+    *,
     queries: Queries = None,
-    inputs: Inputs = None,
-    output: Output = None,
-    shard_format: ShardFormatOption = None,
-    only: Only = None,
-    max_failures: MaxFailures = None,
-    detach: Detach = False,
-    qos: Qos = None,
-    by: By = None,
-    priority: Priority = 0,
-    version: EngineVersion = "",
-    min_accuracy: MinAccuracy = 0.0,
-    tenant: Tenant = "",
-    key: Key = "",
-    watch: Watch = False,
+    own: OwnInputs,
+    terms: JobTerms,
+    watch: Watch = None,
     fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: queries on an engine's sample set, or over your own inputs.
 
-    Prints the job's id once the job is in the gateway's journal. With --inputs, it then waits for
+    Prints the job's id once the job is in the gateway's journal. With inputs, it then waits for
     the job and, with --output, writes the results as they are stored.
     """
-    _check_combination(ctx.params, ctx.args)
-    qos_s = None if qos is None else parse_duration(qos, "--qos")
-    chosen_format = parse_format(shard_format)
-
-    options: JobOptions = {
-        "qos": qos_s,
-        "priority": priority,
-        "tenant": tenant,
-        "version": version,
-        "min_accuracy": min_accuracy,
-    }
+    patterns = (*(own.inputs or ()), *(paths or ()))
+    if (queries is None) == (not patterns):
+        raise InvalidSettings("give either --queries, or the inputs of the job by --inputs")
+    if not patterns and (given := own.given()):
+        option = given[0].replace("_", "-")
+        raise InvalidSettings(f"--{option} is for jobs over your own inputs: give --inputs")
+    if watch is False and fail_on_violation:
+        raise InvalidSettings("--fail-on-violation waits for the job: leave --detach out")
+    is_watched = fail_on_violation or (bool(patterns) if watch is None else watch)
+    options = terms.options()
 
     async def run_over_inputs(client: Client) -> None:
         # Imported here to keep NumPy out of jobs on samples.
         from synergai.cli.own_data import OwnDataJob
 
-        job = OwnDataJob(
-            client,
-            engine,
-            options,
-            patterns=tuple(inputs or ()),
-            output=output,
-            shard_format=chosen_format,
-            outputs=tuple(only or ()),
-            max_failures=max_failures,
-            by=by,
-            key=key,
-        )
-        await job.run(detach=detach, fail_on_violation=fail_on_violation, as_json=as_json)
+        job = OwnDataJob(client, engine, patterns, own, terms)
+        await job.run(detach=not is_watched, fail_on_violation=fail_on_violation, as_json=as_json)
 
     async def run_on_samples(client: Client) -> None:
-        instant = None if by is None else parse_instant(by, "--by", datetime.now(UTC))
         job = await client.submit(
-            engine, queries=queries, by=instant, idempotency_key=key, **options
+            engine, queries=queries, by=terms.instant(), idempotency_key=terms.key, **options
         )
-        if (watch or fail_on_violation) and not detach:
+        if is_watched:
             typer.echo(f"job {job.id}", err=True)
             await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
             return
@@ -173,23 +191,4 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    gateway.call(run_over_inputs if inputs else run_on_samples, engine)
-
-
-def _check_combination(given: Mapping[str, Any], further: Sequence[str]) -> None:
-    """Refuse options that contradict each other, by their parameters, and further arguments."""
-    if further:
-        raise InvalidSettings(
-            f"unexpected argument {further[0]!r}: repeat --inputs for each path, and quote a "
-            "pattern, such as --inputs 'photos/*.jpg', so that the shell does not expand it"
-        )
-    if given["qos"] is not None and given["by"] is not None:
-        raise InvalidSettings("give either --qos or --by")
-    if (given["queries"] is None) == (not given["inputs"]):
-        raise InvalidSettings("give either --queries, or the inputs of the job by --inputs")
-    if not given["inputs"]:
-        for name, option in _OF_INPUTS.items():
-            if given[name] not in (None, False, [], ()):
-                raise InvalidSettings(f"{option} is for jobs over your own inputs: give --inputs")
-    elif given["detach"] and (given["watch"] or given["fail_on_violation"]):
-        raise InvalidSettings("--detach does not wait for the job: leave --watch out")
+    gateway.call(run_over_inputs if patterns else run_on_samples, engine)
