@@ -114,7 +114,7 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
             continue
         value: Any
         try:
-            value = json.loads(line, parse_float=_finite, object_pairs_hook=_unique)
+            value = json.loads(line, parse_float=finite_float, object_pairs_hook=_unique)
         except RecursionError:
             value = MalformedLine(f"line {number}: it is not JSON: it is nested too deeply")
         except ValueError as error:
@@ -125,15 +125,15 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
 def parse_cell(text: str) -> Any:
     """Return the value of a cell that is JSON or a number; its text if it is neither."""
     try:
-        return json.loads(text, parse_float=_finite)
+        return json.loads(text, parse_float=finite_float)
     except (ValueError, RecursionError):
         try:
-            return _finite(text)
+            return finite_float(text)
         except ValueError:
             return text.strip()
 
 
-def _finite(text: str) -> float:
+def finite_float(text: str) -> float:
     """Return a number; unlike `float`, none for one that is too large, or has underscores."""
     value = float(text)
     if "_" in text or (math.isinf(value) and any(map(str.isdigit, text))):
