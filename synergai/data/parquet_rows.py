@@ -6,6 +6,8 @@ import math
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
+
 from synergai.data.columns import as_array, in_shape, inner_shape, is_integer, match_columns
 from synergai.data.extras import import_arrow
 from synergai.errors import InvalidInput
@@ -76,7 +78,7 @@ class ParquetRows:
             batch, start = batch.slice(start), 0
             if self._features:
                 [spec] = self._specs.values()
-                cells = {spec.name: _wide(batch, self._features, spec)}
+                cells = {spec.name: _wide(batch.columns, spec)}
             else:
                 cells = {
                     name: _cells(batch.column(column), self._specs[name])
@@ -143,11 +145,17 @@ def _number(value: Any, spec: TensorSpec) -> Any:
     return int(value) if is_whole else float(value)
 
 
-def _wide(batch: Any, columns: Sequence[str], spec: TensorSpec) -> Iterator[Any]:
+def _wide(columns: Sequence[Any], spec: TensorSpec) -> Iterator[Any]:
     """Yield each row's features as one array."""
-    cells = [_cells(batch.column(column), spec) for column in columns]
-    for row in zip(*cells, strict=True):
-        yield as_array(row, spec)
+    types = import_arrow().types
+    if all(types.is_primitive(each.type) and not each.null_count for each in columns):
+        arrays = [each.to_numpy(zero_copy_only=False) for each in columns]
+        if len({array.dtype.kind for array in arrays}) == 1:
+            for row in np.column_stack(arrays):
+                yield in_shape(row, spec)
+            return
+    for cells in zip(*(_cells(each, spec) for each in columns), strict=True):
+        yield as_array(cells, spec)
 
 
 def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:

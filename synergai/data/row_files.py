@@ -35,6 +35,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 10_000
 _MAX_INPUT_BYTES: Final = 1 << 30
 """No message is larger. The header of a damaged or hostile file may tell any size."""
+_STRUCTURED: Final = "it is a structured array; save its columns as one array of numbers"
 _HEADER_READERS: Final = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -145,7 +146,11 @@ class ArrayStream:
             read_header = _HEADER_READERS[npy_format.read_magic(file)]
             shape, fortran, dtype = read_header(file, max_header_size=_MAX_HEADER_BYTES)
         except (ValueError, KeyError) as error:
+            if "max_header_size" in str(error):  # names and types of many columns
+                raise InvalidInput(_STRUCTURED) from None
             raise InvalidInput(f"it is not an array in NumPy's format: {error}") from None
+        if dtype.names is not None:
+            raise InvalidInput(_STRUCTURED)
         if dtype.hasobject:
             raise InvalidInput("it has Python objects, which are not read; save an array of texts")
         if fortran and len(shape) > 1:

@@ -118,7 +118,8 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         except RecursionError:
             value = MalformedLine(f"line {number}: it is not JSON: it is nested too deeply")
         except ValueError as error:
-            value = MalformedLine(f"line {number}: it is not JSON: {error}")
+            reason = str(error).partition(";")[0]  # without advice to programmers
+            value = MalformedLine(f"line {number}: it is not JSON: {reason}")
         yield number, value
 
 

@@ -85,7 +85,7 @@ def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool
         list(islice(read_lines(path, text.encoding), 2))  # raises if the encoding is another one
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
-    numbers = ", or numbers alone" if alone else ""
+    numbers = ", or numbers alone, between commas" if alone else ""
     decide = f"; {_DECIDE}" if alone and not is_json else ""
     raise InvalidInput(
         f"{path}: its first line, {begin.text[:80]!r}, has neither a path nor values; a list of "

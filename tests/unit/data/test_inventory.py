@@ -241,6 +241,8 @@ def test_damaged_file_fails_alone(name: str, content: bytes, expected: str, tmp_
         (np.zeros(5), "does not suit input 'x'"),
         (np.asfortranarray(np.zeros((3, 2))), "Fortran order"),
         (np.array([{}]), "Python objects"),
+        (np.zeros(3, [(f"column {n}", "f4") for n in range(900)]), "structured .* columns as one"),
+        (np.zeros(3, [("a", "f4"), ("b", "f4")]), "structured .* columns as one"),
     ],
 )
 def test_array_that_does_not_suit_is_refused(

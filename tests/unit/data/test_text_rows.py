@@ -282,6 +282,7 @@ def test_number_is_not_taken_for_another_one(tmp_path: Path, cell: str) -> None:
     (tmp_path / "a.jsonl").write_text(f"[1, 2, 3]\n[1, 2, {cell}]\n")
     _, refused = read(tmp_path / "a.jsonl", TRIPLE)
     assert refused.startswith("line 2: it is not JSON")
+    assert "sys." not in refused
 
 
 def test_whole_numbers_beside_fractions_keep_their_digits(tmp_path: Path) -> None:
@@ -328,6 +329,8 @@ def test_columns_of_numbers_are_the_features_of_one_wide_input(tmp_path: Path) -
         path = write_table(tmp_path / f"{name}.parquet", **columns)
         assert read(path, TRIPLE) == expected
         assert read(path, TRIPLE, start=1) == expected[1:]
+    whole = write_table(tmp_path / "whole.parquet", h=[2**53 + 1], w=[2], d=[3])
+    assert read(whole, (TensorSpec("x", "INT64", (-1, 3)),)) == [{"x": [[2**53 + 1, 2, 3]]}]
     four = write_table(tmp_path / "four.parquet", a=[1], b=[2], c=[3], d=[4])
     assert read(four, IMAGE) == [{"x": [[[1, 2], [3, 4]]]}]
     with pytest.raises(InvalidInput, match=r"columns a, b, c, d; .* needs x, or 3 of numbers$"):
