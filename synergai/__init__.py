@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synergai.client.version_policy import VersionFigures as VersionFigures
     from synergai.client.version_policy import VersionPolicy as VersionPolicy
     from synergai.data.items import NamedInput as NamedInput
-    from synergai.data.reading import read_results as read_results
+    from synergai.data.result_directory import read_results as read_results
     from synergai.data.results import JobResult as JobResult
     from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
@@ -52,7 +52,7 @@ _EXPORTS = {
     "synergai.client.streaming": ("InferResult",),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.data.items": ("NamedInput",),
-    "synergai.data.reading": ("read_results",),
+    "synergai.data.result_directory": ("read_results",),
     "synergai.data.results": ("JobResult",),
     "synergai.data.text_files": ("TextFormat",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),

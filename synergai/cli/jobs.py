@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from contextlib import aclosing
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.options import AsJson
+from synergai.cli.options import AsJson, ShardFormatOption
 from synergai.cli.output import (
     format_interval,
     format_seconds,
@@ -52,11 +52,6 @@ FailOnViolation = Annotated[
     ),
 ]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-
-ShardFormatOption = Annotated[
-    Literal["npz", "parquet"] | None,
-    typer.Option("--format", metavar="npz|parquet", help="Format of the shards. Default: npz."),
-]
 
 _MAX_REASON: Final = 60
 """Characters of a reason in the table of jobs; `jobs show` has all of it."""

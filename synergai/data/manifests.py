@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.data.files import suffix_of
-from synergai.data.text_files import MalformedLine, read_csv, read_json_lines, read_lines
+from synergai.data.items import Unusable
+from synergai.data.text_files import read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _read_csv(lines: Iterable[str], has_header: bool | None) -> Iterator[tuple[i
 
 def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     for number, value in read_json_lines(lines):
-        if isinstance(value, MalformedLine):
+        if isinstance(value, Unusable):
             raise InvalidInput(value.reason)
         fields = value if isinstance(value, dict) else {"path": value}
         listed = next((fields[key] for key in PATH_KEYS if fields.get(key)), None)

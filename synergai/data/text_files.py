@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from synergai.data.items import Unusable
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -49,12 +50,6 @@ class TextFormat:
 
 
 DEFAULT_TEXT: Final = TextFormat()
-
-
-class MalformedLine(NamedTuple):
-    """What stands in for the value of a line that is not JSON."""
-
-    reason: str
 
 
 def read_lines(path: str, encoding: str, *, errors: str = "strict") -> Iterator[str]:
@@ -108,7 +103,10 @@ def read_csv(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the values of the lines that are not empty, with their numbers."""
+    """Yield the values of the lines that are not empty, with their numbers.
+
+    The value of a line that is not JSON is an `Unusable`.
+    """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -116,10 +114,10 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         try:
             value = json.loads(line, parse_float=finite_float, object_pairs_hook=_unique)
         except RecursionError:
-            value = MalformedLine(f"line {number}: it is not JSON: it is nested too deeply")
+            value = Unusable(f"line {number}: it is not JSON: it is nested too deeply")
         except ValueError as error:
             reason = str(error).partition(";")[0]  # without advice to programmers
-            value = MalformedLine(f"line {number}: it is not JSON: {reason}")
+            value = Unusable(f"line {number}: it is not JSON: {reason}")
         yield number, value
 
 

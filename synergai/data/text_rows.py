@@ -17,13 +17,7 @@ from synergai.data.columns import as_array, check_unique
 from synergai.data.files import suffix_of
 from synergai.data.items import Unusable
 from synergai.data.manifests import PATH_KEYS, resolve
-from synergai.data.text_files import (
-    MalformedLine,
-    parse_cell,
-    read_csv,
-    read_json_lines,
-    read_lines,
-)
+from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
 from synergai.runtime.text import counted
 
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, TensorSpec
 
 TEXT_SUFFIXES: Final = frozenset((".csv", ".jsonl"))
-_MISSING: Final = frozenset(("", "na", "n/a", "none", "null"))
+_MISSING: Final = frozenset(("na", "n/a", "none", "null"))
 """Texts that stand for a missing value, and name no column."""
 _DECIDE: Final = (
     "say --header yes if it names the columns, or --header no if it is an input (in Python, "
@@ -51,14 +45,14 @@ class _Beginning(NamedTuple):
         names: what may be names of columns.
         has_numbers: a line has nothing but numbers.
         lists_files: a line begins with the path of a file.
-        has_header: it is known whether the first line names columns that are not the inputs.
+        is_decided: whether the first line names columns, if not the inputs, is known.
     """
 
     text: str
     names: Sequence[str]
     has_numbers: bool
     lists_files: bool
-    has_header: bool
+    is_decided: bool
 
 
 def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool) -> bool:
@@ -80,7 +74,7 @@ def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool
             return False
         if alone and begin.has_numbers:
             return True
-        if begin.lists_files or (alone and begin.has_header):
+        if begin.lists_files or (alone and begin.is_decided):
             return not begin.lists_files
         list(islice(read_lines(path, text.encoding), 2))  # raises if the encoding is another one
     except InvalidInput as error:
@@ -96,23 +90,23 @@ def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool
 
 def _begin_json(lines: Iterable[str]) -> _Beginning:
     _, value = next(read_json_lines(lines), (0, ""))
-    if isinstance(value, MalformedLine):
+    if isinstance(value, Unusable):
         raise InvalidInput(value.reason)
     names = list(value) if isinstance(value, dict) else []
     is_number = isinstance(value, list | int | float)
-    return _Beginning(str(value), names, is_number, isinstance(value, str), has_header=False)
+    return _Beginning(str(value), names, is_number, isinstance(value, str), is_decided=False)
 
 
 def _begin_csv(lines: Iterable[str], path: str, header: bool | None) -> _Beginning:
     rows = [row for _, row in islice(read_csv(lines), 2)]
     if not rows:
-        return _Beginning("", (), has_numbers=False, lists_files=True, has_header=False)
+        return _Beginning("", (), has_numbers=False, lists_files=True, is_decided=False)
     return _Beginning(
         ",".join(rows[0]),
         () if header is False else _stripped(rows[0]),
         has_numbers=any(map(_are_numbers, rows)),
         lists_files=any(os.path.lexists(resolve(row[0].strip(), path)) for row in rows),
-        has_header=header is not None or _names_columns(rows),
+        is_decided=header is not None or _names_columns(rows),
     )
 
 
@@ -127,20 +121,18 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
 
 def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
     """Return whether the first row cannot be an input: it has names, and the next one numbers."""
-    if len(rows) == 1:
-        return False
-    names, values = map(_stripped, rows)
+    names = _stripped(rows[0])
     return (
-        len(values) == len(names) == len(set(names))
-        and all(name[:1].isalpha() or name[:1] == "_" for name in names)
-        and not any(_is_value(name) for name in names)
-        and all(map(_is_value, values))
-        and any(map(_is_number, values))
+        len(rows) > 1
+        and len(rows[1]) == len(names) == len(set(names))
+        and all(map(_is_name, names))
+        and _are_numbers(rows[1])
     )
 
 
-def _is_value(cell: str) -> bool:
-    return cell.lower() in _MISSING or _is_number(cell)
+def _is_name(cell: str) -> bool:
+    is_word = cell[:1].isalpha() or cell[:1] == "_"
+    return is_word and not _is_number(cell) and cell.lower() not in _MISSING
 
 
 def _are_counted(row: Sequence[str]) -> bool:
@@ -202,8 +194,8 @@ class TextRows:
 
     def _json(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
         for _, value in read_json_lines(lines):
-            if isinstance(value, MalformedLine):
-                yield Unusable(value.reason)
+            if isinstance(value, Unusable):
+                yield value
                 continue
             cells = value if isinstance(value, dict) else {self._specs[0].name: value}
             yield {spec.name: _shaped(cells.get(spec.name), spec) for spec in self._specs}

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from synergai.cli.job_options import JobTerms, OwnInputs
 from synergai.cli.own_data import OwnDataJob
-from synergai.cli.submit import JobTerms, OwnInputs
 from synergai.client.client import Client
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.results import JobResult
