@@ -196,9 +196,7 @@ class Gateway:
         base, storage, fleet = app.base, app.storage, app.fleet
         jobs, agents = app.jobs, app.agents
         return (
-            JobsServicer(
-                jobs.submitted, jobs.streamed, jobs.uploads, jobs.results, base.unread
-            ).handler(),
+            JobsServicer(jobs.submitted, jobs.uploads, jobs.results, base.unread).handler(),
             FleetServicer(
                 fleet.dispatcher,
                 fleet.versions,

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from synergai.client.requests import JobOptions as JobOptions
     from synergai.client.requests import QueryOptions as QueryOptions
     from synergai.client.streaming import InferResult as InferResult
-    from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
     from synergai.client.version_policy import VersionFigures as VersionFigures
     from synergai.client.version_policy import VersionPolicy as VersionPolicy
     from synergai.data.items import NamedInput as NamedInput
-    from synergai.data.items import Reference as Reference
-    from synergai.data.reading import read_results as read_results
+    from synergai.data.result_directory import read_results as read_results
     from synergai.data.results import JobResult as JobResult
+    from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import JobSpec as JobSpec
@@ -50,11 +49,12 @@ _EXPORTS = {
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
     "synergai.client.jobs": ("JobHandle",),
     "synergai.client.requests": ("JobOptions", "QueryOptions"),
-    "synergai.client.streaming": ("InferResult", "JobRun"),
+    "synergai.client.streaming": ("InferResult",),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
-    "synergai.data.items": ("NamedInput", "Reference"),
-    "synergai.data.reading": ("read_results",),
+    "synergai.data.items": ("NamedInput",),
+    "synergai.data.result_directory": ("read_results",),
     "synergai.data.results": ("JobResult",),
+    "synergai.data.text_files": ("TextFormat",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (

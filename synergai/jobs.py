@@ -52,7 +52,7 @@ class JobStatus:
         waited_s: seconds from acceptance to the first dispatch, or waited so far.
         estimated_s: seconds from the first dispatch to completion, as estimated then.
         estimated_low_s, estimated_high_s: interval that holds the actual time of 90 % of jobs; None
-            without an estimate, and for streamed jobs.
+            without an estimate.
         actual_s: seconds from the first dispatch to completion; None unless it succeeded.
         violated: it missed its QoS or can no longer meet it.
         excess_s: seconds past its QoS; 0 before it.

@@ -146,11 +146,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     ] = ()
     root: Path = Path("/")  # of the files of power control, such as an emulated board's
     models_look_s: float = 5.0  # interval between two checks of the engines' files
-    input_roots: Annotated[
-        tuple[str, ...],
-        "Directories, and URLs such as s3://bucket/folder, below which the inputs of "
-        "jobs may be read that name a URL; none if empty.",
-    ] = ()
     peer_port: Annotated[
         int,
         "Port at which other agents pull the tensors of stages from this one. "

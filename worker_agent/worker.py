@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from synergai.errors import ConfigurationUnusable, EngineUnusable, InvalidInput
+from synergai.errors import ConfigurationUnusable, EngineUnusable
 from synergai.models.runtimes import MODULES
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
@@ -28,7 +28,6 @@ from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.input_reader import InputReader
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers.kinds import EMULATED, KINDS
 from worker_agent.runner.runner import Runner
@@ -78,7 +77,6 @@ class LocalWorker:
         self._memory = memory
         self.exchange = exchange
         self._start_task = start_task
-        self._inputs = InputReader(config.worker.input_roots, config.max_message_bytes)
         self._on_engine_fault = on_engine_fault
         self._describe_again = describe_again
         self._providers: dict[str, ProviderChoice] = {}
@@ -141,13 +139,6 @@ class LocalWorker:
         """Tell the gateway that an engine is gone, whose fault says so; it is not offered again."""
         self.update_engine(engine)
         self._removed.add(engine.name)
-
-    def read_input(self, engine: EngineName, url: str) -> bytes:
-        """Return the request for the input of an engine at a URL; called from other threads."""
-        found = self.engines.get(engine)
-        if found is None:
-            raise InvalidInput(f"this worker no longer has engine {engine!r}")
-        return self._inputs.read(url, found)
 
     def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.

@@ -74,7 +74,6 @@ METHODS: Final = {
     f"{_OIP}/RepositoryModelLoad": _OPERATE,
     f"{_OIP}/RepositoryModelUnload": _OPERATE,
     "/synergai.v1.Jobs/Submit": _SUBMIT,
-    "/synergai.v1.Jobs/Run": _SUBMIT,
     "/synergai.v1.Jobs/Get": _FOLLOW,
     "/synergai.v1.Jobs/Watch": _FOLLOW,
     "/synergai.v1.Jobs/List": _FOLLOW,

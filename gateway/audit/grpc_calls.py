@@ -70,10 +70,6 @@ def _describe_job(call: AuditedCall, _request: Any, job: Any) -> None:
     call.object, call.tenant = job.id, job.spec.tenant
 
 
-def _describe_streamed_job(call: AuditedCall, _request: Any, response: Any) -> None:
-    call.object, call.tenant = response.job.id, response.job.spec.tenant
-
-
 def _describe_entries(call: AuditedCall, request: Any, _response: Any) -> None:
     call.object = ",".join(sorted({entry.engine for entry in request.entries}))
 
@@ -99,7 +95,6 @@ def _describe_version(call: AuditedCall, request: Any, _response: Any) -> None:
 _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     f"{_JOBS}/Submit": _describe_job,
     f"{_JOBS}/Cancel": _describe_job,
-    f"{_JOBS}/Run": _describe_streamed_job,
     f"{_JOBS}/Upload": _describe_upload,
     f"{_OIP}/RepositoryModelLoad": _describe_engine,
     f"{_OIP}/RepositoryModelUnload": _describe_engine,

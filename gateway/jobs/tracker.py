@@ -42,14 +42,14 @@ A job that runs for hours together with requests has thousands of executions. A 
 
 
 class JobTracker:
-    """Live record of an unfinished job, with its estimates if the client does not set the pace."""
+    """Live record of an unfinished job, with its estimates."""
 
     def __init__(
         self,
         record: RecordedJob,
         clock: Clock,
         expected: Callable[[JobId, float], float | None],
-        errors: EstimateErrors | None = None,
+        errors: EstimateErrors,
     ) -> None:
         self.id = record.id
         self.spec = record.spec
@@ -109,9 +109,8 @@ class JobTracker:
             and (completes_at := self._expected(self.id, now)) is not None
         ):
             estimated_s = self.queries_s = self.clock.to_unix(completes_at) - dispatched_at
-            if self._errors is not None:
-                estimated_s += self._errors.fixed_s
-                low_s, high_s = self._errors.around(estimated_s)
+            estimated_s += self._errors.fixed_s
+            low_s, high_s = self._errors.around(estimated_s)
         changed = (dispatched_at, estimated_s) != (record.dispatched_at, record.estimated_s)
         if changed or record.state is JobState.QUEUED:
             self._change(

@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from gateway.audit.calls import current_call
-from gateway.jobs.read_ahead import AHEAD_BYTES, ReadAhead
 from gateway.journal.errors import StoreFull
 from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
 
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of an upload in memory, unless a single message is larger."""
 MEMORY_BYTES: Final = 512 * 1024 * 1024
 """Memory of all open uploads by default."""
 FREE_BYTES: Final = 64 * 1024 * 1024
@@ -136,7 +137,7 @@ class InputUploads:
         self._open[tenant] += 1
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
-            async with aclosing(ReadAhead(messages, self._idle_s).batches(opening)) as batches:
+            async with aclosing(_ReadAhead(messages, self._idle_s).batches(opening)) as batches:
                 del opening, first
                 if user is not None and key not in self._store:
                     async for batch in batches:
@@ -331,3 +332,57 @@ def _check_disk(directory: Path, size: int) -> None:
             f"the disk of the gateway's state directory has {free:,} bytes free, and uploads leave "
             f"{FREE_BYTES:,} of them to its journal; free space there, then retry"
         )
+
+
+class _ReadAhead:
+    """Reads messages of a client ahead while earlier ones are written."""
+
+    def __init__(self, messages: AsyncIterator[bytes], idle_s: float) -> None:
+        self._messages = messages
+        self._idle_s = idle_s
+        self._read: list[bytes] = []
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
+        """Yield `first`, and then in each batch all messages that were read since the last one."""
+        reader = asyncio.create_task(self._read_all())
+        reader.add_done_callback(lambda _: self._arrived.set())
+        try:
+            self._read.append(first)
+            self._arrived.set()
+            del first
+            while True:
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    raise Unavailable(
+                        f"no message has arrived for {self._idle_s:g} s; continue the upload with "
+                        "the next one"
+                    ) from None
+                self._arrived.clear()
+                batch, self._read, self._bytes = self._read, [], 0
+                self._room.set()
+                if batch:
+                    yield batch
+                del batch  # the next one may be a long time coming
+                if reader.done():
+                    if self._read:
+                        yield self._read
+                    reader.result()
+                    return
+        finally:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    async def _read_all(self) -> None:
+        async for message in self._messages:
+            while self._read and self._bytes + len(message) > AHEAD_BYTES:
+                self._room.clear()
+                await self._room.wait()
+            self._read.append(message)
+            self._bytes += len(message)
+            self._arrived.set()
+            del message

@@ -65,7 +65,7 @@ class RecordedExecution(Execution):
 class Executions:
     """Recorded executions of one job; adjacent ranges of a worker and configuration are merged.
 
-    Streamed jobs are dispatched query by query, and would otherwise have as many executions.
+    A job that runs beside requests is dispatched in small parts, which would all be kept.
     """
 
     def __init__(self, earlier: Iterable[RecordedExecution] = ()) -> None:

@@ -1,15 +1,14 @@
-"""Jobs: submitted and streamed ones, their inputs and results."""
+"""Jobs, their inputs and results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.dispatch.chains import Chains
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
-from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 
@@ -19,15 +18,12 @@ if TYPE_CHECKING:
     from gateway.parts.foundation import Foundation
     from gateway.parts.storage import StorageParts
 
-_WINDOW_BYTES: Final = 16 * 1024 * 1024
-
 
 @dataclass(frozen=True)
 class JobParts:
     """Jobs of a gateway; `restored` of them had not ended when it started."""
 
     submitted: SubmittedJobs
-    streamed: StreamedJobs
     uploads: InputUploads
     results: JobResults
     restored: int
@@ -90,14 +86,5 @@ async def build_jobs(
     tasks.start(retention.run())
     tasks.start(fleet.profiles.watch(fleet.tell_changes))
     tasks.start(chains.run())
-    streamed = StreamedJobs(
-        fleet.dispatcher,
-        fleet.versions,
-        entry.admission,
-        metrics,
-        base.clock,
-        window_bytes=_WINDOW_BYTES,
-        unread=base.unread,
-    )
     results = JobResults(submitted, data, journal.confirm)
-    return JobParts(submitted, streamed, uploads, results, restored)
+    return JobParts(submitted, uploads, results, restored)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from gateway.jobs.streamed import Result, StreamedQuery
 from gateway.journal.job_record import SubmissionTerms
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from gateway.jobs.results import JobResults, SerializedResults
-    from gateway.jobs.streamed import Answer, StreamedJobs
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
     from synergai.protocol.rpc import Context
@@ -37,13 +35,11 @@ class JobsServicer:
     def __init__(
         self,
         jobs: SubmittedJobs,
-        streamed: StreamedJobs,
         uploads: InputUploads,
         results: JobResults,
         unread: UnreadResponses,
     ) -> None:
         self._jobs = jobs
-        self._streamed = streamed
         self._uploads = uploads
         self._results = results
         self._unread = unread
@@ -61,7 +57,6 @@ class JobsServicer:
                 "Get": rpc.unary(self.get, jobs_pb2.GetRequest),
                 "List": rpc.unary(self.list, jobs_pb2.ListRequest),
                 "Cancel": rpc.unary(self.cancel, jobs_pb2.CancelRequest),
-                "Run": rpc.stream(self.run, jobs_pb2.RunRequest),
                 "Upload": rpc.bytes_stream(self.upload),
                 "Results": rpc.server_stream(self.results, jobs_pb2.ResultsRequest),
             },
@@ -104,24 +99,6 @@ class JobsServicer:
         """Cancel a job at its next query boundary."""
         return job_status_to_proto(await self._jobs.cancel(current_caller(), request.job_id))
 
-    async def run(
-        self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Context
-    ) -> AsyncGenerator[jobs_pb2.RunResponse, None]:
-        """Run a job whose queries are streamed by the client."""
-        budget_s = rpc.budget_s(context)
-        opening = await anext(requests, None)
-        if opening is None or opening.WhichOneof("message") != "open":
-            raise InvalidInput("the first message must be `open`")
-        spec = job_spec_from_proto(opening.open)
-        if spec.upload_id:
-            raise InvalidInput("submit a job over an upload; a streamed one brings its own queries")
-        end = await self._calls.ending(context)
-        answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests), end)
-        async with aclosing(answers) as responses:
-            async for item in responses:
-                yield _run_response(item)
-                del item
-
     async def upload(
         self, messages: AsyncIterator[bytes], _context: Context
     ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
@@ -152,27 +129,9 @@ class JobsServicer:
             unread.close()
 
 
-def _run_response(answer: Answer) -> jobs_pb2.RunResponse:
-    match answer:
-        case Result(index, response):
-            return jobs_pb2.RunResponse(result=jobs_pb2.Result(index=index, response=response))
-        case status:
-            return jobs_pb2.RunResponse(job=job_status_to_proto(status))
-
-
 def _serialise(batch: SerializedResults) -> bytes:
     """Return the serialised ``ResultBatch``; the results are not parsed."""
     parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
     for result in batch.results:
         parts += (field_prefix(_RESULTS, len(result)), result)
     return b"".join(parts)
-
-
-async def _queries(
-    requests: AsyncIterator[jobs_pb2.RunRequest],
-) -> AsyncGenerator[StreamedQuery, None]:
-    async for request in requests:
-        if request.WhichOneof("message") != "query":
-            raise InvalidInput("every message after the first must be a `query`")
-        yield StreamedQuery(request.query.index, request.query.request)
-        del request

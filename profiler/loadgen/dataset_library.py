@@ -79,7 +79,7 @@ class ImageNet:
     def __init__(self, folder: Path) -> None:
         self._images: list[Path] = []
         self._labels: list[int] = []
-        lines = _read_file(folder / VAL_MAP).decode(errors="replace").splitlines()
+        lines = os.fsdecode(_read_file(folder / VAL_MAP)).splitlines()
         present = _file_names(folder)
         for number, line in enumerate(lines, start=1):
             name, _, label = line.strip().rpartition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -14,7 +14,6 @@ from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from synergai.client.client import Client
 
@@ -24,9 +23,9 @@ ResultT = TypeVar("ResultT")
 class GatewayAddress(NamedTuple):
     """A gateway, or the cells of a map, as the options of a command name them."""
 
-    target: str
-    tls_ca: Path | None = None
-    token_file: Path | None = None
+    target: Target = DEFAULT_TARGET
+    tls_ca: TlsCa = None
+    token_file: TokenFile = None
 
     def call(self, operation: Callable[[Client], Awaitable[ResultT]], engine: str = "") -> ResultT:
         """Open a client, await `operation` with it and return its result.
@@ -106,30 +105,44 @@ class GatewayAddress(NamedTuple):
             return await operation(client)
 
 
-_OPTIONS: Final = {
-    "target": (Target, DEFAULT_TARGET),
-    "tls_ca": (TlsCa, None),
-    "token_file": (TokenFile, None),
-}
-
-
 def on_gateway(command: Callable[..., None]) -> Callable[..., None]:
-    """Return `command`, whose first parameter is a gateway, with the options that name one."""
+    """Return a command with the options of its groups, of which a gateway is the first.
 
-    def run(target: str, tls_ca: Path | None, token_file: Path | None, **options: object) -> None:
-        command(GatewayAddress(target, tls_ca, token_file), **options)
-
+    A group is a parameter that is a `NamedTuple` of options. The gateway's options are shown last.
+    """
     hints = get_type_hints(command, include_extras=True)
-    _, *own = inspect.signature(command).parameters.values()
-    parameters = [
-        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in own
-    ]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
-    ]
+    gateway, *others = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for each in (*others, gateway):
+        kind = hints[each.name]
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            groups[each.name] = kind
+            parameters += _options(kind)
+        else:
+            keyword_only = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(each.replace(annotation=kind, kind=keyword_only))
+
+    def run(**options: Any) -> None:
+        made = {
+            name: group(**{field: options.pop(field) for field in group._fields})
+            for name, group in groups.items()
+        }
+        command(**made, **options)
+
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=group._field_defaults[name],
+            annotation=annotation,
+        )
+        for name, annotation in get_type_hints(group, include_extras=True).items()
+    ]

@@ -155,21 +155,30 @@ def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
 
     import numpy as np
 
+    arrays = {name: _plain(array) for name, array in outputs.items()}
     with naming(path), path.open("wb") as file:
         if path.suffix == _SINGLE:
-            [array] = outputs.values()
-            np.lib.format.write_array(file, _plain(array), allow_pickle=False)
+            [array] = arrays.values()
+            np.lib.format.write_array(file, array, allow_pickle=False)
             return
         # Not np.savez: outputs may be called like its own arguments.
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, array in outputs.items():
+            for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+                    np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     """Convert texts, which are object arrays, to a dtype that NumPy does not pickle."""
-    return array.astype("S") if array.dtype.hasobject else array
+    if not array.dtype.hasobject:
+        return array
+    texts = array.astype("S")
+    if texts.tolist() != array.tolist():
+        raise InvalidInput(
+            "--save: there are texts that end in zero bytes, which .npy files drop; print with "
+            "--json"
+        )
+    return texts
 
 
 def _as_json(result: InferResult) -> dict[str, Any]:
@@ -200,7 +209,13 @@ def _element(element: object) -> object:
     """Return an element for JSON, which has no NaN and no infinity: their names stand for them."""
     match element:
         case bytes():
-            return element.decode(errors="replace")
+            try:
+                return element.decode()
+            except UnicodeDecodeError:
+                raise InvalidInput(
+                    f"the element {element[:40]!r} is not UTF-8 text, which JSON needs; write the "
+                    "outputs to files"
+                ) from None
         case float() if not math.isfinite(element):
             return "NaN" if math.isnan(element) else "Infinity" if element > 0 else "-Infinity"
     return element
@@ -265,7 +280,8 @@ def summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
     first = array.ravel()[:_PREVIEW]
     # Python's floats would have digits beyond the precision of the tensor.
     values = [
-        str(_element(each)) for each in (first if array.dtype.kind == "f" else first.tolist())
+        each.decode(errors="backslashreplace") if isinstance(each, bytes) else str(_element(each))
+        for each in (first if array.dtype.kind == "f" else first.tolist())
     ]
     more = ", …" if array.size > _PREVIEW else ""
     return name, _datatype(array), str(list(array.shape)), ", ".join(values) + more

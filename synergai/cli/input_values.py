@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from numpy.lib.format import MAGIC_PREFIX, read_array
 
+from synergai.data.text_files import finite_float
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _literal(text: str, datatype: str) -> Any:
     if datatype == "BYTES" and not text.startswith(("[", '"')):
         return text
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=finite_float)
     except (ValueError, RecursionError):
         if text[:1] in ("[", "{"):
             raise InvalidInput(f"{_shortened(text)} is not valid JSON") from None
@@ -119,7 +120,7 @@ def _read(path: Path, engine: Engine, datatype: str) -> Any:
         if suffix == ".npz":
             return _archive(path)
         if suffix == ".json":
-            return json.loads(path.read_text("utf-8"))
+            return json.loads(path.read_text("utf-8"), parse_float=finite_float)
         if suffix in _IMAGES:
             return _image(path, engine)
         if suffix == ".txt" and datatype == "BYTES":

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.options import AsJson
+from synergai.cli.options import AsJson, ShardFormatOption
 from synergai.cli.output import (
     format_interval,
     format_seconds,
@@ -23,7 +23,7 @@ from synergai.cli.output import (
 )
 from synergai.cli.progress import count_progress
 from synergai.domain import JobState
-from synergai.errors import InvalidInput, InvalidSettings, Unavailable
+from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
-    from synergai.data.shards import Format
     from synergai.jobs import Execution, JobStatus
 
 VIOLATED: Final = 3
@@ -53,13 +52,6 @@ FailOnViolation = Annotated[
     ),
 ]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-
-ShardFormatOption = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="FORMAT", help="Format of the shards: npz (default) or parquet."
-    ),
-]
 
 _MAX_REASON: Final = 60
 """Characters of a reason in the table of jobs; `jobs show` has all of it."""
@@ -173,14 +165,12 @@ def results(
     # Imported here to keep NumPy out of `--help`.
     from synergai.cli.result_files import fetch_into, print_results
 
-    chosen = parse_format(shard_format)
-
     async def run(client: Client) -> None:
         found = client.job(job)
         if output is None:
             await print_results(found, follow=wait, as_json=as_json)
         else:
-            await fetch_into(found, output, chosen, follow=wait, as_json=as_json)
+            await fetch_into(found, output, shard_format, follow=wait, as_json=as_json)
 
     gateway.call(run)
 
@@ -255,14 +245,6 @@ def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
         raise InvalidInput(f"{inputs} of job {status.id} failed")
     if fail_on_violation and status.violated:
         raise typer.Exit(VIOLATED)
-
-
-def parse_format(name: str | None) -> Format | None:
-    """Return the format of `--format`; None if it is left to the directory."""
-    match name:
-        case None | "npz" | "parquet":
-            return name
-    raise InvalidSettings(f"--format: {name!r} is not a format of shards; write npz or parquet")
 
 
 def progress_text(job: JobStatus) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -65,4 +65,8 @@ MinAccuracy = Annotated[
     typer.Option(
         metavar="SHARE", help="Lowest accuracy, 0 to 1, of the variants that may be used."
     ),
+]
+ShardFormatOption = Annotated[
+    Literal["npz", "parquet"] | None,
+    typer.Option("--format", metavar="npz|parquet", help="Format of the shards. Default: npz."),
 ]

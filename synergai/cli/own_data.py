@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import typer
 
-from synergai.cli.durations import parse_instant
 from synergai.cli.jobs import print_accepted, print_status, raise_unless_good, watch_progress
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
@@ -23,20 +21,18 @@ from synergai.cli.result_files import FailureList, fetch_results, has_all
 from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
+from synergai.data.text_files import TextFormat
 from synergai.domain import JobState
 from synergai.protocol.validation import check_output_names
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.progress import Progress
 
+    from synergai.cli.job_options import JobTerms, OwnInputs
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
-    from synergai.client.requests import JobOptions
     from synergai.client.uploads import UploadProgress
-    from synergai.data.shards import Format
     from synergai.domain import Engine
     from synergai.jobs import JobStatus
 
@@ -52,36 +48,29 @@ class OwnDataJob:
 
     client: Client
     engine: str
-    options: JobOptions
-    _: KW_ONLY
     patterns: tuple[str, ...]
-    output: Path | None
-    shard_format: Format | None
-    outputs: tuple[str, ...]
-    by_reference: bool
-    max_failures: int | None
-    by: str | None
-    key: str
+    own: OwnInputs
+    terms: JobTerms
     unusable: FailureList = field(default_factory=FailureList)
     failed: FailureList = field(default_factory=FailureList)
 
     async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
         """Run the command."""
-        version = self.options.get("version", "")
-        description = await self.client.engine(with_version(self.engine, version))
-        check_output_names(self.outputs, description)
+        description = await self.client.engine(with_version(self.engine, self.terms.version))
+        check_output_names(self.own.only or (), description)
+        output, shard_format = self.own.output, self.own.format
         with ExitStack() as stack:
-            directory = stack.enter_context(ResultDirectory(self.output)) if self.output else None
+            directory = stack.enter_context(ResultDirectory(output)) if output else None
             with count_progress() as progress:
                 inventory = stack.enter_context(await self._list(description, progress))
                 digest = self._digest(inventory)
                 if directory is not None:
-                    directory.check(DirectoryMarker("", self.engine, digest, self.shard_format))
-                key = self.key or _upload_key(digest, description)
-                inventory.named_by_key = not self.key
+                    directory.check(DirectoryMarker("", self.engine, digest, shard_format))
+                key = self.terms.key or _upload_key(digest, description)
+                inventory.named_by_key = not self.terms.key
                 job = await self._submit(inventory, key, directory, progress)
                 if directory is not None:
-                    directory.claim(DirectoryMarker(job.id, self.engine, digest, self.shard_format))
+                    directory.claim(DirectoryMarker(job.id, self.engine, digest, shard_format))
             if detach:
                 await self._print_accepted(job, as_json=as_json)
                 return
@@ -93,11 +82,12 @@ class OwnDataJob:
 
     async def _list(self, engine: Engine, progress: Progress) -> InputInventory:
         task = progress.add_task("listing inputs", total=None)
+        header = None if self.own.header is None else self.own.header == "yes"
         inventory = InputInventory(
             self.patterns,
             engine,
-            by_reference=self.by_reference,
             limit=self.client.max_input_bytes,
+            text=TextFormat(self.own.encoding, header),
         )
         try:
             files = inventory.scan()
@@ -120,15 +110,17 @@ class OwnDataJob:
         The version that the gateway chooses is left out: it may have changed since the command was
         interrupted, and the job keeps the one that it got.
         """
+        own, terms = self.own, self.terms
         return _digest_of(
             self.engine,
-            self.options,
+            terms.options(),
             inventory.digest,
-            self.outputs,
-            self.by_reference,
-            self.max_failures,
-            self.by,
-            self.key,
+            own.only or (),
+            own.max_failures,
+            own.header,
+            own.encoding,
+            terms.by,
+            terms.key,
         )
 
     async def _submit(
@@ -142,7 +134,6 @@ class OwnDataJob:
         marker = directory.marker if directory is not None else None
         if marker is not None and marker.job_id:
             return self.client.job(marker.job_id)
-        by = None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC))
         task = progress.add_task(f"uploading to {self.engine}", total=inventory.inputs)
 
         def report(upload: UploadProgress) -> None:
@@ -156,18 +147,18 @@ class OwnDataJob:
         job = await self.client.submit(
             self.engine,
             inputs=inventory,
-            by=by,
+            by=self.terms.instant(),
             idempotency_key=key,
-            outputs=self.outputs,
-            max_failures=self.max_failures,
+            outputs=self.own.only or (),
+            max_failures=self.own.max_failures,
             on_progress=report,
-            **self.options,
+            **self.terms.options(),
         )
         progress.remove_task(task)
         return job
 
     async def _print_accepted(self, job: JobHandle, *, as_json: bool) -> None:
-        status = await print_accepted(job, as_json=as_json, results=self.output or "DIR")
+        status = await print_accepted(job, as_json=as_json, results=self.own.output or "DIR")
         self.unusable.print(where=_UPLOADING)
         if status.state is JobState.REJECTED:
             self._print_key_hint()
@@ -232,7 +223,7 @@ class OwnDataJob:
         listed.print(where=_UPLOADING if is_partial else "")
 
     def _print_key_hint(self) -> None:
-        options = "--key and --output" if self.output else "--key"
+        options = "--key and --output" if self.own.output else "--key"
         typer.echo(
             f"the same command finds this job again; to run a new one, give another {options}",
             err=True,

@@ -13,8 +13,7 @@ import typer
 from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import print_json
 from synergai.cli.progress import count_progress
-from synergai.data.reading import read_results
-from synergai.data.result_directory import DirectoryMarker, ResultDirectory
+from synergai.data.result_directory import DirectoryMarker, ResultDirectory, read_results
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, TensorSpec
 
     Array = NDArray[Any]
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def cast_inputs(inputs: Mapping[str, ArrayLike] | ArrayLike, engine: Engine) -> dict[str, Array]:
@@ -112,6 +115,10 @@ def _texts(value: ArrayLike) -> Array:
     for element in array.flat:
         if not isinstance(element, bytes | str):
             raise InvalidInput(f"BYTES takes texts or bytes, not {element!r}")
+        if isinstance(element, str) and _SURROGATE.search(element):
+            raise InvalidInput(
+                f"a text has half of a surrogate pair, which UTF-8 lacks: {element[:40]!r}"
+            )
     return array
 
 

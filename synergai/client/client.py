@@ -21,8 +21,6 @@ Its stubs are imported by the first call that needs them: a process that has imp
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sized
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from synergai.client.deadlines import Budget, normalize_deadline, seconds_until, to_timestamp
@@ -36,7 +34,7 @@ from synergai.client.requests import (
     request_builder,
     with_version,
 )
-from synergai.client.streaming import InferResult, JobRun, iterate, parse_response, stream_queries
+from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.domain import JobId, JobSpec, JobState
 from synergai.errors import InvalidInput
 from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from synergai.client.input_sources import JobInputs
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
+    from synergai.data.text_files import TextFormat
     from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
 
@@ -172,6 +171,7 @@ class Client(FleetOperations):
         inputs: JobInputs | None = None,
         by: datetime | None = None,
         idempotency_key: str = "",
+        text: TextFormat | None = None,
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
         on_progress: Callable[[UploadProgress], None] = lambda _: None,
@@ -190,13 +190,14 @@ class Client(FleetOperations):
                 list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
                 manifests. An array, or a mapping of arrays by input name, whose rows are the
                 inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
-                ``bytes`` (an encoded image), `Reference` (a URL that the worker reads) or
-                `NamedInput`, each one input.
+                ``bytes`` (an encoded image) or `NamedInput`, each one input.
             by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
                 it is local time.
             idempotency_key: submitting again with the same key, engine, inputs and options
                 returns the same job, and continues the upload of its inputs; a random key if
                 empty. Inputs that are stored already are read again, to compare them.
+            text: how CSV, JSON-lines and manifest files are read; in UTF-8 if None. Only with
+                `inputs`.
             outputs: names of the requested outputs, or a single name; all if empty. Only
                 with `inputs`.
             max_failures: inputs that may fail before the job does; None for all. Only with
@@ -244,6 +245,7 @@ class Client(FleetOperations):
             inputs,
             spec,
             instant,
+            text=text,
             outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,
@@ -263,36 +265,3 @@ class Client(FleetOperations):
         method = self._channel.jobs.List
         response = await self._channel.call(method, request)
         return [job_status_from_proto(job) for job in response.jobs]
-
-    def run(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        queries: int | None = None,
-        **options: Unpack[JobOptions],
-    ) -> JobRun:
-        """Run a job on these inputs and stream its results back over the same call.
-
-        Unlike a submitted job, it is cancelled when the call ends.
-
-        Args:
-            inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
-            queries: number of queries; required if `inputs` has no length.
-            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
-        """
-        if queries is None:
-            if not isinstance(inputs, Sized):
-                raise InvalidInput("the inputs have no length: pass their number as queries")
-            queries = len(inputs)
-        spec = job_spec(engine, queries, **options)
-        channel = self._channel
-        _ = channel.oip  # raises NotSupported before the call starts
-        engine = with_version(engine, options.get("version", ""))
-        return JobRun(
-            channel,
-            spec,
-            self._inputs.cast_each(engine, self._iterate(inputs)),
-            request_builder(engine),
-            on_invalid=partial(self._inputs.forget, engine),
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,14 +19,17 @@ from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.job_inputs import chain_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from synergai.client.upload_messages import InputEncoder, UploadMessage
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
     from synergai.v1.jobs_pb2 import UploadReceipt
 
     InputSource: TypeAlias = "InputInventory | ArraySource | IterableSource | AsyncSource"
     """Inputs in a stable order; their number is None if it is unknown."""
+    ListFiles: TypeAlias = Callable[[Sequence[str]], InputInventory]
+    """Lists the inputs in the files that patterns name."""
 
 JobInputs: TypeAlias = (
     InputInventory | str | Path | Mapping[str, Any] | Iterable[Any] | AsyncIterable[Any]
@@ -35,16 +37,15 @@ JobInputs: TypeAlias = (
 """See `synergai.Client.submit`."""
 
 
-async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSource:
+async def open_source(inputs: JobInputs, engine: Engine, list_files: ListFiles) -> InputSource:
     """Return the source of a job's inputs; files are listed in a thread."""
     match inputs:
         case InputInventory():
             return inputs
         case str() | Path():
-            return await asyncio.to_thread(take_inventory, [str(inputs)], engine, limit)
+            return await asyncio.to_thread(list_files, [str(inputs)])
         case list() | tuple() if inputs and all(isinstance(each, str | Path) for each in inputs):
-            paths = [str(each) for each in inputs]
-            return await asyncio.to_thread(take_inventory, paths, engine, limit)
+            return await asyncio.to_thread(list_files, [str(each) for each in inputs])
         case np.ndarray():
             if len(engine.inputs) != 1:
                 names = ", ".join(spec.name for spec in engine.inputs)
@@ -53,18 +54,20 @@ async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSou
         case Mapping():
             return ArraySource(inputs, engine)
         case AsyncIterable():
-            return AsyncSource(inputs, engine, limit)
+            return AsyncSource(inputs, list_files)
         case Iterable() if not isinstance(inputs, bytes):
-            return IterableSource(inputs, engine, limit)
+            return IterableSource(inputs, list_files)
     raise InvalidInput(
         "the inputs must be paths, arrays, a mapping of arrays, or an iterable of inputs, not "
         f"{type(inputs).__name__}"
     )
 
 
-def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> InputInventory:
+def take_inventory(
+    patterns: Sequence[str], engine: Engine, limit: int, text: TextFormat
+) -> InputInventory:
     """List the inputs in files."""
-    inventory = InputInventory(patterns, engine, limit=limit)
+    inventory = InputInventory(patterns, engine, limit=limit, text=text)
     try:
         for _ in inventory.scan():
             pass
@@ -99,10 +102,10 @@ class ArraySource:
 class IterableSource:
     """Inputs of an iterable, which can be read once."""
 
-    def __init__(self, items: Iterable[Any], engine: Engine, limit: int) -> None:
+    def __init__(self, items: Iterable[Any], list_files: ListFiles) -> None:
         self.inputs = None
         self._items = items
-        self._expand = partial(expand, engine=engine, limit=limit)
+        self._list_files = list_files
 
     def read(self, start: int = 0) -> Iterator[NamedInput]:
         """Yield the inputs from `start` on."""
@@ -111,7 +114,7 @@ class IterableSource:
     def _read(self) -> Iterator[NamedInput]:
         position = 0
         for item in self._items:
-            for each in self._expand(item, position):
+            for each in expand(item, position, self._list_files):
                 yield each
                 position += 1
 
@@ -119,28 +122,28 @@ class IterableSource:
 class AsyncSource:
     """Inputs of an asynchronous iterable, which can be read once."""
 
-    def __init__(self, items: AsyncIterable[Any], engine: Engine, limit: int) -> None:
+    def __init__(self, items: AsyncIterable[Any], list_files: ListFiles) -> None:
         self.inputs = None
         self._items = items
-        self._expand = partial(expand, engine=engine, limit=limit)
+        self._list_files = list_files
 
     async def read(self, start: int = 0) -> AsyncGenerator[NamedInput, None]:
         """Yield the inputs from `start` on."""
         position = 0
         async for item in self._items:
-            for each in self._expand(item, position):
+            for each in expand(item, position, self._list_files):
                 if position >= start:
                     yield each
                 position += 1
 
 
-def expand(item: Any, position: int, engine: Engine, limit: int) -> Iterator[NamedInput]:
+def expand(item: Any, position: int, list_files: ListFiles) -> Iterator[NamedInput]:
     """Yield the inputs that an element of an iterable stands for.
 
     A path stands for the inputs in its file; anything else is one input, named by its position.
     """
     if isinstance(item, str | Path):
-        with take_inventory([str(item)], engine, limit) as inventory:
+        with list_files([str(item)]) as inventory:
             yield from inventory.read()
     else:
         yield item if isinstance(item, NamedInput) else NamedInput(str(position), item)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.descriptions import EngineDescriptions
-from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
 from synergai.versions import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike
 
-    from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.client.streaming import Inputs
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
@@ -70,11 +69,6 @@ class InputConverter(EngineDescriptions):
         if before is not None and before.inputs == now.inputs:
             return None
         return await self.cast(engine, inputs, within_s)
-
-    async def cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
-        """Yield the inputs of many queries as `cast` returns them."""
-        async for item in iterate(items):
-            yield await self.cast(engine, item)
 
 
 class QueryOptions(TypedDict, total=False):

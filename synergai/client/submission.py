@@ -6,10 +6,11 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.client.input_sources import open_source, read_messages
+from synergai.client.input_sources import open_source, read_messages, take_inventory
 from synergai.client.upload_messages import InputEncoder
 from synergai.client.uploads import Upload, UploadProgress
 from synergai.data.inventory import InputInventory
+from synergai.data.text_files import DEFAULT_TEXT
 from synergai.errors import Conflict, EngineUnusable, IdempotencyConflict, InvalidInput
 from synergai.protocol.converters import job_spec_to_proto
 from synergai.v1 import jobs_pb2
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from synergai.client.channel import GatewayChannel
     from synergai.client.input_sources import JobInputs
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine, JobSpec
 
 _NAMESPACE: Final = uuid.UUID("5ca1ab1e-0da7-4a11-8e57-5eed0f1a7e57")
@@ -40,6 +42,7 @@ async def submit_inputs(
     make_spec: Callable[[int, str], JobSpec],
     by: Timestamp | None,
     *,
+    text: TextFormat | None,
     outputs: Sequence[str],
     idempotency_key: str,
     max_input_bytes: int,
@@ -52,7 +55,10 @@ async def submit_inputs(
     """
     upload_id = upload_id_for(idempotency_key)
     make_spec(0, upload_id)  # raises for an invalid specification before anything is read
-    source = await open_source(inputs, engine, max_input_bytes)
+    list_files = partial(
+        take_inventory, engine=engine, limit=max_input_bytes, text=text or DEFAULT_TEXT
+    )
+    source = await open_source(inputs, engine, list_files)
     try:
         encoder = InputEncoder(engine, outputs, max_input_bytes)
         # A key that follows from the files needs no second look at those that are stored.

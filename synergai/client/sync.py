@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
     from typing import Self
 
-    from synergai.client.streaming import InferResult, Inputs, JobRun, ManyInputs
+    from synergai.client.streaming import Inputs, ManyInputs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,22 +83,6 @@ def _submitting(
     return method
 
 
-def _running(
-    call: Callable[Concatenate[Client, P], JobRun],
-) -> Callable[Concatenate[_Blocking[Client], P], list[InferResult]]:
-    """Return the method that waits for the results of a streamed job, in order."""
-
-    @functools.wraps(call)
-    def method(self: _Blocking[Client], /, *args: P.args, **kwargs: P.kwargs) -> list[InferResult]:
-        async def results() -> list[InferResult]:
-            async with call(self._wrapped, *args, **kwargs) as job:
-                return await job.results()
-
-        return self._loop.run(results())
-
-    return method
-
-
 def _iterate_in_threads(items: ManyInputs) -> AsyncIterator[Inputs]:
     if isinstance(items, AsyncIterable | list | tuple):
         return iterate(items)
@@ -120,8 +104,7 @@ class SyncClient:
     """Blocking client of a gateway; use it as a context manager.
 
     Takes the arguments of `Client`, and has its methods with the same arguments: `submit` and `job`
-    return a `SyncJobHandle`, and `run` the results, in order. Interrupting a call (Ctrl-C) cancels
-    it on the gateway.
+    return a `SyncJobHandle`. Interrupting a call (Ctrl-C) cancels it on the gateway.
 
     Raises:
         InvalidInput: an argument is not valid, or it is used inside a running event loop.
@@ -155,7 +138,6 @@ class SyncClient:
     stream = _iterating(Client.stream)
 
     submit = _submitting(Client.submit)
-    run = _running(Client.run)
     jobs = _waiting(Client.jobs)
 
     def job(self, job_id: str) -> SyncJobHandle:

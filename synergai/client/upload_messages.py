@@ -14,7 +14,7 @@ import numpy as np
 
 from synergai.client.casting import cast_value
 from synergai.data.inventory import takes_files
-from synergai.data.items import MAX_REASON, Reference, Unusable
+from synergai.data.items import MAX_REASON, Unusable
 from synergai.data.names import clean_name
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
@@ -49,7 +49,6 @@ _RAW_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _INPUTS: Final = jobs_pb2.UploadRequest.INPUTS_FIELD_NUMBER
 _NAME: Final = jobs_pb2.Input.NAME_FIELD_NUMBER
 _REQUEST: Final = jobs_pb2.Input.REQUEST_FIELD_NUMBER
-_URL: Final = jobs_pb2.Input.URL_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +108,9 @@ class InputEncoder:
         """Return the parts of an input's content, which is a field of ``Input``."""
         if isinstance(value, Unusable):
             raise InvalidInput(value.reason)
-        if isinstance(value, Reference):
-            self._check_takes_files()
-            if self._outputs:
-                raise InvalidInput("outputs can be chosen for uploaded inputs only")
-            url = value.url.encode()
-            return [field_prefix(_URL, len(url)), url]
         if isinstance(value, bytes):
-            self._check_takes_files()
+            if not takes_files(self._engine):
+                raise InvalidInput(f"engine {self._engine.name!r} takes tensors only, not a file")
             content: list[Part] = [len(value).to_bytes(4, "little"), value]
             return self._request(self._file_shapes, [_EMPTY_ELEMENT], [content])
         arrays = self._arrays(value)
@@ -154,10 +148,6 @@ class InputEncoder:
                 self._headers.clear()
             header = self._headers[shapes] = request.SerializeToString()
         return header
-
-    def _check_takes_files(self) -> None:
-        if not takes_files(self._engine):
-            raise InvalidInput(f"engine {self._engine.name!r} takes tensors only, not a file")
 
     def _arrays(self, value: Any) -> dict[str, Array]:
         if isinstance(value, Mapping):

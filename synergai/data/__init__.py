@@ -1,5 +1,4 @@
 """Inputs and results of jobs as files: readers of inputs, and shards of results.
 
-Nothing here knows a gateway. NumPy is needed; pyarrow and fsspec are imported where a Parquet file
-or a URL is used.
+Nothing here knows a gateway. NumPy is needed; pyarrow is imported where a Parquet file is used.
 """

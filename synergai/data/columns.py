@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from synergai.errors import InvalidInput
 from synergai.protocol.validation import shape_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,13 +29,24 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
     names = list(available)
     wanted = [spec.name for spec in engine.inputs]
     if all(name in names for name in wanted):
+        check_unique(names, engine.inputs)
         return {name: name for name in wanted}
     if len(names) == len(wanted) == 1:
         return {wanted[0]: names[0]}
+    wide = ""
+    if kind == "columns" and len(wanted) == 1 and -1 not in inner_shape(engine.inputs[0]):
+        wide = f", or {math.prod(inner_shape(engine.inputs[0]))} of numbers"
     raise InvalidInput(
         f"it has the {kind} {', '.join(names) or '(none)'}; engine {engine.name!r} needs "
-        f"{', '.join(wanted)}"
+        f"{', '.join(wanted)}{wide}"
     )
+
+
+def check_unique(names: Sequence[str], specs: Iterable[TensorSpec]) -> None:
+    """Raise `InvalidInput` if several columns are called like one of the inputs."""
+    for spec in specs:
+        if (count := names.count(spec.name)) > 1:
+            raise InvalidInput(f"it has {count} columns {spec.name!r}")
 
 
 def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | None:
@@ -70,9 +83,30 @@ def iterate_rows(arrays: Mapping[str, NDArray[Any]], start: int) -> Iterator[Row
         yield dict(zip(names, values, strict=True))
 
 
+def as_array(values: Sequence[Any], spec: TensorSpec) -> Any:
+    """Return the elements of an input as an array, in its shape if they are as many.
+
+    Whole numbers keep their digits beside fractions, which would turn all into floats, and texts
+    the zeros at their end.
+    """
+    if is_integer(spec):
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    return in_shape(np.asarray(values, object if spec.datatype == "BYTES" else None), spec)
+
+
+def is_integer(spec: TensorSpec) -> bool:
+    """Return whether an input takes whole numbers only."""
+    return spec.datatype.startswith(("INT", "UINT"))
+
+
+def inner_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape of one input, without the dimension of a batch."""
+    return spec.shape[1:] if spec.shape[:1] in {(-1,), (1,)} else spec.shape
+
+
 def in_shape(array: Any, spec: TensorSpec) -> Any:
     """Return a flat list in the input's shape, if all but its first dimension are known."""
-    inner = spec.shape[1:] if spec.shape[:1] in {(-1,), (1,)} else spec.shape
+    inner = inner_shape(spec)
     if array.ndim == 1 and len(inner) > 1 and array.size == math.prod(inner):
         return array.reshape(inner)
     return array

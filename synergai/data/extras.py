@@ -1,4 +1,4 @@
-"""Import of the optional libraries of the extra ``data``."""
+"""Import of pyarrow, which only Parquet files need."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from synergai.errors import NotSupported
 from synergai.runtime.text import pip_install
 
 
-def import_optional(module: str, purpose: str) -> Any:
-    """Return the module, one of the extra ``data``."""
+def import_arrow(module: str = "pyarrow") -> Any:
+    """Return a module of pyarrow."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        name = module.partition(".")[0]
-        if (error.name or "").partition(".")[0] != name:
+        if (error.name or "").partition(".")[0] != "pyarrow":
             raise
         raise NotSupported(
-            f"{purpose} need {name}, which is not installed; {pip_install('data')}"
+            f"Parquet files need pyarrow, which is not installed; {pip_install('data')}"
         ) from None

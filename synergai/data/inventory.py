@@ -16,19 +16,21 @@ from typing import IO, TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from synergai.data.items import NamedInput, Reference, Unusable, unusable
-from synergai.data.locations import find, is_url, locate, read_file, suffix_of, to_url
+from synergai.data.files import find, locate, read_file, suffix_of
+from synergai.data.items import NamedInput, Unusable, unusable
 from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
 from synergai.data.names import UniqueNames, clean_name
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
+from synergai.data.text_files import DEFAULT_TEXT
 from synergai.data.text_rows import TEXT_SUFFIXES, has_values
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.locations import Location
+    from synergai.data.files import InputFile
     from synergai.data.manifests import ManifestEntry
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
@@ -52,7 +54,7 @@ class _Entry(msgspec.Struct, array_like=True):
     is_rows: bool
     numbered: bool
     size: int
-    modified: str
+    modified: int
     reason: str = ""
 
 
@@ -60,11 +62,12 @@ class InputInventory:
     """Inputs in files; a context manager that owns a temporary file.
 
     Args:
-        patterns: paths, directories, patterns, URLs and manifests.
+        patterns: paths, directories, patterns and manifests.
         limit: bytes of the largest input.
+        text: how text files are read.
 
     Attributes:
-        size: bytes of the files whose size is known.
+        size: bytes of the files.
         skipped: files of directories that are no inputs by their suffix.
         named_by_key: whether the idempotency key follows from `digest`, so that inputs which are
             stored under it are these.
@@ -75,15 +78,15 @@ class InputInventory:
         patterns: Sequence[str],
         engine: Engine,
         *,
-        by_reference: bool = False,
         limit: int,
+        text: TextFormat = DEFAULT_TEXT,
     ) -> None:
         self.inputs = self.files = self.size = self.skipped = 0
         self.named_by_key = False
         self._patterns = patterns
         self._engine = engine
-        self._by_reference = by_reference
         self._limit = limit
+        self._text = text
         # The paths that one pattern matches are distinct.
         alone = len(patterns) == 1 and not _is_manifest(patterns[0])
         self._names = None if alone else UniqueNames()
@@ -118,15 +121,15 @@ class InputInventory:
         for pattern in self._patterns:
             has_values = _is_manifest(pattern) and self._has_values(pattern)
             if _is_manifest(pattern) and not has_values:
-                for entry in read_manifest(pattern):
+                for entry in read_manifest(pattern, self._text):
                     self._add_listed(entry, pattern)
                     yield
                 continue
-            for location in find(pattern):
-                if location.listed and not self._suits(location.path):
+            for file in find(pattern):
+                if file.listed and not self._suits(file.path):
                     self.skipped += 1
                 else:
-                    self._add_file(location, location.path, has_values=has_values)
+                    self._add_file(file, file.path, has_values=has_values)
                 yield
         self._file.flush()
         where = ", ".join(self._patterns)
@@ -146,20 +149,20 @@ class InputInventory:
 
     def _add_listed(self, listed: ManifestEntry, manifest: str) -> None:
         try:
-            location = locate(listed.path)
+            file = locate(listed.path)
         except (OSError, ValueError) as error:
             # A text that was not meant as a manifest is read as one, too.
             reason = f"{unusable(error).reason} (line {listed.line} of manifest {manifest})"
             path = os.fsencode(listed.path)
-            self._append(_Entry(path, listed.name, 1, False, False, -1, "", reason))
+            self._append(_Entry(path, listed.name, 1, False, False, 0, 0, reason))
             return
-        self._add_file(location, listed.name)
+        self._add_file(file, listed.name)
 
     def _suits(self, path: str) -> bool:
         """Return whether a file that was not named is an input, by its suffix."""
         suffix = suffix_of(path)
         if suffix in ROW_SUFFIXES:
-            return not self._by_reference
+            return True
         if self._engine.preprocess:
             return suffix in _IMAGE_SUFFIXES
         return takes_files(self._engine)
@@ -167,11 +170,11 @@ class InputInventory:
     def _has_values(self, path: str) -> bool:
         files = takes_files(self._engine)
         return suffix_of(path) in TEXT_SUFFIXES and has_values(
-            path, self._engine, takes_files=files
+            path, self._engine, self._text, takes_files=files
         )
 
-    def _add_file(self, location: Location, name: str, *, has_values: bool = False) -> None:
-        path, size, modified, _ = location
+    def _add_file(self, file: InputFile, name: str, *, has_values: bool = False) -> None:
+        path, size, modified, _ = file
         entry = _Entry(os.fsencode(path), name, 1, False, False, size, modified)
         if has_values or suffix_of(path) in ROW_SUFFIXES:
             self._describe_rows(path, entry)
@@ -180,12 +183,9 @@ class InputInventory:
         self._append(entry)
 
     def _describe_rows(self, path: str, entry: _Entry) -> None:
-        if self._by_reference:
-            entry.reason = "workers read encoded files only; rows of arrays must be uploaded"
-            return
         entry.is_rows = True
         try:
-            with open_rows(path, self._engine) as rows:
+            with open_rows(path, self._engine, self._text) as rows:
                 entry.inputs, entry.numbered = rows.count, not rows.single
         except Exception as error:
             if isinstance(error, SynergaiError) and not isinstance(error, InvalidInput):
@@ -204,7 +204,7 @@ class InputInventory:
         self._end += _LENGTH_BYTES + len(record)
         self.inputs += entry.inputs
         self.files += 1
-        self.size += max(0, entry.size)
+        self.size += entry.size
 
     # --- reading ------------------------------------------------------------------------
 
@@ -243,8 +243,6 @@ class InputInventory:
         path = os.fsdecode(entry.path)
         if entry.reason:
             yield NamedInput(entry.name, Unusable(entry.reason))
-        elif self._by_reference:
-            yield NamedInput(entry.name, Reference(to_url(path)))
         elif entry.is_rows:
             yield from self._read_rows(entry, path, start)
         else:
@@ -253,25 +251,25 @@ class InputInventory:
     def _read_content(self, path: str) -> bytes | Unusable:
         try:
             return read_file(path, self._limit)
-        except Exception as error:  # noqa: BLE001 - file systems of URLs have errors of their own
+        except (OSError, ValueError, InvalidInput) as error:
             return unusable(error)
 
     def _read_rows(self, entry: _Entry, path: str, start: int) -> Iterator[NamedInput]:
         failure = Unusable("the file has become shorter while it was read")
         position = start
         try:
-            with open_rows(path, self._engine) as rows:
+            with open_rows(path, self._engine, self._text) as rows:
                 for row in islice(rows.rows(start), entry.inputs - start):
                     yield NamedInput(_row_name(entry, position), row)
                     position += 1
-        except Exception as error:  # noqa: BLE001 - file systems of URLs have errors of their own
+        except Exception as error:  # noqa: BLE001 - libraries of formats have errors of their own
             failure = unusable(error)
         for number in range(position, entry.inputs):
             yield NamedInput(_row_name(entry, number), failure)
 
 
 def _is_manifest(pattern: str) -> bool:
-    return suffix_of(pattern) in MANIFEST_SUFFIXES and (is_url(pattern) or Path(pattern).is_file())
+    return suffix_of(pattern) in MANIFEST_SUFFIXES and Path(pattern).is_file()
 
 
 def _row_name(entry: _Entry, position: int) -> str:

@@ -15,23 +15,12 @@ class NamedInput:
 
     Attributes:
         name: appears with the result, such as the name of a file.
-        value: an encoded file as ``bytes``; an array, or a mapping of arrays by input name; a
-            `Reference`; or, from the readers of this package, an `Unusable`.
+        value: an encoded file as ``bytes``; an array, or a mapping of arrays by input name; or,
+            from the readers of this package, an `Unusable`.
     """
 
     name: str
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A file that the worker reads itself.
-
-    Attributes:
-        url: where it is for the worker, below a root that the worker may read.
-    """
-
-    url: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from synergai.data.columns import in_shape, match_columns
-from synergai.data.extras import import_optional
+from synergai.data.columns import as_array, in_shape, inner_shape, is_integer, match_columns
+from synergai.data.extras import import_arrow
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from synergai.data.columns import Row
     from synergai.domain import Engine, TensorSpec
@@ -21,7 +23,7 @@ _BATCH_ROWS: Final = 1024
 
 
 class ParquetRows:
-    """Rows of a Parquet file, whose columns are the engine's inputs.
+    """Rows of a Parquet file, whose columns are the engine's inputs or the features of a wide one.
 
     A cell is a number, a text, an encoded file, or a list, nested or flat.
 
@@ -33,12 +35,14 @@ class ParquetRows:
 
     def __init__(self, file: IO[bytes], engine: Engine) -> None:
         try:
-            parquet = import_optional("pyarrow.parquet", "Parquet files")
+            parquet = import_arrow("pyarrow.parquet")
             try:
                 self._file = parquet.ParquetFile(file)
             except ValueError as error:  # what pyarrow's errors of formats are
                 raise InvalidInput(f"it is not a Parquet file: {error}") from None
-            self._columns = _columns(self._file.schema_arrow, engine)
+            schema = self._file.schema_arrow
+            self._features = _features(schema, engine)
+            self._columns = {} if self._features else _columns(schema, engine)
         except BaseException:
             file.close()
             raise
@@ -63,26 +67,42 @@ class ParquetRows:
                 groups.append(number)
             else:
                 start -= rows
-        names = list(self._columns)
+        columns = self._features or list(self._columns.values())
         batches = self._file.iter_batches(
-            batch_size=_BATCH_ROWS, row_groups=groups, columns=list(self._columns.values())
+            batch_size=_BATCH_ROWS, row_groups=groups, columns=columns
         )
         for batch in batches:
             if start >= batch.num_rows:
                 start -= batch.num_rows
                 continue
-            cells = [
-                _cells(batch.column(column).slice(start), self._specs[name])
-                for name, column in self._columns.items()
-            ]
-            start = 0
-            for values in zip(*cells, strict=True):
-                yield dict(zip(names, values, strict=True))
+            batch, start = batch.slice(start), 0
+            if self._features:
+                [spec] = self._specs.values()
+                cells = {spec.name: _wide(batch.columns, spec)}
+            else:
+                cells = {
+                    name: _cells(batch.column(column), self._specs[name])
+                    for name, column in self._columns.items()
+                }
+            for values in zip(*cells.values(), strict=True):
+                yield dict(zip(cells, values, strict=True))
+
+
+def _features(schema: Any, engine: Engine) -> list[str]:
+    """Return the columns of numbers, if they are as many as the only input has elements."""
+    spec = engine.inputs[0]
+    inner = inner_shape(spec)
+    if len(engine.inputs) > 1 or spec.name in schema.names or len(schema.names) == 1 or -1 in inner:
+        return []
+    types = import_arrow().types
+    kinds = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    numbers = [each.name for each in schema if any(is_kind(each.type) for is_kind in kinds)]
+    return numbers if len(numbers) == math.prod(inner) else []
 
 
 def _columns(schema: Any, engine: Engine) -> dict[str, str]:
     """Return the column of each input; encoded files may be in the only column of binaries."""
-    pyarrow = import_optional("pyarrow", "Parquet files")
+    pyarrow = import_arrow()
     if engine.preprocess and len(engine.inputs) == 1:
         binaries = [
             field.name
@@ -96,25 +116,53 @@ def _columns(schema: Any, engine: Engine) -> dict[str, str]:
 
 def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
     """Yield the values of a column; None for a missing one."""
-    pyarrow = import_optional("pyarrow", "Parquet files")
-    types, kind = pyarrow.types, column.type
+    pyarrow = import_arrow()
+    types = pyarrow.types
     if isinstance(column, pyarrow.ExtensionArray):
-        column, kind = column.storage, column.storage.type
+        column = column.storage
+    kind = column.type
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if is_list and types.is_primitive(kind.value_type) and not column.null_count:
+    # NumPy has no missing integers: with one among them, all would become floats.
+    if is_list and types.is_primitive(kind.value_type) and not _lacks_some(column):
         yield from _flat_lists(column, spec)
         return
     for cell in column:
-        value = cell.as_py()
-        yield in_shape(np.asarray(value), spec) if is_list and value is not None else value
+        value = _number(cell.as_py(), spec)
+        yield as_array(value, spec) if isinstance(value, list) else value
+
+
+def _lacks_some(lists: Any) -> bool:
+    return bool(lists.null_count or lists.flatten().null_count)
+
+
+def _number(value: Any, spec: TensorSpec) -> Any:
+    """Return a decimal, or each of a list, as a number of the engine; any other value unchanged."""
+    if isinstance(value, list):
+        return [_number(each, spec) for each in value]
+    if not isinstance(value, Decimal):
+        return value
+    is_whole = is_integer(spec) and value == value.to_integral_value()
+    return int(value) if is_whole else float(value)
+
+
+def _wide(columns: Sequence[Any], spec: TensorSpec) -> Iterator[Any]:
+    """Yield each row's features as one array."""
+    types = import_arrow().types
+    if all(types.is_primitive(each.type) and not each.null_count for each in columns):
+        arrays = [each.to_numpy(zero_copy_only=False) for each in columns]
+        if len({array.dtype.kind for array in arrays}) == 1:
+            for row in np.column_stack(arrays):
+                yield in_shape(row, spec)
+            return
+    for cells in zip(*(_cells(each, spec) for each in columns), strict=True):
+        yield as_array(cells, spec)
 
 
 def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:
     """Yield lists of numbers as views of one array."""
-    compute = import_optional("pyarrow.compute", "Parquet files")
-    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    lengths = import_arrow("pyarrow.compute").list_value_length(column)
     values = column.flatten().to_numpy(zero_copy_only=False)
     end = 0
-    for length in lengths.tolist():
+    for length in lengths.to_pylist():
         begin, end = end, end + length
         yield in_shape(values[begin:end], spec)

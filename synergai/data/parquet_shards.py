@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from synergai.data.extras import import_optional
+from synergai.data.extras import import_arrow
 from synergai.data.results import JobResult
 from synergai.data.shard_description import column_of, decode_description, encode_description, flat
 from synergai.errors import InvalidInput
@@ -35,8 +35,8 @@ class ParquetShards:
     """Reads and writes Parquet shards."""
 
     def __init__(self) -> None:
-        self._arrow = import_optional("pyarrow", "Parquet files")
-        self._parquet = import_optional("pyarrow.parquet", "Parquet files")
+        self._arrow = import_arrow()
+        self._parquet = import_arrow("pyarrow.parquet")
 
     def write(
         self, file: IO[bytes], results: Sequence[JobResult], description: ShardDescription

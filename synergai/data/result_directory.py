@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
@@ -15,8 +16,7 @@ from synergai.errors import Conflict, InvalidInput
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from synergai.data.results import JobResult
 
@@ -178,3 +178,23 @@ def list_shards(directory: Path) -> list[Path]:
 def _number(path: Path) -> int:
     match = _SHARD.fullmatch(path.name)
     return int(match[1]) if match else 0
+
+
+def read_results(path: str | os.PathLike[str]) -> Iterator[tuple[int, JobResult]]:
+    """Yield the results of a job from the directory that they were written to.
+
+    They come in the order in which the job stored them, while it runs as well: results that are
+    written after the call are not among them. One shard at a time is in memory.
+
+    Args:
+        path: a directory given as ``--output``, or one of its shards.
+
+    Yields:
+        The position of each input, and its result; one that failed has its ``error`` set.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InvalidInput(f"{path}: no such directory")
+    for shard in list_shards(path) if path.is_dir() else [path]:
+        for result in format_of(shard).read(shard):
+            yield result.index, result

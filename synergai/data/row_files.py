@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import zipfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from synergai.data.columns import count_rows, match_columns
-from synergai.data.locations import open_file, suffix_of
+from synergai.data.files import suffix_of
 from synergai.data.text_rows import TEXT_SUFFIXES, TextRows
 from synergai.errors import InvalidInput
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.data.columns import Row
+    from synergai.data.items import Unusable
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 ROW_SUFFIXES: Final = frozenset((".npy", ".npz", ".parquet"))
@@ -32,6 +35,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 10_000
 _MAX_INPUT_BYTES: Final = 1 << 30
 """No message is larger. The header of a damaged or hostile file may tell any size."""
+_STRUCTURED: Final = "it is a structured array; save its columns as one array of numbers"
 _HEADER_READERS: Final = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -57,20 +61,20 @@ class RowFile(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def rows(self, start: int = 0) -> Iterator[Row]:
+    def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on."""
         ...
 
 
-def open_rows(path: str, engine: Engine) -> RowFile:
+def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
     """Open a file of rows by its suffix."""
     if suffix_of(path) in TEXT_SUFFIXES:
-        return TextRows(path, engine)
+        return TextRows(path, engine, text)
     if suffix_of(path) == ".parquet":
         from synergai.data.parquet_rows import ParquetRows
 
-        return ParquetRows(open_file(path), engine)
-    return ArrayRows(open_file(path), engine, archive=suffix_of(path) == ".npz")
+        return ParquetRows(Path(path).open("rb"), engine)
+    return ArrayRows(Path(path).open("rb"), engine, archive=suffix_of(path) == ".npz")
 
 
 class ArrayRows:
@@ -142,7 +146,11 @@ class ArrayStream:
             read_header = _HEADER_READERS[npy_format.read_magic(file)]
             shape, fortran, dtype = read_header(file, max_header_size=_MAX_HEADER_BYTES)
         except (ValueError, KeyError) as error:
+            if "max_header_size" in str(error):  # names and types of many columns
+                raise InvalidInput(_STRUCTURED) from None
             raise InvalidInput(f"it is not an array in NumPy's format: {error}") from None
+        if dtype.names is not None:
+            raise InvalidInput(_STRUCTURED)
         if dtype.hasobject:
             raise InvalidInput("it has Python objects, which are not read; save an array of texts")
         if fortran and len(shape) > 1:

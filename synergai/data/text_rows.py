@@ -1,36 +1,61 @@
 """Rows of values in CSV and JSON-lines files.
 
 The columns of a CSV file, or the keys of the lines of a JSON-lines file, are called like the
-engine's inputs. For an engine with a single input, a line may have its values alone: the cells of
-CSV, with or without a header, or a JSON number or list. A file that lists others is a manifest.
+engine's inputs. For an engine with a single input of numbers, a line may have its values alone: the
+cells of CSV, or a JSON number or list. A file that lists others is a manifest.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
-from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from synergai.data.columns import in_shape
-from synergai.data.locations import is_url, open_file, suffix_of
+from synergai.data.columns import as_array, check_unique
+from synergai.data.files import suffix_of
+from synergai.data.items import Unusable
 from synergai.data.manifests import PATH_KEYS, resolve
+from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.data.columns import Row
+    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine, TensorSpec
 
 TEXT_SUFFIXES: Final = frozenset((".csv", ".jsonl"))
+_MISSING: Final = frozenset(("na", "n/a", "none", "null"))
+"""Texts that stand for a missing value, and name no column."""
+_DECIDE: Final = (
+    "say --header yes if it names the columns, or --header no if it is an input (in Python, "
+    "text=synergai.TextFormat(header=...))"
+)
 
 
-def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
+class _Beginning(NamedTuple):
+    """What the first lines of a file show.
+
+    Attributes:
+        text: the first line.
+        names: what may be names of columns.
+        has_numbers: a line has nothing but numbers.
+        lists_files: a line begins with the path of a file.
+        is_decided: whether the first line names columns, if not the inputs, is known.
+    """
+
+    text: str
+    names: Sequence[str]
+    has_numbers: bool
+    lists_files: bool
+    is_decided: bool
+
+
+def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool) -> bool:
     """Return whether a file has rows of values, by its first lines; otherwise it is a manifest.
 
     Args:
@@ -38,51 +63,101 @@ def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
     """
     names = [spec.name for spec in engine.inputs]
     alone = len(names) == 1 and not takes_files
-    with _open(path) as lines:
-        if suffix_of(path) == ".jsonl":
-            first = next(filter(str.strip, lines), "").strip()
-            value = _parse(first)
-            values = isinstance(value, list | int | float)
-            keys: Sequence[str] = list(value) if isinstance(value, dict) else ()
-            listed = isinstance(value, str)
-        else:
-            try:
-                rows = list(islice(filter(None, csv.reader(lines)), 2))
-            except csv.Error:
-                return False
-            first = ",".join(rows[0]) if rows else ""
-            values = any(map(_is_number, rows))
-            keys = _header(rows)
-            listed = not rows or any(_exists(row[0], path) for row in rows)
-    if set(names) <= set(keys):
+    is_json = suffix_of(path) == ".jsonl"
+    # File names in a manifest need not be text.
+    lines = read_lines(path, text.encoding, errors="surrogateescape")
+    try:
+        begin = _begin_json(lines) if is_json else _begin_csv(lines, path, text.header)
+        if set(names) <= set(begin.names):
+            return True
+        if set(PATH_KEYS) & set(map(str.lower, begin.names)):
+            return False
+        if alone and begin.has_numbers:
+            return True
+        if begin.lists_files or (alone and begin.is_decided):
+            return not begin.lists_files
+        list(islice(read_lines(path, text.encoding), 2))  # raises if the encoding is another one
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    numbers = ", or numbers alone, between commas" if alone else ""
+    decide = f"; {_DECIDE}" if alone and not is_json else ""
+    raise InvalidInput(
+        f"{path}: its first line, {begin.text[:80]!r}, has neither a path nor values; a list of "
+        f"files has a column 'path', and rows for engine {engine.name!r} have the columns "
+        f"{', '.join(map(repr, names))}{numbers}{decide}"
+    )
+
+
+def _begin_json(lines: Iterable[str]) -> _Beginning:
+    _, value = next(read_json_lines(lines), (0, ""))
+    if isinstance(value, Unusable):
+        raise InvalidInput(value.reason)
+    names = list(value) if isinstance(value, dict) else []
+    is_number = isinstance(value, list | int | float)
+    return _Beginning(str(value), names, is_number, isinstance(value, str), is_decided=False)
+
+
+def _begin_csv(lines: Iterable[str], path: str, header: bool | None) -> _Beginning:
+    rows = [row for _, row in islice(read_csv(lines), 2)]
+    if not rows:
+        return _Beginning("", (), has_numbers=False, lists_files=True, is_decided=False)
+    return _Beginning(
+        ",".join(rows[0]),
+        () if header is False else _stripped(rows[0]),
+        has_numbers=any(map(_are_numbers, rows)),
+        lists_files=any(os.path.lexists(resolve(row[0].strip(), path)) for row in rows),
+        is_decided=header is not None or _names_columns(rows),
+    )
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row names columns; raise `InvalidInput` if it may be an input."""
+    if _names_columns(rows):
         return True
-    if set(PATH_KEYS) & set(map(str.lower, keys)):
+    if _are_numbers(rows[0]) and (len(rows) == 1 or not _are_counted(rows[0])):
         return False
-    if values and alone:
-        return True
-    if not listed:
-        numbers = ", or numbers alone" if alone else ""
-        raise InvalidInput(
-            f"{path}: its first line, {first[:80]!r}, has neither a path nor values; a list of "
-            f"files has a column 'path', and rows for engine {engine.name!r} have the columns "
-            f"{', '.join(map(repr, names))}{numbers}"
-        )
-    return False
+    raise InvalidInput(f"its first row, {','.join(rows[0])[:80]!r}, is in doubt: {_DECIDE}")
 
 
-def _exists(listed: str, manifest: str) -> bool:
-    path = resolve(listed.strip(), manifest)
-    return is_url(path) or os.path.lexists(path)
+def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row cannot be an input: it has names, and the next one numbers."""
+    names = _stripped(rows[0])
+    return (
+        len(rows) > 1
+        and len(rows[1]) == len(names) == len(set(names))
+        and all(map(_is_name, names))
+        and _are_numbers(rows[1])
+    )
+
+
+def _is_name(cell: str) -> bool:
+    is_word = cell[:1].isalpha() or cell[:1] == "_"
+    return is_word and not _is_number(cell) and cell.lower() not in _MISSING
+
+
+def _are_counted(row: Sequence[str]) -> bool:
+    """Return whether numbers ascend in equal steps, like those of columns, years or bins."""
+    numbers = [float(parse_cell(cell)) for cell in row]
+    steps = np.diff(numbers)
+    if len(numbers) < 3:
+        return numbers[0] == 0 if not len(steps) else bool(steps[0] == 1)
+    return bool(steps[0] > 0 and np.allclose(steps, steps[0]))
 
 
 class TextRows:
-    """Rows of a CSV or JSON-lines file."""
+    """Rows of a CSV or JSON-lines file.
+
+    Raises:
+        InvalidInput: its text is of another encoding, a row has no end, or it is in doubt whether
+            the first row is an input.
+    """
 
     single = False
 
-    def __init__(self, path: str, engine: Engine) -> None:
+    def __init__(self, path: str, engine: Engine, text: TextFormat) -> None:
         self._path = path
         self._specs = engine.inputs
+        self._text = text
         self.count = sum(1 for _ in self.rows())
 
     def __enter__(self) -> Self:
@@ -91,68 +166,59 @@ class TextRows:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def rows(self, start: int = 0) -> Iterator[Row]:
+    def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on. A value that is none is left to the engine's check."""
-        with _open(self._path) as lines:
-            is_json = suffix_of(self._path) == ".jsonl"
-            yield from islice(self._json(lines) if is_json else self._csv(lines), start, None)
+        lines = read_lines(self._path, self._text.encoding)
+        is_json = suffix_of(self._path) == ".jsonl"
+        return islice(self._json(lines) if is_json else self._csv(lines), start, None)
 
-    def _csv(self, lines: IO[str]) -> Iterator[Row]:
-        rows = filter(None, csv.reader(lines))
-        first = next(rows, [])
-        header = _header([first])
-        if all(spec.name in header for spec in self._specs):
-            columns = {spec: header.index(spec.name) for spec in self._specs}
-            for row in rows:
-                cells = {spec: row[at] if at < len(row) else None for spec, at in columns.items()}
-                yield {spec.name: _cell(cell, spec) for spec, cell in cells.items()}
-            return
-        [spec] = self._specs
-        if _is_number(first):
-            yield {spec.name: _values(first, spec)}
-        for row in rows:
-            yield {spec.name: _values(row, spec)}
+    def _csv(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
+        rows = read_csv(lines)
+        begin = list(islice(rows, 2))
+        names, header = _stripped(begin[0][1]), self._text.header
+        columns: dict[TensorSpec, int] = {}
+        if header is not False and all(spec.name in names for spec in self._specs):
+            check_unique(names, self._specs)
+            columns = {spec: names.index(spec.name) for spec in self._specs}
+        elif header is None:
+            header = _is_header([row for _, row in begin])
+        for number, row in chain(begin[1:] if columns or header else begin, rows):
+            if not columns:
+                [spec] = self._specs
+                yield {spec.name: _shaped([parse_cell(cell) for cell in row], spec)}
+            elif len(row) == len(names):
+                yield {spec.name: _cell(row[at], spec) for spec, at in columns.items()}
+            else:
+                cells = counted(len(row), "cell")
+                yield Unusable(f"line {number}: it has {cells}, and the header has {len(names)}")
 
-    def _json(self, lines: IO[str]) -> Iterator[Row]:
-        for line in filter(str.strip, lines):
-            value = _parse(line)
+    def _json(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
+        for _, value in read_json_lines(lines):
+            if isinstance(value, Unusable):
+                yield value
+                continue
             cells = value if isinstance(value, dict) else {self._specs[0].name: value}
             yield {spec.name: _shaped(cells.get(spec.name), spec) for spec in self._specs}
 
 
-def _open(path: str) -> IO[str]:
-    return io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="replace", newline="")
+def _stripped(row: Sequence[str]) -> list[str]:
+    return [cell.strip() for cell in row]
 
 
-def _header(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [cell.strip() for cell in rows[0]] if rows else []
+def _is_number(cell: str) -> bool:
+    return isinstance(parse_cell(cell), int | float)
 
 
-def _parse(text: str) -> Any:
-    """Return the value of a JSON text or number; the text if it is neither."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            return float(text)
-        except ValueError:
-            return text.strip()
+def _are_numbers(row: Sequence[str]) -> bool:
+    return all(map(_is_number, row))
 
 
-def _is_number(row: Sequence[str]) -> bool:
-    return bool(row) and all(isinstance(_parse(cell), int | float) for cell in row)
-
-
-def _cell(cell: str | None, spec: TensorSpec) -> Any:
-    return cell if cell is None or spec.datatype == "BYTES" else _shaped(_parse(cell), spec)
-
-
-def _values(row: Sequence[str], spec: TensorSpec) -> Any:
-    return _shaped([_parse(cell) for cell in row], spec)
+def _cell(cell: str, spec: TensorSpec) -> Any:
+    return cell if spec.datatype == "BYTES" else _shaped(parse_cell(cell), spec)
 
 
 def _shaped(value: Any, spec: TensorSpec) -> Any:
     """Return a flat list of numbers in the input's shape; any other value unchanged."""
     if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
-        return in_shape(np.asarray(value), spec)
+        return as_array(value, spec)
     return value

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = Input.NAME_FIELD_NUMBER
 _REQUEST: Final = Input.REQUEST_FIELD_NUMBER
-_URL: Final = Input.URL_FIELD_NUMBER
 _MODEL_VERSION: Final = ModelInferRequest.MODEL_VERSION_FIELD_NUMBER
 _NO_VERSION: Final = bytes((_MODEL_VERSION << 3 | LENGTH_DELIMITED, 0))
 _SEARCHED_FIELDS: Final = 64
@@ -33,17 +32,16 @@ _DIGEST_BYTES: Final = 8
 
 
 class JobInput(Struct, frozen=True):
-    """A split ``Input``: a serialised ``ModelInferRequest``, or the URL at which it is read."""
+    """A split ``Input``: its name, and a serialised ``ModelInferRequest``."""
 
     name: str
-    request: Buffer | None
-    url: str
+    request: Buffer
 
 
 def split_input(data: Buffer) -> JobInput:
     """Split a serialised ``Input``; the request is a view of it. May raise `DecodeError`."""
     view = memoryview(data)
-    name, url = "", ""
+    name = ""
     request: Buffer | None = None
     try:
         for number, wire_type, _, content, end in iter_fields(view):
@@ -52,14 +50,12 @@ def split_input(data: Buffer) -> JobInput:
             if number == _NAME:
                 name = str(view[content:end], "utf-8")
             elif number == _REQUEST:
-                request, url = view[content:end], ""
-            elif number == _URL:
-                request, url = None, str(view[content:end], "utf-8")
+                request = view[content:end]
     except UnicodeDecodeError as error:
         raise DecodeError("a text is not UTF-8") from error
-    if request is None and not url:
-        raise DecodeError("it has neither a request nor a URL")
-    return JobInput(name, request, url)
+    if request is None:
+        raise DecodeError("it has no request")
+    return JobInput(name, request)
 
 
 def input_of(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:

@@ -192,8 +192,8 @@ class JobArrived(Event, frozen=True):
     """A job was accepted.
 
     Attributes:
-        ready: number of queries that can run now, from the first: all, unless tensors are still
-            being streamed.
+        ready: number of queries that can run now, from the first: all, unless it is a stage whose
+            inputs are still being computed.
         done: ranges recorded before a restart of the gateway.
     """
 

@@ -409,108 +409,6 @@ class Execution(_message.Message):
 Global___Execution: _TypeAlias = Execution  # noqa: Y015
 
 @_typing.final
-class RunRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPEN_FIELD_NUMBER: _builtins.int
-    QUERY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def open(self) -> Global___JobSpec: ...
-    @_builtins.property
-    def query(self) -> Global___Query: ...
-    def __init__(
-        self,
-        *,
-        open: Global___JobSpec | None = ...,
-        query: Global___Query | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "query", b"query"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "query", b"query"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "query"]  # noqa: Y015
-    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
-
-Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
-
-@_typing.final
-class Query(_message.Message):
-    """A query; `request` is a serialised inference.ModelInferRequest."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INDEX_FIELD_NUMBER: _builtins.int
-    REQUEST_FIELD_NUMBER: _builtins.int
-    index: _builtins.int
-    request: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        index: _builtins.int = ...,
-        request: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "request", b"request"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Query: _TypeAlias = Query  # noqa: Y015
-
-@_typing.final
-class RunResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_FIELD_NUMBER: _builtins.int
-    RESULT_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def job(self) -> Global___Job:
-        """on opening, and as the last message"""
-
-    @_builtins.property
-    def result(self) -> Global___Result: ...
-    def __init__(
-        self,
-        *,
-        job: Global___Job | None = ...,
-        result: Global___Result | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "message", b"message", "result", b"result"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "message", b"message", "result", b"result"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["job", "result"]  # noqa: Y015
-    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
-
-Global___RunResponse: _TypeAlias = RunResponse  # noqa: Y015
-
-@_typing.final
-class Result(_message.Message):
-    """A result; `response` is a serialised inference.ModelInferResponse."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INDEX_FIELD_NUMBER: _builtins.int
-    RESPONSE_FIELD_NUMBER: _builtins.int
-    index: _builtins.int
-    response: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        index: _builtins.int = ...,
-        response: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "response", b"response"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Result: _TypeAlias = Result  # noqa: Y015
-
-@_typing.final
 class UploadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -572,27 +470,23 @@ class Input(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
-    URL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """appears with the result, e.g. the name of a file"""
     request: _builtins.bytes
     """serialised inference.ModelInferRequest; its model is ignored"""
-    url: _builtins.str
-    """read by the worker, if allowed there, as the value of the BYTES input"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        request: _builtins.bytes = ...,
-        url: _builtins.str = ...,
+        request: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "request", b"request", "url", b"url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "request", b"request", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "name", b"name", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["request", "url"]  # noqa: Y015
-    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+    _WhichOneofReturnType__request: _TypeAlias = _typing.Literal["request"]  # noqa: Y015
+    _WhichOneofArgType__request: _TypeAlias = _typing.Literal["_request", b"_request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request) -> _WhichOneofReturnType__request | None: ...
 
 Global___Input: _TypeAlias = Input  # noqa: Y015
 

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class JobsStub:
-    """Missing associated documentation comment in .proto file."""
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -59,11 +61,6 @@ class JobsStub:
                 request_serializer=synergai_dot_v1_dot_jobs__pb2.CancelRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_jobs__pb2.Job.FromString,
                 _registered_method=True)
-        self.Run = channel.stream_stream(
-                '/synergai.v1.Jobs/Run',
-                request_serializer=synergai_dot_v1_dot_jobs__pb2.RunRequest.SerializeToString,
-                response_deserializer=synergai_dot_v1_dot_jobs__pb2.RunResponse.FromString,
-                _registered_method=True)
         self.Upload = channel.stream_stream(
                 '/synergai.v1.Jobs/Upload',
                 request_serializer=synergai_dot_v1_dot_jobs__pb2.UploadRequest.SerializeToString,
@@ -77,7 +74,9 @@ class JobsStub:
 
 
 class JobsServicer:
-    """Missing associated documentation comment in .proto file."""
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
 
     def Submit(self, request, context):
         """Accepts a job and returns once it is journalled. An idempotency key that was used before
@@ -109,14 +108,6 @@ class JobsServicer:
 
     def Cancel(self, request, context):
         """Stops the job before its next query; completed queries are kept.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Run(self, request_iterator, context):
-        """Runs a job whose queries are streamed in with their tensors and whose results are streamed
-        out, in any order. The first message must be `open`. Not journalled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,11 +156,6 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=synergai_dot_v1_dot_jobs__pb2.CancelRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_jobs__pb2.Job.SerializeToString,
             ),
-            'Run': grpc.stream_stream_rpc_method_handler(
-                    servicer.Run,
-                    request_deserializer=synergai_dot_v1_dot_jobs__pb2.RunRequest.FromString,
-                    response_serializer=synergai_dot_v1_dot_jobs__pb2.RunResponse.SerializeToString,
-            ),
             'Upload': grpc.stream_stream_rpc_method_handler(
                     servicer.Upload,
                     request_deserializer=synergai_dot_v1_dot_jobs__pb2.UploadRequest.FromString,
@@ -189,7 +175,9 @@ def add_JobsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Jobs:
-    """Missing associated documentation comment in .proto file."""
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
 
     @staticmethod
     def Submit(request,
@@ -316,33 +304,6 @@ class Jobs:
             '/synergai.v1.Jobs/Cancel',
             synergai_dot_v1_dot_jobs__pb2.CancelRequest.SerializeToString,
             synergai_dot_v1_dot_jobs__pb2.Job.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Run(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/synergai.v1.Jobs/Run',
-            synergai_dot_v1_dot_jobs__pb2.RunRequest.SerializeToString,
-            synergai_dot_v1_dot_jobs__pb2.RunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobsStub:
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -43,10 +47,6 @@ class JobsStub:
     List: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]
     Cancel: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.Job]
     """Stops the job before its next query; completed queries are kept."""
-    Run: _grpc.StreamStreamMultiCallable[_jobs_pb2.RunRequest, _jobs_pb2.RunResponse]
-    """Runs a job whose queries are streamed in with their tensors and whose results are streamed
-    out, in any order. The first message must be `open`. Not journalled.
-    """
     Upload: _grpc.StreamStreamMultiCallable[_jobs_pb2.UploadRequest, _jobs_pb2.UploadReceipt]
     """Appends inputs to an upload and reports how many are stored. The first message may carry no
     inputs: its receipt says where to continue after an interruption.
@@ -56,6 +56,10 @@ class JobsStub:
 
 @_typing.type_check_only
 class JobsAsyncStub(JobsStub):
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.UnaryUnaryMultiCallable[_jobs_pb2.SubmitRequest, _jobs_pb2.Job]  # type: ignore[assignment]
     """Accepts a job and returns once it is journalled. An idempotency key that was used before
@@ -69,10 +73,6 @@ class JobsAsyncStub(JobsStub):
     List: _aio.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]  # type: ignore[assignment]
     Cancel: _aio.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.Job]  # type: ignore[assignment]
     """Stops the job before its next query; completed queries are kept."""
-    Run: _aio.StreamStreamMultiCallable[_jobs_pb2.RunRequest, _jobs_pb2.RunResponse]  # type: ignore[assignment]
-    """Runs a job whose queries are streamed in with their tensors and whose results are streamed
-    out, in any order. The first message must be `open`. Not journalled.
-    """
     Upload: _aio.StreamStreamMultiCallable[_jobs_pb2.UploadRequest, _jobs_pb2.UploadReceipt]  # type: ignore[assignment]
     """Appends inputs to an upload and reports how many are stored. The first message may carry no
     inputs: its receipt says where to continue after an interruption.
@@ -81,6 +81,10 @@ class JobsAsyncStub(JobsStub):
     """Streams the results of a job over its own inputs, in the order in which they were stored."""
 
 class JobsServicer(metaclass=_abc_1.ABCMeta):
+    """`Run`, `RunRequest`, `RunResponse`, `Query` and `Result` were a call and its messages: do not use
+    these names again.
+    """
+
     @_abc_1.abstractmethod
     def Submit(
         self,
@@ -122,16 +126,6 @@ class JobsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.Job, _abc.Awaitable[_jobs_pb2.Job]]:
         """Stops the job before its next query; completed queries are kept."""
-
-    @_abc_1.abstractmethod
-    def Run(
-        self,
-        request_iterator: _MaybeAsyncIterator[_jobs_pb2.RunRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_jobs_pb2.RunResponse], _abc.AsyncIterator[_jobs_pb2.RunResponse]]:
-        """Runs a job whose queries are streamed in with their tensors and whose results are streamed
-        out, in any order. The first message must be `open`. Not journalled.
-        """
 
     @_abc_1.abstractmethod
     def Upload(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from typing import Final, cast
 
-from synergai.domain import EngineName
 from synergai.protocol.hub import HUB_VERSION
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.hosts.power_modes import PowerModeHosts
@@ -36,9 +35,6 @@ class _Agent:
             cores=1,
             configurations=[common_pb2.Configuration(threads=1)],
         )
-
-    def read_input(self, engine: EngineName, url: str) -> bytes:
-        raise NotImplementedError
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         return hub_pb2.Heartbeat()

@@ -37,13 +37,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Iterator[LocalFleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     models = save_image_engines(tmp_path_factory.mktemp("models"))
     build("onnx_identity", models)
     shutil.copytree(models / "onnx_identity", models / "other")
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
         fleet.start_gateway()
-        fleet.start_agent("worker", models=models, options=["--input-roots", str(photos)])
+        fleet.start_agent("worker", models=models)
         fleet.wait_for_workers(1)
         yield fleet
 
@@ -89,19 +89,6 @@ def test_command_classifies_a_folder_and_lists_what_failed(
     assert (facts["id"], facts["failures"]) == (done.stdout.split()[0], 2)
     assert found_classes(tmp_path / "copy") == found_classes(output)
     assert "8 results" in command(fleet, *submit, "--output", str(output)).stdout
-
-
-def test_workers_read_inputs_by_reference(fleet: LocalFleet, photos: Path, tmp_path: Path) -> None:
-    options = ("--by-reference", "--max-failures", "2", "--format", "parquet")
-    inputs = ("--inputs", f"{photos}/*.jpg", "--output", str(tmp_path))
-    done = command(fleet, "submit", "colours", *inputs, *options)
-    assert done.returncode == 0, done.stderr
-    for _, result in synergai.read_results(tmp_path):
-        colour = result.name.rpartition("/")[2].split("-")[0]
-        if colour in COLOURS:
-            assert result["p:0"].argmax() == CLASSES[colour] + 1  # after the background
-        else:
-            assert "only JPEG and PNG" in result.error
 
 
 def test_job_fails_beyond_the_failures_that_it_may_have(fleet: LocalFleet, photos: Path) -> None:

@@ -71,8 +71,6 @@ def test_every_call_takes_a_version_and_names_the_one_that_answered(
     ]
     streamed = client.stream(f"{ENGINE}/1", [{"x": np.ones(1, np.float32)}], deadline=DEADLINE_S)
     assert [result.version for result in streamed] == ["1"]
-    results = client.run(ENGINE, [{"x": np.ones(1, np.float32)}], version="1")
-    assert [result.version for result in results] == ["1"]
     job = client.submit(ENGINE, queries=5, version="1")
     assert job.wait().spec.version == "1"
     assert client.submit(ENGINE, queries=5).wait().spec.version == "2"

@@ -33,17 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 class Assignments:
-    """Outstanding assignments of one registration.
-
-    `read_input` blocks, and raises `InvalidInput` for an input that cannot be read.
-    """
+    """Outstanding assignments of one registration."""
 
     def __init__(
         self,
         runner: Runner,
         send: Callable[[Reports], None],
         configurations: Sequence[Configuration],
-        read_input: Callable[[EngineName, str], bytes],
         held: HeldTensorStore,
         pulls: Pulls,
         clock: Callable[[], float] = time.monotonic,
@@ -52,7 +48,6 @@ class Assignments:
         self._send = send
         self._configurations = configurations
         self._clock = clock
-        self._read_input = read_input
         self._held = held
         self._pulls = pulls
         self._items: dict[int, WorkItem] = {}
@@ -118,8 +113,7 @@ class Assignments:
             reporter.on_ended(Outcome.FAILED, Tally(), (), fault, detail)
             return
         if assignment.inputs_follow:
-            read = partial(self._read_input, work.session.engine)
-            work.inputs = InputQueue(read, self._pull, self._runner.resume, work.count)
+            work.inputs = InputQueue(self._pull, self._runner.resume, work.count)
         self._items[assignment.id] = work
         if assignment.HasField("pull"):
             pulling = self._tasks.start(self._pull(assignment.pull, requests[0]))

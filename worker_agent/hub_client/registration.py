@@ -24,7 +24,7 @@ from worker_agent.peers.pulls import Pulls
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from synergai.domain import Configuration, EngineName, Session
+    from synergai.domain import Configuration, Session
     from synergai.protocol.work_transport import WorkTransport
     from worker_agent.hub_client.link import HubConnection, HubLink
     from worker_agent.peers.exchange import Exchange
@@ -50,9 +50,6 @@ class ControlHandler(Protocol):
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the current memory use and power draw; the caller sets the sequence number."""
-
-    def read_input(self, engine: EngineName, url: str) -> bytes:
-        """Return the request for the input of an engine at a URL; called from other threads."""
 
     def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``."""
@@ -89,7 +86,6 @@ class Registration:
             runner,
             self._send_reports,
             configurations,
-            handler.read_input,
             held,
             Pulls(held, peers, host, self._send_reports),
         )

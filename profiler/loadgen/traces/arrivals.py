@@ -190,7 +190,8 @@ def read_rates(path: Path) -> list[float]:
         try:
             rates.append(float(row[-1]))
         except ValueError:
-            if number:
+            names_columns = all(cell.strip()[:1].isalpha() for cell in row)
+            if number or not names_columns:
                 raise InvalidInput(
                     f"{path}: {row[-1]!r} in line {number + 1} is not a rate"
                 ) from None

@@ -113,7 +113,6 @@ class FakeGateway:
                         "Get": rpc.unary(self._get, jobs_pb2.GetRequest),
                         "List": rpc.unary(self._list, jobs_pb2.ListRequest),
                         "Cancel": rpc.unary(self._cancel, jobs_pb2.CancelRequest),
-                        "Run": rpc.stream(self._run, jobs_pb2.RunRequest),
                         "Upload": rpc.stream(self._upload, jobs_pb2.UploadRequest),
                         "Results": rpc.server_stream(self._results, jobs_pb2.ResultsRequest),
                     },
@@ -371,27 +370,6 @@ class FakeGateway:
                     results.append(jobs_pb2.JobResult(index=index, name=each.name, error=reason))
             yield jobs_pb2.ResultBatch(results=results, cursor=first + len(results))
             self._maybe_unavailable()
-
-    async def _run(
-        self, requests: AsyncIterator[jobs_pb2.RunRequest], context: object
-    ) -> AsyncGenerator[jobs_pb2.RunResponse, None]:
-        opening = await anext(requests)
-        job = jobs_pb2.Job(id="run", spec=opening.open, state=jobs_pb2.JOB_STATE_RUNNING)
-        yield jobs_pb2.RunResponse(job=job)
-        results = []
-        async for message in requests:
-            request = oip.ModelInferRequest.FromString(message.query.request)
-            if request.model_name == "broken":
-                job.state, job.reason = jobs_pb2.JOB_STATE_FAILED, "the model file is truncated"
-                yield jobs_pb2.RunResponse(job=job)
-                return
-            response = await self._infer(request, context)
-            data = response.SerializeToString()
-            results.append(jobs_pb2.Result(index=message.query.index, response=data))
-        for result in reversed(results):
-            yield jobs_pb2.RunResponse(result=result)
-        job.state, job.queries_done = jobs_pb2.JOB_STATE_SUCCEEDED, len(results)
-        yield jobs_pb2.RunResponse(job=job)
 
     async def _workers(
         self, _: fleet_pb2.ListWorkersRequest, __: object

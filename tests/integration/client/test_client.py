@@ -410,29 +410,6 @@ async def test_jobs_are_listed_by_state(client: synergai.Client) -> None:
     assert len(await client.jobs()) == 2
 
 
-async def test_run_streams_inputs_and_results(client: synergai.Client) -> None:
-    async with client.run("identity", [x(i) for i in range(20)], qos=5.0) as run:
-        results = await run.results()
-        assert [result["y"].item() for result in results] == list(range(20))
-        assert run.status.queries_done == 20
-
-
-async def test_run_with_too_few_inputs_is_rejected(
-    client: synergai.Client,
-) -> None:
-    async def attempt() -> None:
-        async with client.run("identity", iter([x(1)]), queries=2) as run:
-            await run.results()
-
-    with pytest.raises(synergai.InvalidInput, match=r"2 queries.*inputs for 1"):
-        await attempt()
-
-
-async def test_run_on_inputs_without_length_needs_queries(client: synergai.Client) -> None:
-    with pytest.raises(synergai.InvalidInput, match="pass their number as queries"):
-        client.run("identity", iter([x(1)]))
-
-
 # --- the fleet --------------------------------------------------------------------------
 
 
@@ -464,18 +441,12 @@ async def test_query_follows_an_engine_that_was_replaced(
         await client.infer("identity", {"x": [0.5]})
 
 
-@pytest.mark.parametrize("call", ["stream", "run"])
 async def test_inputs_follow_a_replaced_engine_after_one_failure(
-    client: synergai.Client, gateway: FakeGateway, call: str
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     async def ask() -> None:
-        query = {"x": [1.0]}
-        if call == "stream":
-            async with aclosing(client.stream("identity", [query])) as results:
-                assert [result["y"].tolist() async for result in results] == [[1]]
-        else:
-            async with client.run("identity", [query]) as run:
-                await run.results()
+        async with aclosing(client.stream("identity", [{"x": [1.0]}])) as results:
+            assert [result["y"].tolist() async for result in results] == [[1]]
 
     await ask()
     gateway.datatype = "INT64"

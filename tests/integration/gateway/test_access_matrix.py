@@ -81,7 +81,6 @@ GRPC_CALLS = {
     f"{_OIP}/RepositoryModelUnload": Call(("operate",), DENIED),
     f"{_OIP}/RepositoryModelLoad": Call(("operate",), DENIED),
     "synergai.v1.Jobs/Submit": Call(("submit",), DENIED, DENIED),
-    "synergai.v1.Jobs/Run": Call(("submit",), DENIED, DENIED),
     "synergai.v1.Jobs/Get": Call(("submit", "observe"), MISSING, MISSING),
     "synergai.v1.Jobs/Watch": Call(("submit", "observe"), MISSING, MISSING),
     "synergai.v1.Jobs/List": Call(("submit", "observe"), HIDDEN, HIDDEN),
@@ -144,7 +143,6 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
             model_name=ECHO
         ),
         "synergai.v1.Jobs/Submit": jobs_pb2.SubmitRequest(spec=spec),
-        "synergai.v1.Jobs/Run": jobs_pb2.RunRequest(open=spec),
         "synergai.v1.Jobs/Get": jobs_pb2.GetRequest(job_id=job_id),
         "synergai.v1.Jobs/Upload": jobs_pb2.UploadRequest(upload_id="an-upload"),
         "synergai.v1.Jobs/Results": jobs_pb2.ResultsRequest(job_id=job_id),

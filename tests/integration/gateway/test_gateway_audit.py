@@ -128,12 +128,7 @@ async def test_changes_are_recorded_with_caller_and_object(
     await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=boss)
     missing = caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id="missing"), metadata=boss)
     await caller.failure(missing)
-    run = caller.jobs.Run(metadata=boss)
-    await run.write(jobs_pb2.RunRequest(open=jobs_pb2.JobSpec(engine="echo", queries=1)))
-    opened = await run.read()
-    assert isinstance(opened, jobs_pb2.RunResponse)
-    run.cancel()
-    inputs = [jobs_pb2.Input(name="a", url="file:///a")]
+    inputs = [jobs_pb2.Input(name="a", request=b"")]
     upload = caller.jobs.Upload(metadata=boss)
     for first in range(2):
         message = jobs_pb2.UploadRequest(upload_id="photos", first=first, inputs=inputs)
@@ -152,13 +147,12 @@ async def test_changes_are_recorded_with_caller_and_object(
         assert await asyncio.to_thread(post, gateway, path, "boss") == 200
     await caller.jobs.List(jobs_pb2.ListRequest(), metadata=boss)
     await caller.oip.ModelInfer(infer_request(), metadata=boss)
-    found = await entries(log, lambda entry: entry["caller"] == "boss", 10)
+    found = await entries(log, lambda entry: entry["caller"] == "boss", 9)
     route = "POST /v2/repository/models/{name}/"
     assert [(entry["call"], *summary(entry)[1:]) for entry in found] == [
         ("/synergai.v1.Jobs/Submit", "lab", "token", job.id, "OK"),
         ("/synergai.v1.Jobs/Cancel", "lab", "token", job.id, "OK"),
         ("/synergai.v1.Jobs/Cancel", "boss", "token", "missing", "NOT_FOUND"),
-        ("/synergai.v1.Jobs/Run", "boss", "token", opened.job.id, "OK"),
         ("/synergai.v1.Jobs/Upload", "boss", "token", "photos", "OK"),
         (f"{OIP}/RepositoryModelUnload", "boss", "token", "echo", "OK"),
         (f"{OIP}/RepositoryModelLoad", "boss", "token", "echo", "OK"),

@@ -1,11 +1,10 @@
-"""Jobs through a gateway: accepted, watched, cancelled, streamed, and finished after a restart."""
+"""Jobs through a gateway: accepted, watched, cancelled, and finished after a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
@@ -142,81 +140,6 @@ async def test_unknown_job_is_not_found(caller: Caller, method: str) -> None:
     request = jobs_pb2.GetRequest(job_id="nobody").SerializeToString()
     call = raw_unary(caller.channel, f"/synergai.v1.Jobs/{method}")(request, timeout=30)
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
-
-
-def opening(queries: int) -> jobs_pb2.RunRequest:
-    return jobs_pb2.RunRequest(open=spec(queries))
-
-
-def query(index: int, request: oip.ModelInferRequest) -> jobs_pb2.RunRequest:
-    return jobs_pb2.RunRequest(
-        query=jobs_pb2.Query(index=index, request=request.SerializeToString())
-    )
-
-
-@pytest.mark.usefixtures("agent")
-async def test_streamed_job_returns_every_result_once(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    count = 600  # more than are held at a time
-
-    async def messages() -> AsyncIterator[jobs_pb2.RunRequest]:
-        yield opening(count)
-        for index in range(count):
-            yield query(index, a_request(1, id=str(index)))
-
-    call = caller.jobs.Run(messages(), timeout=20)
-    answers = [answer async for answer in call]
-    call.cancel()
-    assert answers[0].job.state == jobs_pb2.JOB_STATE_QUEUED
-    assert answers[-1].job.state == jobs_pb2.JOB_STATE_SUCCEEDED
-    assert answers[-1].job.queries_done == count
-    results = [answer.result for answer in answers[1:-1]]
-    assert sorted(result.index for result in results) == list(range(count))
-    for result in results:
-        assert oip.ModelInferResponse.FromString(result.response).id == str(result.index)
-
-
-@pytest.mark.parametrize(
-    ("messages", "text"),
-    [
-        ([], "first message must be `open`"),
-        ([query(0, oip.ModelInferRequest())], "first message must be `open`"),
-        ([opening(1), opening(1)], "must be a `query`"),
-        ([opening(2), query(1, oip.ModelInferRequest())], "must be sent in order"),
-        ([opening(2)], "ended after 0 of 2"),
-        ([opening(1), query(0, oip.ModelInferRequest())], "lacks input 'x'"),
-        (
-            [
-                opening(1),
-                jobs_pb2.RunRequest(query=jobs_pb2.Query(index=0, request=b"\x08")),
-            ],
-            "not a valid inference.ModelInferRequest",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("agent")
-async def test_invalid_streamed_job_is_refused(
-    caller: Caller, messages: list[jobs_pb2.RunRequest], text: str
-) -> None:
-    call = caller.jobs.Run(iter(messages), timeout=30)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async for _ in call:
-            pass
-    call.cancel()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert text in (caught.value.details() or "")
-
-
-async def test_streamed_job_is_cancelled_when_its_client_leaves(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    agent.answer = agent.hold
-    call = caller.jobs.Run(iter([opening(1), query(0, a_request())]), timeout=10)
-    await call.read()
-    await agent.until(lambda: len(agent.assignments) == 1)
-    call.cancel()
-    await agent.until(lambda: len(agent.stops) == 1)
 
 
 async def test_restarted_gateway_finishes_accepted_jobs(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import pytest
 
-from synergai.domain import EngineName
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.tls import ClientTls
@@ -44,9 +43,6 @@ class FailingHandler:
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         raise ZeroDivisionError
-
-    def read_input(self, engine: EngineName, url: str) -> bytes:
-        raise NotImplementedError
 
 
 class RegisteringHandler(FailingHandler):

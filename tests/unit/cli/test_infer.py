@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
+from synergai.cli.infer import _save, app, print_outputs, summary, tensor_as_json
 from synergai.cli.output import to_jsonable
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, TensorSpec
@@ -131,3 +131,14 @@ def test_numbers_that_json_lacks_have_names() -> None:
 def test_values_have_the_digits_of_their_precision() -> None:
     [*_, values] = summary("p", np.array([0.1, 1 / 3, 2], np.float32))
     assert values == "0.1, 0.33333334, 2.0"
+
+
+def test_bytes_that_json_lacks_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidInput, match=r"b'\\xe9' is not UTF-8.*write the outputs to files"):
+        tensor_as_json(np.array([b"\xe9"], object))
+
+
+def test_texts_that_a_saved_file_would_shorten_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"end in zero bytes.*--json"):
+        _save(tmp_path / "a.npz", {"y": np.array([b"a\0"], object)})
+    assert not list(tmp_path.iterdir())

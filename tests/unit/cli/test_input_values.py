@@ -79,3 +79,11 @@ def test_text_file_is_the_value_of_an_input_of_texts_only(tmp_path: Path, option
     assert parse_inputs([text], texts) == {"x": "dög\n".encode()}
     with pytest.raises(InvalidInput, match=r"txt: not a \.npy"):
         parse_inputs([text], ENGINE)
+
+
+def test_number_that_is_too_large_does_not_become_infinite(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[1e400]")
+    with pytest.raises(InvalidInput, match="1e400 is not a floating-point number"):
+        parse_inputs([f"x=@{tmp_path / 'x.json'}"], ENGINE)
+    with pytest.raises(InvalidInput, match=r"'\[1e400\]' is not valid JSON"):
+        parse_inputs(["x=[1e400]"], ENGINE)

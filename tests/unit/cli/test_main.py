@@ -12,6 +12,7 @@ import typer
 
 from synergai.__main__ import main as program
 from synergai.cli import main as cli
+from synergai.cli.own_data import OwnDataJob
 from synergai.errors import InvalidSettings, SynergaiError
 from synergai.runtime.interrupts import INTERRUPTED
 
@@ -241,13 +242,36 @@ def test_limit_above_the_maximum_exits_2(capsys: pytest.CaptureFixture[str]) -> 
     assert "less than or equal to 1000" in err
 
 
-def test_pattern_that_the_shell_expanded_is_refused_with_advice(
-    capsys: pytest.CaptureFixture[str],
+def test_pattern_that_the_shell_expanded_names_all_its_files(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, err = run(["submit", "m", "--inputs", "a.jpg", "b.jpg", "c.jpg"], capsys)
+    listed: list[str] = []
+
+    async def begin(job: OwnDataJob, **_: object) -> None:
+        listed.extend(job.patterns)
+
+    monkeypatch.setattr(OwnDataJob, "run", begin)
+    run(["submit", "m", "--inputs", "a.jpg", "b.jpg", "c.jpg"], capsys)
+    assert listed == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "either --queries, or the inputs"),
+        (("--queries", "1", "a.jpg"), "either --queries, or the inputs"),
+        (("--queries", "1", "--max-failures", "0"), "--max-failures is for jobs over your own"),
+        (("--queries", "1", "--header", "no"), "--header is for jobs over your own"),
+        (("a.jpg", "--qos", "1", "--by", "18:00"), "either --qos or --by"),
+        (("a.jpg", "--detach", "--fail-on-violation"), "leave --detach out"),
+    ],
+)
+def test_options_of_a_job_that_contradict_each_other_are_refused(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run(["submit", "m", *options], capsys)
     assert (code, out) == (2, "")
-    assert "unexpected argument 'b.jpg'" in err
-    assert "quote a pattern" in err
+    assert message in err
 
 
 def test_closed_pipe_prints_no_error() -> None:

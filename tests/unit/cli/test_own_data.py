@@ -2,10 +2,11 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from synergai.cli.job_options import JobTerms, OwnInputs
 from synergai.cli.own_data import OwnDataJob
 from synergai.client.client import Client
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
@@ -14,19 +15,9 @@ from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
 
 
-def a_command(**options: Any) -> OwnDataJob:
-    usual: dict[str, Any] = {
-        "patterns": ("photos/",),
-        "output": None,
-        "shard_format": None,
-        "outputs": (),
-        "by_reference": False,
-        "max_failures": None,
-        "options": {},
-        "by": None,
-        "key": "",
-    }
-    return OwnDataJob(cast("Client", None), "texts", **(usual | options))
+def a_command(output: Path | None = None) -> OwnDataJob:
+    own = OwnInputs(output=output)
+    return OwnDataJob(cast("Client", None), "texts", ("photos/",), own, JobTerms())
 
 
 def a_status(state: JobState = JobState.SUCCEEDED, failures: int = 0) -> JobStatus:

@@ -61,6 +61,11 @@ def test_refusal_names_the_element_that_is_no_number() -> None:
         cast_value(rows, spec)
 
 
+def test_text_that_no_encoding_has_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"half of a surrogate pair.*'a\\ud800'"):
+        cast_value(["a\ud800"], TensorSpec("t", "BYTES", (-1,)))
+
+
 def test_refusal_names_the_element_that_does_not_fit() -> None:
     with pytest.raises(InvalidInput, match=r"input 'x': 300 cannot be represented as UINT8"):
         cast([1, 300], an_engine("UINT8", -1))

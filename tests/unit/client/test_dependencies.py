@@ -34,7 +34,6 @@ async def main():
             client.infer("engine", inputs),
             client.infer("engine", {"x": [1.0]}),
             anext(client.stream("engine", [inputs])),
-            client.run("engine", [inputs]).__aenter__(),
             client.submit("engine", queries=1),
             client.job("id").status(),
             client.workers(),

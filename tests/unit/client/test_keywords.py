@@ -16,8 +16,6 @@ async def test_misspelt_keyword_of_a_call_is_refused() -> None:
         await CLIENT.submit("echo", queries=1, qoss=1)
     with pytest.raises(TypeError, match="'tenant'"):
         await anext(CLIENT.stream("echo", [], tenant="a"))
-    with pytest.raises(TypeError, match="'qoss'"):
-        CLIENT.run("echo", [], qoss=1)
 
 
 @pytest.mark.parametrize("kind", [synergai.Client, synergai.SyncClient])

@@ -5,7 +5,7 @@ import pytest
 
 from synergai.client.input_sources import ArraySource
 from synergai.client.upload_messages import InputEncoder, MessageBuilder, UploadMessage
-from synergai.data.items import NamedInput, Reference, Unusable
+from synergai.data.items import NamedInput, Unusable
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
@@ -101,17 +101,6 @@ def test_large_array_that_is_not_contiguous_is_sent_row_by_row() -> None:
 
 def test_encoded_image_in_a_row_is_not_a_tensor() -> None:
     assert tensors(one(IMAGES, {"image": b"jpeg"}))["image"].tolist() == [b"jpeg"]
-
-
-def test_reference_is_a_url() -> None:
-    assert one(IMAGES, Reference("s3://bucket/a.jpg")) == Input(
-        name="0.jpg", url="s3://bucket/a.jpg"
-    )
-
-
-def test_outputs_of_references_cannot_be_chosen() -> None:
-    [message] = built(IMAGES, Reference("s3://bucket/a.jpg"), outputs=("y",))
-    assert "uploaded inputs only" in reason(message)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.errors import StoreFull
@@ -83,7 +84,7 @@ class Phases:
             engine=EngineName("echo"), queries=1, upload_id=upload_id, max_failures=max_failures
         )
         record = replace(new_job_record(spec, clock), executions=executions)
-        tracker = JobTracker(record, clock, lambda *_: None)
+        tracker = JobTracker(record, clock, lambda *_: None, EstimateErrors())
         self.seen: list[Phase] = []
         self.job = SubmittedJob(
             tracker,

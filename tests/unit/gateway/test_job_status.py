@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
@@ -64,7 +65,10 @@ def an_assignment(count: int, *, probe: bool = False) -> Assignment:
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     clock = Clock()
     tracker = JobTracker(
-        a_record(submitted_at=clock.to_unix(90.0)), clock, lambda _job, now: now + 2.0
+        a_record(submitted_at=clock.to_unix(90.0)),
+        clock,
+        lambda _job, now: now + 2.0,
+        EstimateErrors(),
     )
     assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
     assert tracker.record.estimated_s is None
@@ -95,7 +99,7 @@ def test_running_job_that_will_miss_its_qos_says_by_how_much(
 
 
 def test_ended_job_has_nothing_to_expect() -> None:
-    tracker = JobTracker(a_record(), Clock(), lambda _job, now: now + 99.0)
+    tracker = JobTracker(a_record(), Clock(), lambda _job, now: now + 99.0, EstimateErrors())
     assert tracker.snapshot().remaining_s == pytest.approx(99.0)
     tracker.record_end(JobState.SUCCEEDED, 5.0)
     assert tracker.snapshot().remaining_s is None
@@ -124,7 +128,7 @@ async def check_only_the_end_is_seen(
 
 
 async def test_more_watchers_see_progress_less_often() -> None:
-    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None, EstimateErrors())
     rate = ProgressRate(min_interval_s=0.1, max_per_s=20.0)
     watches = [tracker.watch(rate) for _ in range(5)]
     for number, watch in enumerate(watches, 1):
@@ -147,7 +151,9 @@ async def test_watcher_waits_longer_after_a_status_with_many_executions() -> Non
         for number in range(10_000)
     )
     spec = JobSpec(engine=EngineName("echo"), queries=20_000)
-    tracker = JobTracker(a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None)
+    tracker = JobTracker(
+        a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None, EstimateErrors()
+    )
     watch = tracker.watch(ProgressRate(min_interval_s=0.0))
     assert len((await anext(watch)).executions) == 10_000
     await check_only_the_end_is_seen(tracker, watch)

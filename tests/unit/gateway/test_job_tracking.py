@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
 from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
@@ -47,7 +48,7 @@ def tracker() -> JobTracker:
         state=JobState.QUEUED,
         submitted_at=0.0,
     )
-    return JobTracker(record, Clock(), lambda _job, _now: None)
+    return JobTracker(record, Clock(), lambda _job, _now: None, EstimateErrors())
 
 
 @given(st.data())

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from gateway.jobs.results import JobResults
-from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.servicers.jobs import JobsServicer
@@ -38,7 +37,6 @@ async def test_jobs_are_listed_for_one_caller_at_a_time() -> None:
     jobs = _SlowJobs()
     servicer = JobsServicer(
         cast("SubmittedJobs", jobs),
-        cast("StreamedJobs", None),
         cast("InputUploads", None),
         cast("JobResults", None),
         cast("UnreadResponses", None),

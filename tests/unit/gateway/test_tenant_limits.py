@@ -1,23 +1,18 @@
 """Quotas and priority ceilings, applied to requests and jobs."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.tenant_usage import TenantUsage
-from gateway.jobs.streamed import StreamedJobs, StreamedQuery
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
-from synergai.errors import InvalidInput, Overloaded, PermissionDenied, QuotaExceeded
+from synergai.errors import InvalidInput, PermissionDenied, QuotaExceeded
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.protocol.unread import UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
@@ -112,35 +107,3 @@ async def test_unfinished_jobs_count_after_a_restart(tmp_path: Path) -> None:
             await harness.jobs.submit(CAMERA, SPEC)
         harness.dispatcher.close()
         await harness.journal.close()
-
-
-async def no_queries() -> AsyncGenerator[StreamedQuery, None]:
-    await asyncio.Event().wait()
-    yield StreamedQuery(0, b"")
-
-
-async def test_streamed_job_counts_while_its_stream_is_open(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    limit(harness, unfinished_jobs=2)
-    streamed = StreamedJobs(
-        harness.dispatcher,
-        harness.versions,
-        harness.admission,
-        harness.metrics,
-        harness.clock,
-        window_bytes=1000,
-        unread=UnreadResponses(),
-    )
-    async with aclosing(streamed.run(CAMERA, SPEC, None, no_queries())) as answers:
-        await anext(answers)
-        assert usage(harness).jobs == 1
-        with pytest.raises(Overloaded, match="in flight"):
-            await anext(streamed.run(CAMERA, SPEC, None, no_queries()))
-        assert usage(harness).jobs == 1
-        await harness.jobs.submit(CAMERA, SPEC)
-        with pytest.raises(QuotaExceeded, match="unfinished_jobs = 2"):
-            await anext(streamed.run(CAMERA, SPEC, None, no_queries()))
-    assert usage(harness).jobs == 1
-    assert harness.admission.requests == 0
-    with pytest.raises(PermissionDenied, match="priority 9"):
-        await anext(streamed.run(CAMERA, replace(SPEC, priority=9), None, no_queries()))

@@ -1,5 +1,6 @@
 """ImageNet and COCO datasets, on tiny copies."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,13 @@ def test_top_1_is_the_share_of_correct_classes(tmp_path: Path) -> None:
     assert data.evaluate(classes(0, 2, 1, 0)) == 1
     assert data.evaluate(classes(0, 2, -1, 2)) == 0.5
     assert data.evaluate({0: np.zeros(0, np.float32), 1: np.array([2], np.float32)}) == 0.5
+
+
+def test_name_of_an_image_need_not_be_text(tmp_path: Path) -> None:
+    name = b"\xe9.JPEG"
+    (tmp_path / os.fsdecode(name)).write_bytes(picture("red"))
+    (tmp_path / "val_map.txt").write_bytes(name + b" 3\n")
+    assert ImageNet(tmp_path).image(0) == picture("red")
 
 
 @pytest.mark.parametrize("line", ["", "name", "name x", " 5", "name -1"])

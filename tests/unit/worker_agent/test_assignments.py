@@ -67,14 +67,10 @@ class ResidentHosts:
         raise NotImplementedError
 
 
-def no_urls(_engine: EngineName, _url: str) -> bytes:
-    raise NotImplementedError
-
-
 def assign(runner: Runner, send: Callable[[Reports], None] = lambda _: None) -> Assignments:
     held = HeldTensorStore(0)
     pulls = new_pulls(held, send)
-    return Assignments(runner, send, [Configuration(1)], no_urls, held, pulls, clock=lambda: 100.0)
+    return Assignments(runner, send, [Configuration(1)], held, pulls, clock=lambda: 100.0)
 
 
 async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:

@@ -499,13 +499,13 @@ async def test_hosts_take_turns_during_a_load_that_nothing_waits_for(
 def add_following(
     runner: Runner, count: int, session: Session = DIGITS
 ) -> tuple[InputQueue, WorkItem, RecordingHandler]:
-    handler, feed = RecordingHandler(), InputQueue(bytes.fromhex, no_pulls, runner.resume, count)
+    handler, feed = RecordingHandler(), InputQueue(no_pulls, runner.resume, count)
     work = WorkItem(session=session, handler=handler, count=count, inputs=feed)
     runner.add(work)
     return feed, work, handler
 
 
-async def test_input_that_is_read_later_runs_once_it_is_there(
+async def test_input_that_is_pulled_later_runs_once_it_is_there(
     runner: Runner, host: FakeHost
 ) -> None:
     feed, _, handler = add_following(runner, 1)

@@ -12,8 +12,7 @@ import pytest
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.jobs import uploads
-from gateway.jobs.read_ahead import AHEAD_BYTES
-from gateway.jobs.uploads import InputUploads, Receipt
+from gateway.jobs.uploads import AHEAD_BYTES, InputUploads, Receipt
 from gateway.records.log import RecordLog
 from gateway.records.store import DataKey
 from synergai.domain import JobSpec

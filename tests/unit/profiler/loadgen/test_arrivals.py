@@ -130,8 +130,9 @@ def test_rates_are_read_from_the_last_column(text: str, rates: list[float], tmp_
 
 def test_line_without_a_rate_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
-    path.write_text("1\nmany\n")
-    with pytest.raises(InvalidInput, match=r"'many' in line 2 is not a rate"):
-        read_rates(path)
+    for text, wrong in (("1\nmany\n", "'many' in line 2"), ("0,1O\n1,20\n", "'1O' in line 1")):
+        path.write_text(text)
+        with pytest.raises(InvalidInput, match=f"{wrong} is not a rate"):
+            read_rates(path)
     with pytest.raises(InvalidInput, match="cannot read"):
         read_rates(tmp_path / "nowhere.csv")
