@@ -60,11 +60,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Address for HTTP: clients (Open Inference Protocol in REST form), /metrics and /healthz.",
     ] = "127.0.0.1:8002"
     http_keep_alive_s: Annotated[
-        int,
+        float,
         "Time that an idle HTTP connection stays open for the next request; longer than load "
         "balancers keep theirs.",
-        Meta(ge=1, le=3600),
-    ] = 75
+        Meta(ge=1.0, le=3600.0),
+    ] = 75.0
     state: Annotated[Path, "Directory of the journal; used by one gateway at a time."] = (
         msgspec.field(default_factory=gateway_state)
     )

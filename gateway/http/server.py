@@ -53,7 +53,7 @@ class HttpServer:
     def __init__(self, app: HttpApp, unread: UnreadResponses, settings: GatewaySettings) -> None:
         self._app = app
         self._unread = unread
-        self._keep_alive_s = settings.http_keep_alive_s
+        self._keep_alive_s = int(settings.http_keep_alive_s)
         self._tls = _tls_context(settings)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None

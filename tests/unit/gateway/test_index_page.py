@@ -7,6 +7,4 @@ ModelIndex = RepositoryIndexResponse.ModelIndex
 
 
 def test_engine_without_a_known_version_links_to_its_description() -> None:
-    assert '<a href="/v2/models/new">new</a></td><td>-</td>' in engine_rows(
-        [ModelIndex(name="new")]
-    )
+    assert '<a href="v2/models/new">new</a></td><td>-</td>' in engine_rows([ModelIndex(name="new")])
