@@ -2,8 +2,8 @@
 
 A ``samples.npz`` has one array per input of the engine, named after the input, with the samples
 along its leading axis; and optionally ``labels``, the correct class of each sample. If an array's
-rank is one more than the input's, sample *i* is ``array[i]``; if the ranks are equal, it is the
-batch of one ``array[i : i + 1]``.
+rank is one more than the input's, or that is unknown, sample *i* is ``array[i]``; if the ranks are
+equal, it is the batch of one ``array[i : i + 1]``.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
     if message.datatype not in DATATYPES:
         raise InvalidInput(f"tensor {message.name!r} has the unknown datatype {message.datatype!r}")
     shape = tuple(message.shape)
-    sizes_known = shape == UNKNOWN_RANK or all(size >= -1 for size in shape)
-    if len(shape) > _MAX_RANK or not sizes_known:
+    is_valid = shape == UNKNOWN_RANK or all(size >= -1 for size in shape)
+    if len(shape) > _MAX_RANK or not is_valid:
         raise InvalidInput(f"tensor {message.name!r} has an invalid shape")
     return TensorSpec(message.name, message.datatype, shape)
 

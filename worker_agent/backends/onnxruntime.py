@@ -168,14 +168,7 @@ class OnnxRuntimeBackend:
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime rejects the inputs: {_reason(error)}") from None
             raise runtime_failure(f"ONNX Runtime failed: {_reason(error)}", error) from None
-        return [
-            _probabilities(result)
-            if isinstance(result, list)
-            else _to_bytes(result)
-            if result.dtype.hasobject
-            else result
-            for result in results
-        ]
+        return [_array(result) for result in results]
 
     def interrupt(self) -> None:
         """Make the running computation raise `Interrupted`; called from another thread."""
@@ -232,10 +225,13 @@ def _reason(error: Exception) -> str:
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 
 
-def _probabilities(rows: Sequence[Mapping[Any, float]]) -> Array:
-    """Return a row per map, with its values in ascending order of the classes, as the map is."""
-    values = [list(row.values()) for row in rows]
-    return np.array(values, np.float32).reshape(len(rows), len(values[0]) if rows else 0)
+def _array(result: Any) -> Array:
+    """Return an output; of a sequence of maps, a row per map, whose keys are in ascending order."""
+    if isinstance(result, list):
+        rows = [list(each.values()) for each in result]
+        return np.array(rows, np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
+    array: Array = result
+    return _to_bytes(array) if array.dtype.hasobject else array
 
 
 def _to_text(name: str, array: Array) -> Array:

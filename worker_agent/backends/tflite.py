@@ -116,7 +116,8 @@ class TfliteBackend:
         try:
             self._interpreter.allocate_tensors()
         except RuntimeError as error:
-            if not self._is_dynamic or _MISSING.search(str(error)):
+            may_fit = self._is_dynamic or self._signature  # of another graph than the first
+            if not may_fit or _MISSING.search(str(error)):
                 raise
             self._reported = str(error)
             return False

@@ -98,10 +98,11 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     """Return the description of a value; its datatype is ``unknown`` if it is not served."""
     if _is_zipped(value):
         return TensorSpec(value.name, "FP32", (-1, -1))
-    tensor, shape = value.type.tensor_type, UNKNOWN_RANK
-    if tensor.HasField("shape"):
-        shape = tuple(
-            size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
-            for size in tensor.shape.dim
-        )
+    tensor = value.type.tensor_type
+    shape = tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+        for size in tensor.shape.dim
+    )
+    if value.type.HasField("tensor_type") and not tensor.HasField("shape"):
+        shape = UNKNOWN_RANK
     return TensorSpec(value.name, DATATYPES.get(tensor.elem_type, "unknown"), shape)

@@ -132,6 +132,7 @@ def _read_meta_graph(path: Path, saved_model: WireMessage, signature: str) -> Mo
     signatures = {
         name: (_tensors(each.map_entries(1)), _tensors(each.map_entries(2)))
         for name, each in meta_graph.map_entries(5)
+        if not name.startswith("__")  # such as that of the initialisation
     }
     inputs, outputs = choose_signature(path, signatures, signature)
     version = meta_info.string(5)
