@@ -176,6 +176,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Share of the requests without a trace context that are traced.",
         Meta(ge=0, le=1),
     ] = 0.01
+    state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
     ready_file: Path | None = None  # see `synergai.runtime.ready_file`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 

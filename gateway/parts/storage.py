@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from gateway.parts.foundation import Foundation
 
-STATE_WAIT_S: Final = 60.0
-"""Wait for another gateway to end; systemd's unit lets it take as long."""
 _RETRY_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
@@ -93,18 +91,18 @@ async def _open_journal(base: Foundation) -> Journal:
     open_journal = partial(
         Journal, config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store
     )
-    journal = await _when_free(open_journal)
+    journal = await _when_free(open_journal, config.state_wait_s)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal
 
 
-async def _when_free(open_journal: Callable[[], Journal]) -> Journal:
+async def _when_free(open_journal: Callable[[], Journal], wait_s: float) -> Journal:
     """Open the journal once no other gateway uses the state directory.
 
     In a restart, a service manager may start a gateway before the former one has ended.
     """
-    deadline = time.monotonic() + STATE_WAIT_S
+    deadline = time.monotonic() + wait_s
     waits = False
     while True:
         try:
@@ -113,7 +111,7 @@ async def _when_free(open_journal: Callable[[], Journal]) -> Journal:
             if time.monotonic() >= deadline:
                 raise
             if not waits:
-                _log.warning("%s; waiting up to %g s for its end", error, STATE_WAIT_S)
+                _log.warning("%s; waiting up to %g s for its end", error, wait_s)
             waits = True
         await asyncio.sleep(_RETRY_S)
 

@@ -36,7 +36,9 @@ class CpuShareController:
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:
         cores = sorted(os.sched_getaffinity(0))
-        self._limits = {name: parse_share(name) for name in modes or _halves(usable_cpus())}
+        self._limits = {
+            name: parse_share(name) for name in modes or _halves(usable_cpus(root=files.root))
+        }
         self._modes = tuple(_mode(name, limit, len(cores)) for name, limit in self._limits.items())
         some_on_cores = any(limit.cpuset for limit in self._limits.values())
         # A group created without a cpuset cannot be given one later, so start with all cores.

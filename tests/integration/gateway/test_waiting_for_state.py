@@ -4,10 +4,10 @@ import asyncio
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.journal.files import StateInUse, lock
-from gateway.parts import storage
 from gateway.server import Gateway
 from tests.waiting import until
 
@@ -27,13 +27,10 @@ async def test_gateway_starts_once_another_one_has_released_its_state(
     assert caplog.text.count("waiting up to") == 1
 
 
-async def test_gateway_does_not_wait_for_ever(
-    config: GatewaySettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "STATE_WAIT_S", 0.0)
+async def test_gateway_does_not_wait_for_ever(config: GatewaySettings) -> None:
     other = lock(config.state)
     with pytest.raises(StateInUse, match="choose another one"):
-        await Gateway(config).__aenter__()
+        await Gateway(replace(config, state_wait_s=0.0)).__aenter__()
     os.close(other)
 
 

@@ -118,6 +118,35 @@ def test_the_default_shares_are_all_cores_and_repeated_halves(
     assert [mode.name for mode in power.modes()] == ["4cpu", "2cpu", "1cpu", "0.5cpu"]
 
 
+def test_the_default_shares_begin_at_the_limit_of_the_container(version_2: MachineFiles) -> None:
+    version_2.path("/sys/fs/cgroup/unit/cpu.max").write_text("75000 100000")
+    power = CpuShareController(version_2)
+    assert [mode.name for mode in power.modes()] == ["0.75cpu", "0.375cpu"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "text"),
+    [
+        ("version_1", "cpu.cfs_period_us", "0"),
+        ("version_1", "cpu.cfs_quota_us", ""),
+        ("version_2", "cpu.max", ""),
+        ("version_2", "cpu.max", "many 10000"),
+        ("version_2", "cpu.max", "5 100000"),
+        ("version_2", "cpuset.cpus", "all"),
+    ],
+)
+def test_a_limit_that_cannot_be_read_matches_no_mode(
+    request: pytest.FixtureRequest, version: str, name: str, text: str
+) -> None:
+    groups = request.getfixturevalue(version)
+    power = CpuShareController(groups, ["1cpu"])
+    (folder,) = [each for each in directories(groups) if groups.exists(f"{each}/{name}")]
+    groups.path(f"{folder}/{name}").write_text(text)
+    reading = power.read()
+    assert reading.mode == ""
+    assert reading.detail
+
+
 def test_a_limit_written_by_another_program_matches_no_mode(version_2: MachineFiles) -> None:
     power = CpuShareController(version_2, ["1cpu", "0.5cpu"])
     (folder,) = directories(version_2)
