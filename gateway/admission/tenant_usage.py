@@ -44,28 +44,12 @@ class TenantUsage:
         quota = self.quota
         self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
         if not charged:
-            self._check_rates(size_bytes, now)
-            self.charge(size_bytes, now)
+            self._take_rates(size_bytes, now)
         self.in_flight += 1
 
     def end_request(self) -> None:
         """Free the room of a request."""
         self.in_flight -= 1
-
-    def wait_s(self, size_bytes: int, now: float) -> float:
-        """Return the seconds until the rates allow a message of this size; 0 if they do now."""
-        requests, data = self._requests, self._bytes
-        return max(
-            0.0 if requests is None else requests.wait_s(1.0, now),
-            0.0 if data is None else data.wait_s(size_bytes, now),
-        )
-
-    def charge(self, size_bytes: int, now: float) -> None:
-        """Count a message towards the rates; `wait_s` must have returned 0 for it."""
-        if self._requests is not None:
-            self._requests.take(1.0, now)
-        if self._bytes is not None:
-            self._bytes.take(size_bytes, now)
 
     def start_stream(self, now: float) -> None:
         """Count a stream."""
@@ -134,11 +118,15 @@ class TenantUsage:
             if limit is not None:
                 yield name, float(used or 0.0), float(limit)
 
-    def _check_rates(self, size_bytes: int, now: float) -> None:
+    def _take_rates(self, size_bytes: int, now: float) -> None:
         if self._requests is not None and (wait_s := self._requests.wait_s(1.0, now)):
             self._refuse("requests_per_s", self.quota.requests_per_s, now, wait_s)
         if self._bytes is not None and (wait_s := self._bytes.wait_s(size_bytes, now)):
             self._refuse("bytes_per_s", self.quota.bytes_per_s, now, wait_s)
+        if self._requests is not None:
+            self._requests.take(1.0, now)
+        if self._bytes is not None:
+            self._bytes.take(size_bytes, now)
 
     def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
         if limit is not None and used >= limit:

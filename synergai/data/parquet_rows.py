@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, TensorSpec
 
 _BATCH_ROWS: Final = 1024
-"""Rows decoded at a time; a row group may be the whole file."""
+_BATCH_CELLS: Final = 1 << 18
+"""Rows and cells decoded at a time; a row group may be the whole file."""
 
 
 class ParquetRows:
@@ -68,9 +69,8 @@ class ParquetRows:
             else:
                 start -= rows
         columns = self._features or list(self._columns.values())
-        batches = self._file.iter_batches(
-            batch_size=_BATCH_ROWS, row_groups=groups, columns=columns
-        )
+        rows = max(1, min(_BATCH_ROWS, _BATCH_CELLS // len(columns)))
+        batches = self._file.iter_batches(batch_size=rows, row_groups=groups, columns=columns)
         for batch in batches:
             if start >= batch.num_rows:
                 start -= batch.num_rows

@@ -112,7 +112,7 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
             continue
         value: Any
         try:
-            value = json.loads(line, parse_float=finite_float, object_pairs_hook=_unique)
+            value = _DECODER.decode(line)
         except RecursionError:
             value = Unusable(f"line {number}: it is not JSON: it is nested too deeply")
         except ValueError as error:
@@ -124,7 +124,7 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
 def parse_cell(text: str) -> Any:
     """Return the value of a cell that is JSON or a number; its text if it is neither."""
     try:
-        return json.loads(text, parse_float=finite_float)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         try:
             return finite_float(text)
@@ -147,3 +147,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!r} is there twice")
     return found
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=finite_float, object_pairs_hook=_unique)
