@@ -281,12 +281,8 @@ def test_engine_that_a_worker_answers_is_not_ejected_with_another_one() -> None:
 
 def test_ejections_of_an_engine_double_until_a_query_is_completed() -> None:
     core = of_one_class()
-<<<<<<< HEAD
-    now, pauses = 1.0, list[float]()
-=======
     now = 1.0
     pauses: list[float] = []
->>>>>>> front
     for number in range(7):
         commands = request(core, f"r{number}", now)
         while (assignment := dispatched(commands)[0]).worker_id == A and len(pauses) < 3:
@@ -375,12 +371,8 @@ def test_reports_of_anything_but_completed_queries_hide_silence_no_longer(kind: 
     core = of_one_class(loaded=kind != "loaded")
     [assignment] = dispatched(core.handle(make_job("job", 1000), 1.0))
     session = Session(DIGITS, ONE)
-<<<<<<< HEAD
-    now, found = 1.0, list[Eject]()
-=======
     now = 1.0
     found: list[Eject] = []
->>>>>>> front
     while now < 2000.0 and not found:
         now += 5.0
         match kind:
