@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from gateway.gateway_settings import GatewaySettings
+    from synergai.protocol.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
 
 def _health() -> rpc.Service:
     async def check(
-        _request: health_pb2.HealthCheckRequest, _context: rpc.Context
+        _request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> health_pb2.HealthCheckResponse:
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
 
@@ -96,7 +97,7 @@ class _RefusingHandler(grpc.GenericRpcHandler):
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """Return a stream handler, which suits any kind of call."""
 
-        async def refuse(_requests: object, context: rpc.Context) -> NoReturn:
+        async def refuse(_requests: object, context: ServerCall) -> NoReturn:
             await rpc.abort(context, self._refusal())
 
         return grpc.stream_stream_rpc_method_handler(refuse)

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.bodies import MIN_BYTES_PER_S
 from gateway.passage.middleware import PEER
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +49,7 @@ class LimitedConnection(HttpToolsProtocol):
     """uvicorn's connection with these limits."""
 
     _surplus = False
-    _peer: Peer
+    _peer: SocketPeer
     _in_head = False
     _head_bytes = 0
     waiting_since = 0.0
@@ -66,7 +66,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
         super().connection_made(transport)
-        self._peer = Peer(transport)
+        self._peer = SocketPeer(transport)
         count = len(self.connections)
         self._surplus = count > MAX_CONNECTIONS
         self.waiting_since = self.loop.time()

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     from gateway.audit.calls import AuditedCall
     from gateway.passage.passage import Passage
+    from synergai.protocol.server_call import ServerCall
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Around: TypeAlias = Callable[
-        [Any, rpc.Context], AbstractAsyncContextManager[Callable[[Any], None] | None]
+        [Any, ServerCall], AbstractAsyncContextManager[Callable[[Any], None] | None]
     ]
     """Called with request and context; the value of its context, if any, with each response."""
 
@@ -37,16 +38,16 @@ class PassageInterceptor:
         self._passage = passage
 
     async def __call__(
-        self, context: rpc.Context, method: str, handler: Handler | None
+        self, context: ServerCall, method: str, handler: Handler | None
     ) -> Handler | None:
         """Return the handler of a call with the passage before it."""
-        peer = rpc.peer_of(context)
+        peer = context.peer
         call = self._passage.audit(method, peer.address)
-        metadata: Any = context.invocation_metadata() or ()
+        metadata = context.invocation_metadata()
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
         permission = METHODS.get(method)
         try:
-            certificate = peer_certificate(peer.tls)
+            certificate = peer_certificate(peer.certificate)
             await self._passage.admit(permission, authorization, certificate)
         except SynergaiError as error:
             with _recording(None if call is None else GrpcRecord(call, None), context):
@@ -63,7 +64,7 @@ async def _counted(
     call: AuditedCall | None,
     count: Callable[[], AbstractContextManager[None]],
     request: object,
-    context: rpc.Context,
+    context: ServerCall,
 ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
     record = None if call is None else GrpcRecord(call, request)
     with _recording(record, context):
@@ -75,7 +76,7 @@ async def _counted(
 
 
 @contextmanager
-def _recording(record: GrpcRecord | None, context: rpc.Context) -> Iterator[None]:
+def _recording(record: GrpcRecord | None, context: ServerCall) -> Iterator[None]:
     """Record what ends a call."""
     try:
         yield
@@ -92,14 +93,14 @@ def _surrounded(handler: Handler, around: Around) -> Handler:
         handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
     )
 
-    async def single(request: Any, context: rpc.Context) -> Any:
+    async def single(request: Any, context: ServerCall) -> Any:
         async with around(request, context) as responded:
             response = await inner(request, context)
             if responded is not None:
                 responded(response)
             return response
 
-    async def several(request: Any, context: rpc.Context) -> AsyncIterator[Any]:
+    async def several(request: Any, context: ServerCall) -> AsyncIterator[Any]:
         async with (
             around(request, context) as responded,
             aclosing(inner(request, context)) as responses,

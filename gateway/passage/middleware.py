@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.passage.passage import Passage
-    from synergai.protocol.peer import Peer
+    from synergai.protocol.peer import SocketPeer
 
 PEER: Final = "peer"
-"""Key of the request's state: the connection's `Peer`."""
+"""Key of the request's state: the connection's `SocketPeer`."""
 _CHANGES: Final = frozenset(
     {"/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"}
 )
@@ -47,7 +47,7 @@ class PassageMiddleware:
         change = self._route in _CHANGES
         try:
             authorization = Headers(scope=scope).getlist(AUTHORIZATION)
-            certificate = peer_certificate(peer_of(scope).tls)
+            certificate = peer_certificate(peer_of(scope).certificate)
             await self._passage.admit(self._permission, authorization, certificate)
             with self._passage.count(self._permission, peer):
                 await self._app(scope, receive, send)
@@ -59,9 +59,9 @@ class PassageMiddleware:
             call.end()
 
 
-def peer_of(scope: Scope) -> Peer:
+def peer_of(scope: Scope) -> SocketPeer:
     """Return the client of a request."""
-    peer: Peer = scope["state"][PEER]
+    peer: SocketPeer = scope["state"][PEER]
     return peer
 
 

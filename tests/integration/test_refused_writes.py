@@ -14,13 +14,13 @@ from synergai.protocol.native.server import NativeServer
 from synergai.protocol.writes import keep_status
 
 if TYPE_CHECKING:
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 CALLS = 60
 AT_ONCE = 20
 
 
-async def refuse(_requests: object, context: Context) -> NoReturn:
+async def refuse(_requests: object, context: ServerCall) -> NoReturn:
     await rpc.abort(context, PermissionDenied("not for you"))
 
 

@@ -21,6 +21,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.server_call import ServerCall
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
@@ -102,13 +103,13 @@ async def answer_each(
 
 async def write_each(
     requests: AsyncIterator[rpc.RawRequest[hub_pb2.LoadEngine] | rpc.Malformed],
-    context: rpc.Context,
+    context: ServerCall,
 ) -> None:
     async for request in requests:
         await context.write(b"malformed" if isinstance(request, rpc.Malformed) else request.data)
 
 
-async def write_and_fail(_requests: object, context: rpc.Context) -> None:
+async def write_and_fail(_requests: object, context: ServerCall) -> None:
     await context.write(message())
     raise EngineNotFound("other")
 

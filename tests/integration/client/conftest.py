@@ -35,6 +35,7 @@ from synergai.protocol.job_inputs import chain_digest
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.native.server import NativeServer
 from synergai.protocol.oip_stream import is_cancel_request
+from synergai.protocol.server_call import ServerCall
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from tests.inference_messages import build_response, read_inputs
@@ -143,7 +144,7 @@ class FakeGateway:
         return oip.ModelReadyResponse(ready=request.name == "identity")
 
     async def _metadata(
-        self, request: oip.ModelMetadataRequest, context: rpc.Context
+        self, request: oip.ModelMetadataRequest, context: ServerCall
     ) -> oip.ModelMetadataResponse:
         self.metadata_within.append(context.time_remaining())
         if request.name not in ENGINES:
