@@ -14,12 +14,11 @@ from starlette.routing import Route
 
 from gateway.access.exposure import check_before_start
 from gateway.admission.connections import current_connection_limits
+from gateway.grpc_server import bind_server
 from gateway.http.app import HttpApp
 from gateway.http.server import HttpServer, http_context
 from synergai.errors import Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.tls import server_context
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.systemd import notify_ready
 
@@ -50,11 +49,15 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         return Unavailable(f"this gateway is a standby; the leader is {leader() or 'unknown'}")
 
     async with AsyncExitStack() as stack:
-        connections = current_connection_limits().clients
-        server = NativeServer(connections, config.max_client_bytes)
-        stack.callback(server.release)
-        tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
-        address = server.bind(config.listen, tls)
+        server, address = bind_server(
+            config,
+            config.listen,
+            config.tls_clients_ca,
+            stack,
+            max_connections=current_connection_limits().clients,
+            max_bytes=config.max_client_bytes,
+            on_broken=lambda _: None,  # it can still take over, with a new server
+        )
         http = HttpServer(
             HttpApp(_routes(refusal), any_host=True),
             UnreadResponses(config.max_response_bytes),

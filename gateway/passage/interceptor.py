@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import grpc
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.access.authenticator import AUTHORIZATION
 from gateway.access.methods import METHODS
@@ -15,10 +13,13 @@ from gateway.access.peer_certificate import peer_certificate
 from gateway.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
+from synergai.protocol.method_handlers import behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+    import grpc
 
     from gateway.audit.calls import AuditedCall
     from gateway.passage.passage import Passage
@@ -88,10 +89,7 @@ def _recording(record: GrpcRecord | None, context: ServerCall) -> Iterator[None]
 
 def _surrounded(handler: Handler, around: Around) -> Handler:
     """Return a handler that handles calls with `handler` inside the context of `around`."""
-    # The stubs of handlers know synchronous functions only.
-    inner: Any = (
-        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
-    )
+    inner = behaviour_of(handler)
 
     async def single(request: Any, context: ServerCall) -> Any:
         async with around(request, context) as responded:
@@ -111,16 +109,4 @@ def _surrounded(handler: Handler, around: Around) -> Handler:
                 yield response
                 del response
 
-    behaviour: Any = single if iscoroutinefunction(inner) else several
-    make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]
-    result: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
-    return result
-
-
-_MAKERS: Final = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-"""Constructors of handlers by whether requests and responses are streamed."""
+    return with_behaviour(handler, single if iscoroutinefunction(inner) else several)

@@ -59,6 +59,7 @@ ORDER = {
     ),
     "gateway": (
         "gateway_settings",
+        "grpc_server",
         "access",
         "audit",
         "fleet",
