@@ -39,7 +39,7 @@ async def standby() -> AsyncIterator[FakeGateway]:
     """A gateway that leads later."""
     standby = FakeGateway()
     standby.unavailable = ALWAYS
-    standby.server.start(())
+    standby.start()
     yield standby
     await standby.server.stop(0)
 
