@@ -30,10 +30,11 @@ journal_in_a_file = pytest.mark.skipif(
 both_servers = pytest.mark.parametrize("grpc_server", SERVERS, indirect=True)
 """Runs tests with either gRPC server of the gateways that they start.
 
-Tests of what grpcio does not do run with the native server only: it neither disconnects clients
-that do not read, nor limits frames and incomplete requests, nor outlives a path that is not UTF-8;
-it says nothing of responses that wait, logs calls that end while they are answered, and keeps
-the request of a failed call until the garbage is collected.
+Tests of what grpcio does not do run with the native server only. It neither disconnects clients
+that do not read, nor limits frames and incomplete requests, nor outlives a path that is not UTF-8.
+It says nothing of responses that wait, may log calls that end while they are answered, may cancel
+some that arrive while it stops, and keeps the request of a failed call until the garbage is
+collected.
 """
 
 

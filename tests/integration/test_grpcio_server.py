@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS = 4
 
 
-async def echo_all(requests: AsyncIterator[bytes], context: ServerCall) -> AsyncIterator[bytes]:
+async def echo_all(
+    requests: AsyncIterator[bytes], context: ServerCall
+) -> AsyncGenerator[bytes, None]:
     async for request in requests:
         yield request + context.peer.host.encode()
 
