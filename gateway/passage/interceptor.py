@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.access.authenticator import AUTHORIZATION
@@ -16,7 +15,7 @@ from synergai.protocol import rpc
 from synergai.protocol.method_handlers import behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     import grpc
@@ -91,22 +90,20 @@ def _surrounded(handler: Handler, around: Around) -> Handler:
     """Return a handler that handles calls with `handler` inside the context of `around`."""
     inner = behaviour_of(handler)
 
-    async def single(request: Any, context: ServerCall) -> Any:
+    async def surrounded(request: Any, context: ServerCall) -> Any:
         async with around(request, context) as responded:
-            response = await inner(request, context)
-            if responded is not None:
-                responded(response)
-            return response
-
-    async def several(request: Any, context: ServerCall) -> AsyncIterator[Any]:
-        async with (
-            around(request, context) as responded,
-            aclosing(inner(request, context)) as responses,
-        ):
-            async for response in responses:
+            responses = inner(request, context)
+            if not hasattr(responses, "__aiter__"):
+                response = await responses
                 if responded is not None:
                     responded(response)
-                yield response
-                del response
+                return response
+            async with aclosing(responses):
+                async for response in responses:
+                    if responded is not None:
+                        responded(response)
+                    await context.write(response)
+                    del response
+            return None
 
-    return with_behaviour(handler, single if iscoroutinefunction(inner) else several)
+    return with_behaviour(handler, surrounded)
