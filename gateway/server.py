@@ -22,7 +22,7 @@ from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer, http_context
 from gateway.jobs.explanations import explain
-from gateway.passage.interceptor import PassageInterceptor
+from gateway.passage.interceptor import CallGuardInterceptor
 from gateway.passage.middleware import guard
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from gateway.gateway_settings import GatewaySettings
     from gateway.grpc_server import GrpcServer
-    from gateway.passage.passage import Passage
+    from gateway.passage.call_guard import CallGuard
     from synergai.errors import SynergaiError
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Gateway:
             max_connections=connections.agents,
             max_bytes=config.max_message_bytes,
             on_broken=self._fail,
-            interceptor=_interceptor(app.entry.agent_passage),
+            interceptor=_interceptor(app.entry.agent_call_guard),
         )
         client_server, self.address = bind_server(
             config,
@@ -133,7 +133,7 @@ class Gateway:
             max_connections=connections.clients,
             max_bytes=config.max_client_bytes,
             on_broken=self._fail,
-            interceptor=_interceptor(app.entry.passage),
+            interceptor=_interceptor(app.entry.call_guard),
         )
         self._client_server = client_server
         hub_handlers = (
@@ -198,8 +198,8 @@ class Gateway:
                 lambda name: explain(current_caller(), app.fleet.dispatcher, name),
             ),
         ]
-        if app.entry.passage.is_needed:
-            guard(routes, app.entry.passage)
+        if app.entry.call_guard.is_needed:
+            guard(routes, app.entry.call_guard)
         # Beyond loopback, everyone may use it who can reach it.
         is_open = not is_loopback(config.http.rpartition(":")[0])
         return HttpApp(routes, any_host=is_open or config.access is not None)
@@ -280,8 +280,8 @@ class GatewayProcess(Gateway):
         super().stop()
 
 
-def _interceptor(passage: Passage) -> PassageInterceptor | None:
-    return PassageInterceptor(passage) if passage.is_needed else None
+def _interceptor(call_guard: CallGuard) -> CallGuardInterceptor | None:
+    return CallGuardInterceptor(call_guard) if call_guard.is_needed else None
 
 
 def _ignore() -> None:

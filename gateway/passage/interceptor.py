@@ -1,4 +1,4 @@
-"""The passage of gRPC calls."""
+"""The guard of gRPC calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import grpc
 
     from gateway.audit.calls import AuditedCall
-    from gateway.passage.passage import Passage
+    from gateway.passage.call_guard import CallGuard
     from synergai.protocol.server_call import ServerCall
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
@@ -31,31 +31,34 @@ if TYPE_CHECKING:
     """Called with request and context; the value of its context, if any, with each response."""
 
 
-class PassageInterceptor:
-    """Lets calls pass to their handlers; others end before their requests are read."""
+class CallGuardInterceptor:
+    """Lets calls pass to their handlers.
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    Others end before their requests are read; unary ones of grpcio, after that.
+    """
+
+    def __init__(self, call_guard: CallGuard) -> None:
+        self._call_guard = call_guard
 
     async def __call__(
         self, context: ServerCall, method: str, handler: Handler | None
     ) -> Handler | None:
-        """Return the handler of a call with the passage before it."""
+        """Return the handler of a call with the guard before it."""
         peer = context.peer
-        call = self._passage.audit(method, peer.address)
+        call = self._call_guard.audit(method, peer.address)
         metadata = context.invocation_metadata()
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
         permission = METHODS.get(method)
         try:
             certificate = peer_certificate(peer.certificate)
-            await self._passage.admit(permission, authorization, certificate)
+            await self._call_guard.admit(permission, authorization, certificate)
         except SynergaiError as error:
             with _recording(None if call is None else GrpcRecord(call, None), context):
                 await rpc.abort(context, error)
         if handler is None:
             return None
         stream = bool(handler.request_streaming)
-        count = partial(self._passage.count, permission, peer.address, stream=stream)
+        count = partial(self._call_guard.count, permission, peer.address, stream=stream)
         return _surrounded(handler, partial(_counted, call, count))
 
 
