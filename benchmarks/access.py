@@ -29,7 +29,7 @@ from gateway.access.methods import METHODS
 from gateway.access.peer_certificate import PeerCertificate
 from gateway.access.table import LiveTable
 from gateway.admission.admission import Admission
-from gateway.passage.passage import Passage
+from gateway.passage.call_guard import CallGuard
 from synergai.protocol.rpc import channel_options
 from synergai.runtime.clock import Clock
 from synergai.testing import LocalFleet
@@ -89,10 +89,10 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
     signed = jwt.encode(claims, key, "ES256", {"kid": "1"})
     async with AsyncExitStack() as stack:
         authenticator = Authenticator(LiveTable(write_table(folder, keys)), stack)
-        passage = Passage(authenticator, Admission(1, 1, Clock()), None)
+        call_guard = CallGuard(authenticator, Admission(1, 1, Clock()), None)
 
         def admitted(token: str) -> Callable[[], Awaitable[object]]:
-            return lambda: passage.admit(METHODS[METHOD], [f"Bearer {token}"], None)
+            return lambda: call_guard.admit(METHODS[METHOD], [f"Bearer {token}"], None)
 
         board = PeerCertificate(("board.example.org",))
         caller = await authenticator.authenticate([f"Bearer {TOKEN}"], None)

@@ -9,7 +9,16 @@ from benchmarks import client
 from benchmarks.call_patterns import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
 from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import ECHO, GATEWAY, PINNED, SERVE, run_bare_grpc, run_serve, run_synergai
+from benchmarks.servers import (
+    ECHO,
+    GATEWAY,
+    GRPCIO,
+    PINNED,
+    SERVE,
+    run_bare_grpc,
+    run_serve,
+    run_synergai,
+)
 from benchmarks.workloads import identity
 
 if TYPE_CHECKING:
@@ -27,6 +36,9 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         default = stack.enter_context(run_synergai(folder / "identity", models))
         pinned = stack.enter_context(run_synergai(folder / "identity-pinned", models, pinned=True))
         one = stack.enter_context(run_serve(folder / "identity-serve", models))
+        grpcio = stack.enter_context(
+            run_serve(folder / "identity-grpcio", models, "--grpc-server", "grpcio")
+        )
         echo = stack.enter_context(run_bare_grpc("echo"))
         proxy = stack.enter_context(run_bare_grpc("proxy", echo))
         servers = [
@@ -34,6 +46,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
             (PROXY, proxy, client.ECHO),
             (GATEWAY, default, client.TRITON),
             (SERVE, one.address, client.TRITON),
+            (GRPCIO, grpcio.address, client.TRITON),
             (PINNED, pinned, client.TRITON),
         ]
         probes_to_run = [
@@ -45,7 +58,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     return Section(
         title="Gateway overhead",
         note="A one-element identity model, which leaves only the transport.",
-        rows=[ECHO, PROXY, GATEWAY, SERVE, PINNED],
+        rows=[ECHO, PROXY, GATEWAY, SERVE, GRPCIO, PINNED],
         columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
@@ -79,6 +92,15 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
                     ),
                 )
                 for pattern in (UNARY_16, STREAM_16)
+            ),
+            *(
+                Comparison(
+                    text=f"throughput, native server relative to grpcio: {pattern}",
+                    value=measured.ratio(
+                        "per_second", (SERVE, str(pattern)), (GRPCIO, str(pattern))
+                    ),
+                )
+                for pattern in PATTERNS
             ),
             *(
                 Comparison(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -91,6 +91,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Heartbeat interval of agents; a worker is lost after three missed heartbeats.",
         Meta(ge=0.05, le=3600.0),
     ] = 1.0
+    grpc_server: Annotated[
+        Literal["native", "grpcio"],
+        "gRPC server of the ports for clients and agents. grpcio does not limit what one client "
+        "costs the others.",
+    ] = "native"
     max_message_bytes: Annotated[
         int,
         "Largest gRPC message to an agent; the limit for clients is slightly lower.",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from gateway.access.caller import current_caller
 from gateway.admission.connections import current_connection_limits
 from gateway.app import App, build_app
+from gateway.grpc_server import bind_server
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
 from gateway.http.fleet_page import fleet_page_routes
@@ -21,7 +22,7 @@ from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer
 from gateway.jobs.explanations import explain
-from gateway.passage.interceptor import PassageInterceptor
+from gateway.passage.interceptor import CallGuardInterceptor
 from gateway.passage.middleware import guard
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
@@ -29,8 +30,6 @@ from gateway.servicers.inference import InferenceServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.tls import server_context
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
@@ -41,7 +40,9 @@ if TYPE_CHECKING:
     import grpc
 
     from gateway.gateway_settings import GatewaySettings
-    from gateway.passage.passage import Passage
+    from gateway.grpc_server import GrpcServer
+    from gateway.passage.call_guard import CallGuard
+    from synergai.errors import SynergaiError
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +64,14 @@ class Gateway:
 
     # Set on entering.
     app: App
-    _client_server: NativeServer
+    _client_server: GrpcServer
 
     def __init__(self, config: GatewaySettings) -> None:
         self._config = config
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
+        self._failure: SynergaiError | None = None
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
@@ -102,6 +104,8 @@ class Gateway:
         await self._shut_down()
         if self.app.storage.journal.broken.done():
             raise self.app.storage.journal.broken.result()
+        if self._failure is not None:
+            raise self._failure
 
     # --- start --------------------------------------------------------------------------------
 
@@ -111,22 +115,27 @@ class Gateway:
         app.storage.journal.broken.add_done_callback(lambda _: self.stop())
         hub, unread = app.agents.hub, app.base.unread
         connections = current_connection_limits()
-        hub_server = _make_server(
-            app.entry.agent_passage, config.max_message_bytes, connections.agents
+        hub_server, self.hub_address = bind_server(
+            config,
+            config.hub,
+            config.tls_client_ca,
+            stack,
+            max_connections=connections.agents,
+            max_bytes=config.max_message_bytes,
+            on_broken=self._fail,
+            interceptor=_interceptor(app.entry.agent_call_guard),
         )
-        self._client_server = client_server = _make_server(
-            app.entry.passage,
-            config.max_client_bytes,
-            connections.clients,
+        client_server, self.address = bind_server(
+            config,
+            config.listen,
+            config.tls_clients_ca,
+            stack,
+            max_connections=connections.clients,
+            max_bytes=config.max_client_bytes,
+            on_broken=self._fail,
+            interceptor=_interceptor(app.entry.call_guard),
         )
-        client_tls = server_context(
-            config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True
-        )
-        hub_tls = server_context(config.tls_cert, config.tls_key, config.tls_client_ca, http2=True)
-        stack.callback(hub_server.release)
-        stack.callback(client_server.release)
-        self.hub_address = hub_server.bind(config.hub, hub_tls)
-        self.address = client_server.bind(config.listen, client_tls)
+        self._client_server = client_server
         hub_handlers = (
             hub.handler(),
             UnimplementedHandler(
@@ -166,6 +175,11 @@ class Gateway:
             )
         )
 
+    def _fail(self, error: SynergaiError) -> None:
+        """Stop because of an error, so that the service manager restarts the gateway."""
+        self._failure = error
+        self.stop()
+
     def _http_app(self) -> HttpApp:
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
@@ -184,8 +198,8 @@ class Gateway:
                 lambda name: explain(current_caller(), app.fleet.dispatcher, name),
             ),
         ]
-        if app.entry.passage.is_needed:
-            guard(routes, app.entry.passage)
+        if app.entry.call_guard.is_needed:
+            guard(routes, app.entry.call_guard)
         # Beyond loopback, everyone may use it who can reach it.
         is_open = not is_loopback(config.http.rpartition(":")[0])
         return HttpApp(routes, any_host=is_open or config.access is not None)
@@ -264,9 +278,8 @@ class GatewayProcess(Gateway):
         super().stop()
 
 
-def _make_server(passage: Passage, max_bytes: int, connections: int) -> NativeServer:
-    interceptor = PassageInterceptor(passage) if passage.is_needed else None
-    return NativeServer(connections, max_bytes, interceptor)
+def _interceptor(call_guard: CallGuard) -> CallGuardInterceptor | None:
+    return CallGuardInterceptor(call_guard) if call_guard.is_needed else None
 
 
 def _ignore() -> None:

@@ -14,12 +14,11 @@ from starlette.routing import Route
 
 from gateway.access.exposure import check_before_start
 from gateway.admission.connections import current_connection_limits
+from gateway.grpc_server import bind_server
 from gateway.http.app import HttpApp
 from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.tls import server_context
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.systemd import notify_ready
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from gateway.gateway_settings import GatewaySettings
+    from synergai.protocol.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +49,15 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         return Unavailable(f"this gateway is a standby; the leader is {leader() or 'unknown'}")
 
     async with AsyncExitStack() as stack:
-        connections = current_connection_limits().clients
-        server = NativeServer(connections, config.max_client_bytes)
-        stack.callback(server.release)
-        tls = server_context(config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True)
-        address = server.bind(config.listen, tls)
+        server, address = bind_server(
+            config,
+            config.listen,
+            config.tls_clients_ca,
+            stack,
+            max_connections=current_connection_limits().clients,
+            max_bytes=config.max_client_bytes,
+            on_broken=lambda _: None,  # it can still take over, with a new server
+        )
         http = HttpServer(
             HttpApp(_routes(refusal), any_host=True),
             UnreadResponses(config.max_response_bytes),
@@ -77,7 +81,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
 
 def _health() -> rpc.Service:
     async def check(
-        _request: health_pb2.HealthCheckRequest, _context: rpc.Context
+        _request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> health_pb2.HealthCheckResponse:
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
 
@@ -96,7 +100,7 @@ class _RefusingHandler(grpc.GenericRpcHandler):
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """Return a stream handler, which suits any kind of call."""
 
-        async def refuse(_requests: object, context: rpc.Context) -> NoReturn:
+        async def refuse(_requests: object, context: ServerCall) -> NoReturn:
             await rpc.abort(context, self._refusal())
 
         return grpc.stream_stream_rpc_method_handler(refuse)

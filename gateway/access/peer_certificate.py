@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    import ssl
 
 
 class PeerCertificate(Struct, frozen=True):
@@ -18,9 +14,8 @@ class PeerCertificate(Struct, frozen=True):
     alternative_names: frozenset[str] = frozenset()
 
 
-def peer_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
-    """Return the certificate of the client of a TLS connection; None without one."""
-    der = None if connection is None else connection.getpeercert(binary_form=True)
+def peer_certificate(der: bytes | None) -> PeerCertificate | None:
+    """Return the certificate of a client by its DER; None without one."""
     return None if der is None else _parse(der)
 
 

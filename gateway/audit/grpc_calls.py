@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.audit.calls import AuditedCall
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _LOST: Final = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE})
@@ -40,14 +40,14 @@ class GrpcRecord:
             self._describe = None
             self._call.end()
 
-    def on_failure(self, context: Context, error: BaseException) -> None:
+    def on_failure(self, context: ServerCall, error: BaseException) -> None:
         """Record a refusal, or a change that failed."""
         call = self._call
         code = context.code() if isinstance(error, grpc.aio.AbortError) else None
         if not isinstance(code, grpc.StatusCode):
             gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
             code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
-        quota = dict(context.trailing_metadata() or ()).get(QUOTA_METADATA, "")
+        quota = dict(context.trailing_metadata()).get(QUOTA_METADATA, "")
         if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
             if not call.refused:
                 call.refuse(code.name, str(context.details()), str(quota))

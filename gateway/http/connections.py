@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.bodies import MIN_BYTES_PER_S
 from gateway.passage.middleware import PEER
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 
 if TYPE_CHECKING:
     import asyncio
@@ -75,7 +75,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     _surplus = False
     _accepted: asyncio.Transport
-    _peer: Peer
+    _peer: SocketPeer
     _in_head = False
     _in_body = False
     _head_bytes = 0
@@ -95,7 +95,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Accept or refuse a connection."""
         super().connection_made(cast("asyncio.Transport", _Transport(self, transport)))
         self._accepted = transport
-        self._peer = Peer(transport)
+        self._peer = SocketPeer(transport)
         self.waiting_since = self.loop.time()
         count = len(self.connections)
         if count > MAX_CONNECTIONS and self._make_room():

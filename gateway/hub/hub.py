@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from gateway.hub.work_streams import WorkStreams
     from gateway.journal.journal import Journal
     from synergai.domain import Engine, WorkerId
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
     from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -126,7 +125,7 @@ class Hub:
         await self._work_streams.close()
 
     def fetch(
-        self, request: hub_pb2.FetchRequest, _context: Context | None
+        self, request: hub_pb2.FetchRequest, _context: ServerCall | None
     ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
         """Serve content of the store to a registered agent; see `Placements.fetch`."""
         return self._placements.fetch(request)
@@ -134,12 +133,12 @@ class Hub:
     # --- control ----------------------------------------------------------------------------
 
     async def control(
-        self, requests: AsyncIterator[hub_pb2.AgentControl], context: Context | None
+        self, requests: AsyncIterator[hub_pb2.AgentControl], context: ServerCall | None
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
         """Serve an agent's control stream; one without a context is in this process."""
         connection = self._connections.open()
         if context is not None:
-            connection.unread_s = partial(rpc.unread_s, context)
+            connection.unread_s = lambda: context.unread_s
             connection.end_call = await self._slow_calls.ending(context)
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
@@ -164,7 +163,7 @@ class Hub:
         self,
         connection: AgentConnection,
         requests: AsyncIterator[hub_pb2.AgentControl],
-        context: Context | None,
+        context: ServerCall | None,
     ) -> None:
         async for message in requests:
             kind = message.WhichOneof("message")
@@ -208,7 +207,7 @@ class Hub:
                     pass  # from a later version; incompatible ones raise the protocol version
 
     async def _register(
-        self, connection: AgentConnection, message: hub_pb2.Register, context: Context | None
+        self, connection: AgentConnection, message: hub_pb2.Register, context: ServerCall | None
     ) -> None:
         call = current_call()
         if call is not None:

@@ -26,7 +26,6 @@ from synergai.protocol.converters import (
     unusable_session_from_proto,
 )
 from synergai.protocol.hub import HUB_VERSION
-from synergai.protocol.rpc import peer_of
 from synergai.protocol.tcp_info import SentOver
 from synergai.runtime.send_queue import SendQueue
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import Order
     from synergai.domain import Engine, Session
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
     from synergai.v1 import common_pb2, hub_pb2
 
 MAX_ENGINES: Final = 10_000
@@ -164,7 +163,7 @@ def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Se
     return {each.session: printable_detail(each.reason) for each in found}
 
 
-def peer_address(message: hub_pb2.Register, context: Context | None) -> str:
+def peer_address(message: hub_pb2.Register, context: ServerCall | None) -> str:
     """Return where agents pull tensors from one that registers; empty if they cannot.
 
     The host is that from which it connects. One on this machine has the address of this gateway,
@@ -174,7 +173,7 @@ def peer_address(message: hub_pb2.Register, context: Context | None) -> str:
         return ""
     if message.peer_port > _MAX_PORT or len(message.peer_certificate) not in (0, _SHA256_BYTES):
         raise InvalidInput(f"worker {message.worker_id!r} has an invalid peer port or certificate")
-    peer = None if context is None else peer_of(context)
+    peer = None if context is None else context.peer
     host = "" if peer is None or peer.is_local else peer.host
     return f"[{host}]:{message.peer_port}" if ":" in host else f"{host}:{message.peer_port}"
 
@@ -191,11 +190,11 @@ def peer_links(message: hub_pb2.Heartbeat) -> dict[str, SentOver]:
     }
 
 
-def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:
+def joining_worker(message: hub_pb2.Register, context: ServerCall) -> JoiningWorker:
     """Return who registers on a connection."""
-    peer = peer_of(context)
+    peer = context.peer
     if message.secret or message.enrolment_token:
-        if not (peer.tls or peer.is_local):
+        if not (peer.is_encrypted or peer.is_local):
             raise Unauthenticated(
                 "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
             )
@@ -205,7 +204,7 @@ def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker
                     f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} "
                     "characters"
                 )
-    certificate = peer_certificate(peer.tls)
+    certificate = peer_certificate(peer.certificate)
     return JoiningWorker(
         id=message.worker_id,
         worker_class=message.worker_class,

@@ -14,7 +14,7 @@ from gateway.audit.file import AuditFile
 from gateway.audit.log import AuditLog
 from gateway.monitoring.counts import OTHER
 from gateway.monitoring.families import counter, gauge
-from gateway.passage.passage import Passage
+from gateway.passage.call_guard import CallGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,8 @@ class EntryParts:
 
     admission: Admission
     access: LiveTable | None
-    passage: Passage
-    agent_passage: Passage
+    call_guard: CallGuard
+    agent_call_guard: CallGuard
 
 
 def build_entry(base: Foundation) -> EntryParts:
@@ -52,8 +52,8 @@ def build_entry(base: Foundation) -> EntryParts:
     return EntryParts(
         admission,
         table,
-        passage=Passage(authenticator, admission, audit),
-        agent_passage=Passage(None, admission, audit),
+        call_guard=CallGuard(authenticator, admission, audit),
+        agent_call_guard=CallGuard(None, admission, audit),
     )
 
 

@@ -1,13 +1,10 @@
-"""The passage of gRPC calls."""
+"""The guard of gRPC calls."""
 
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import grpc
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.access.authenticator import AUTHORIZATION
 from gateway.access.methods import METHODS
@@ -15,46 +12,53 @@ from gateway.access.peer_certificate import peer_certificate
 from gateway.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
+from synergai.protocol.method_handlers import behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+    import grpc
+
     from gateway.audit.calls import AuditedCall
-    from gateway.passage.passage import Passage
+    from gateway.passage.call_guard import CallGuard
+    from synergai.protocol.server_call import ServerCall
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Around: TypeAlias = Callable[
-        [Any, rpc.Context], AbstractAsyncContextManager[Callable[[Any], None] | None]
+        [Any, ServerCall], AbstractAsyncContextManager[Callable[[Any], None] | None]
     ]
     """Called with request and context; the value of its context, if any, with each response."""
 
 
-class PassageInterceptor:
-    """Lets calls pass to their handlers; others end before their requests are read."""
+class CallGuardInterceptor:
+    """Lets calls pass to their handlers.
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    Others end before their requests are read; unary ones of grpcio, after that.
+    """
+
+    def __init__(self, call_guard: CallGuard) -> None:
+        self._call_guard = call_guard
 
     async def __call__(
-        self, context: rpc.Context, method: str, handler: Handler | None
+        self, context: ServerCall, method: str, handler: Handler | None
     ) -> Handler | None:
-        """Return the handler of a call with the passage before it."""
-        peer = rpc.peer_of(context)
-        call = self._passage.audit(method, peer.address)
-        metadata: Any = context.invocation_metadata() or ()
+        """Return the handler of a call with the guard before it."""
+        peer = context.peer
+        call = self._call_guard.audit(method, peer.address)
+        metadata = context.invocation_metadata()
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
         permission = METHODS.get(method)
         try:
-            certificate = peer_certificate(peer.tls)
-            await self._passage.admit(permission, authorization, certificate)
+            certificate = peer_certificate(peer.certificate)
+            await self._call_guard.admit(permission, authorization, certificate)
         except SynergaiError as error:
             with _recording(None if call is None else GrpcRecord(call, None), context):
                 await rpc.abort(context, error)
         if handler is None:
             return None
         stream = bool(handler.request_streaming)
-        count = partial(self._passage.count, permission, peer.address, stream=stream)
+        count = partial(self._call_guard.count, permission, peer.address, stream=stream)
         return _surrounded(handler, partial(_counted, call, count))
 
 
@@ -63,7 +67,7 @@ async def _counted(
     call: AuditedCall | None,
     count: Callable[[], AbstractContextManager[None]],
     request: object,
-    context: rpc.Context,
+    context: ServerCall,
 ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
     record = None if call is None else GrpcRecord(call, request)
     with _recording(record, context):
@@ -75,7 +79,7 @@ async def _counted(
 
 
 @contextmanager
-def _recording(record: GrpcRecord | None, context: rpc.Context) -> Iterator[None]:
+def _recording(record: GrpcRecord | None, context: ServerCall) -> Iterator[None]:
     """Record what ends a call."""
     try:
         yield
@@ -87,39 +91,22 @@ def _recording(record: GrpcRecord | None, context: rpc.Context) -> Iterator[None
 
 def _surrounded(handler: Handler, around: Around) -> Handler:
     """Return a handler that handles calls with `handler` inside the context of `around`."""
-    # The stubs of handlers know synchronous functions only.
-    inner: Any = (
-        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
-    )
+    inner = behaviour_of(handler)
 
-    async def single(request: Any, context: rpc.Context) -> Any:
+    async def surrounded(request: Any, context: ServerCall) -> Any:
         async with around(request, context) as responded:
-            response = await inner(request, context)
-            if responded is not None:
-                responded(response)
-            return response
-
-    async def several(request: Any, context: rpc.Context) -> AsyncIterator[Any]:
-        async with (
-            around(request, context) as responded,
-            aclosing(inner(request, context)) as responses,
-        ):
-            async for response in responses:
+            responses = inner(request, context)
+            if not hasattr(responses, "__aiter__"):
+                response = await responses
                 if responded is not None:
                     responded(response)
-                yield response
-                del response
+                return response
+            async with aclosing(responses):
+                async for response in responses:
+                    if responded is not None:
+                        responded(response)
+                    await context.write(response)
+                    del response
+            return None
 
-    behaviour: Any = single if iscoroutinefunction(inner) else several
-    make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]
-    result: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
-    return result
-
-
-_MAKERS: Final = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-"""Constructors of handlers by whether requests and responses are streamed."""
+    return with_behaviour(handler, surrounded)

@@ -1,4 +1,4 @@
-"""The passage of HTTP requests."""
+"""The guard of HTTP requests."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.passage.passage import Passage
-    from synergai.protocol.peer import Peer
+    from gateway.passage.call_guard import CallGuard
+    from synergai.protocol.peer import SocketPeer
 
 PEER: Final = "peer"
-"""Key of the request's state: the connection's `Peer`."""
+"""Key of the request's state: the connection's `SocketPeer`."""
 _CHANGES: Final = frozenset(
     {"/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"}
 )
 """Routes that change something."""
 
 
-class PassageMiddleware:
+class CallGuardMiddleware:
     """Lets requests pass to their handler before their bodies are read."""
 
-    def __init__(self, app: ASGIApp, route: str, passage: Passage) -> None:
+    def __init__(self, app: ASGIApp, route: str, call_guard: CallGuard) -> None:
         self._app = app
         self._route = route
         self._permission = ROUTES.get(route)
-        self._passage = passage
+        self._call_guard = call_guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         peer = peer_address(scope)
-        call = self._passage.audit(f"{scope['method']} {self._route}", peer)
+        call = self._call_guard.audit(f"{scope['method']} {self._route}", peer)
         if call is not None:
             call.object = scope.get("path_params", {}).get("name", "")
         change = self._route in _CHANGES
         try:
             authorization = Headers(scope=scope).getlist(AUTHORIZATION)
-            certificate = peer_certificate(peer_of(scope).tls)
-            await self._passage.admit(self._permission, authorization, certificate)
-            with self._passage.count(self._permission, peer):
+            certificate = peer_certificate(peer_of(scope).certificate)
+            await self._call_guard.admit(self._permission, authorization, certificate)
+            with self._call_guard.count(self._permission, peer):
                 await self._app(scope, receive, send)
         except SynergaiError as error:
             if call is not None:
@@ -59,9 +59,9 @@ class PassageMiddleware:
             call.end()
 
 
-def peer_of(scope: Scope) -> Peer:
+def peer_of(scope: Scope) -> SocketPeer:
     """Return the client of a request."""
-    peer: Peer = scope["state"][PEER]
+    peer: SocketPeer = scope["state"][PEER]
     return peer
 
 
@@ -71,9 +71,9 @@ def peer_address(scope: Scope) -> str:
     return f"http:{host}:{port}"
 
 
-def guard(routes: Sequence[BaseRoute], passage: Passage) -> None:
-    """Put the passage before the handlers of all routes."""
+def guard(routes: Sequence[BaseRoute], call_guard: CallGuard) -> None:
+    """Put the guard before the handlers of all routes."""
     for route in routes:
         if not isinstance(route, Route):
             raise TypeError(f"{route} cannot be guarded")
-        route.app = PassageMiddleware(route.app, route.path, passage)
+        route.app = CallGuardMiddleware(route.app, route.path, call_guard)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName
     from synergai.profiles.service import ProfileService
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
     from synergai.runtime.clock import Clock
 
 _ERRORS: Final = ("failed", "expired", "rejected")
@@ -95,7 +95,7 @@ class FleetServicer:
         )
 
     async def list_workers(
-        self, _request: fleet_pb2.ListWorkersRequest, _context: Context
+        self, _request: fleet_pb2.ListWorkersRequest, _context: ServerCall
     ) -> fleet_pb2.ListWorkersResponse:
         """Return the connected workers that have engines which the caller may observe."""
         caller = current_caller()
@@ -109,14 +109,14 @@ class FleetServicer:
         )
 
     async def explain(
-        self, request: fleet_pb2.ExplainRequest, _context: Context
+        self, request: fleet_pb2.ExplainRequest, _context: ServerCall
     ) -> fleet_pb2.Explanation:
         """Explain where the time of a request or job went."""
         found = explain(current_caller(), self._dispatcher, request.id)
         return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
 
     async def get_dictionary(
-        self, request: fleet_pb2.GetDictionaryRequest, _context: Context
+        self, request: fleet_pb2.GetDictionaryRequest, _context: ServerCall
     ) -> fleet_pb2.Dictionary:
         """Return the dictionary entries of an engine or worker class, or all that are visible."""
         caller = current_caller()
@@ -131,7 +131,7 @@ class FleetServicer:
         )
 
     async def put_dictionary(
-        self, request: fleet_pb2.Dictionary, _context: Context
+        self, request: fleet_pb2.Dictionary, _context: ServerCall
     ) -> fleet_pb2.PutDictionaryResponse:
         """Add or replace entries atomically."""
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
@@ -148,7 +148,7 @@ class FleetServicer:
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     async def forget_engine(
-        self, request: fleet_pb2.ForgetEngineRequest, _context: Context
+        self, request: fleet_pb2.ForgetEngineRequest, _context: ServerCall
     ) -> fleet_pb2.ForgetEngineResponse:
         """Forget the committed description of an engine, durably."""
         current_caller().check(Role.OPERATE, engine=request.engine)
@@ -160,14 +160,14 @@ class FleetServicer:
         return fleet_pb2.ForgetEngineResponse()
 
     async def get_version_policy(
-        self, request: fleet_pb2.GetVersionPolicyRequest, _context: Context
+        self, request: fleet_pb2.GetVersionPolicyRequest, _context: ServerCall
     ) -> fleet_pb2.VersionPolicy:
         """Return the version policy of an engine, and figures of its versions."""
         current_caller().check(Role.OBSERVE, engine=request.engine)
         return self._policy(validate_name(request.engine, "engine name"))
 
     async def set_version_policy(
-        self, request: fleet_pb2.SetVersionPolicyRequest, _context: Context
+        self, request: fleet_pb2.SetVersionPolicyRequest, _context: ServerCall
     ) -> fleet_pb2.VersionPolicy:
         """Change the version policy of an engine."""
         current_caller().check(Role.OPERATE, engine=request.engine)

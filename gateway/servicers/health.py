@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 _POLL_S: Final = 0.5
 """Greatest age of the status that a watcher sees."""
@@ -76,7 +76,7 @@ class HealthServicer:
         return _NOT_SERVING
 
     async def check(
-        self, request: health_pb2.HealthCheckRequest, _context: Context
+        self, request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> health_pb2.HealthCheckResponse:
         """Return the current status."""
         status = self.status(request.service)
@@ -85,7 +85,7 @@ class HealthServicer:
         return health_pb2.HealthCheckResponse(status=status)
 
     async def watch(
-        self, request: health_pb2.HealthCheckRequest, _context: Context
+        self, request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
         """Yield the current status, and again at every change."""
         if self._watchers >= MAX_WATCHERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.requests.inference import Request
 from gateway.requests.parameters import window_from_metadata
@@ -14,7 +14,6 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
 from synergai.protocol.call_metadata import ids_from_metadata, tenant_from_metadata
-from synergai.protocol.native.call import Call
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.unread import COUNTED_BYTES
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.call_metadata import CallIds
     from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import Context, Malformed, PendingCall, RawRequest
+    from synergai.protocol.rpc import Malformed, PendingCall, RawRequest
+    from synergai.protocol.server_call import ServerCall
     from synergai.protocol.unread import UnreadResponses
 
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
@@ -78,19 +78,19 @@ class InferenceServicer:
         )
 
     async def server_live(
-        self, _request: oip.ServerLiveRequest, _context: Context
+        self, _request: oip.ServerLiveRequest, _context: ServerCall
     ) -> oip.ServerLiveResponse:
         """Report that the process is running."""
         return oip.ServerLiveResponse(live=True)
 
     async def server_ready(
-        self, _request: oip.ServerReadyRequest, _context: Context
+        self, _request: oip.ServerReadyRequest, _context: ServerCall
     ) -> oip.ServerReadyResponse:
         """Report whether requests are accepted."""
         return oip.ServerReadyResponse(ready=self._calls.is_ready())
 
     async def model_ready(
-        self, request: oip.ModelReadyRequest, _context: Context
+        self, request: oip.ModelReadyRequest, _context: ServerCall
     ) -> oip.ModelReadyResponse:
         """Report whether the version of the engine is in service; an unknown one is not."""
         try:
@@ -102,47 +102,47 @@ class InferenceServicer:
         return oip.ModelReadyResponse(ready=True)
 
     async def server_metadata(
-        self, _request: oip.ServerMetadataRequest, _context: Context
+        self, _request: oip.ServerMetadataRequest, _context: ServerCall
     ) -> oip.ServerMetadataResponse:
         """Return name, version and extensions."""
         return self._calls.metadata
 
     async def model_metadata(
-        self, request: oip.ModelMetadataRequest, context: Context
+        self, request: oip.ModelMetadataRequest, context: ServerCall
     ) -> oip.ModelMetadataResponse:
         """Return an engine's inputs and outputs."""
-        budget_s = rpc.budget_s(context)
+        budget_s = context.time_remaining()
         return await self._calls.model_metadata(request.name, request.version, budget_s)
 
     async def config(
-        self, request: model_config_pb2.ModelConfigRequest, _context: Context
+        self, request: model_config_pb2.ModelConfigRequest, _context: ServerCall
     ) -> model_config_pb2.ModelConfigResponse:
         """Return an engine's configuration in Triton's format."""
         config = self._calls.model_config(request.name, request.version)
         return model_config_pb2.ModelConfigResponse(config=config)
 
     async def statistics(
-        self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
+        self, request: statistics_pb2.ModelStatisticsRequest, _context: ServerCall
     ) -> statistics_pb2.ModelStatisticsResponse:
         """Return the statistics of one engine, or of all in service."""
         return self._calls.statistics(request.name, request.version)
 
     async def index(
-        self, request: repository_pb2.RepositoryIndexRequest, _context: Context
+        self, request: repository_pb2.RepositoryIndexRequest, _context: ServerCall
     ) -> repository_pb2.RepositoryIndexResponse:
         """Return every known engine with its state."""
         return self._calls.index(only_ready=request.ready)
 
     async def load(
-        self, request: repository_pb2.RepositoryModelLoadRequest, context: Context
+        self, request: repository_pb2.RepositoryModelLoadRequest, context: ServerCall
     ) -> repository_pb2.RepositoryModelLoadResponse:
         """Load an engine and put it in service."""
         name = request.model_name or request.repository_name  # Triton's field, KServe's
-        await self._calls.load(name, request.parameters, rpc.budget_s(context))
+        await self._calls.load(name, request.parameters, context.time_remaining())
         return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def unload(
-        self, request: repository_pb2.RepositoryModelUnloadRequest, _context: Context
+        self, request: repository_pb2.RepositoryModelUnloadRequest, _context: ServerCall
     ) -> repository_pb2.RepositoryModelUnloadResponse:
         """Take an engine out of service, and unload it once idle."""
         name = request.model_name or request.repository_name
@@ -152,17 +152,17 @@ class InferenceServicer:
     def model_infer(
         self,
         raw: RawRequest[RequestHeader],
-        context: Context,
+        context: ServerCall,
         on_response: Callable[[Buffer], None] | None,
     ) -> PendingCall:
         """Begin one request; its tensors are not decoded."""
-        tenant, ids = _read_metadata(context.invocation_metadata() or ())
-        request = self._calls.begin(raw, rpc.budget_s(context), tenant, ids)
+        tenant, ids = _read_metadata(context.invocation_metadata())
+        request = self._calls.begin(raw, context.time_remaining(), tenant, ids)
         if isinstance(request, Request):
             request.on_response = on_response
         return request
 
-    def finish(self, result: Buffer, context: Context) -> bytes:
+    def finish(self, result: Buffer, context: ServerCall) -> bytes:
         """Return a response for its client, which is to read it in time."""
         response = bytes(result)
         if len(response) >= COUNTED_BYTES:
@@ -172,11 +172,11 @@ class InferenceServicer:
     async def model_stream_infer(
         self,
         requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
-        context: Context,
+        context: ServerCall,
     ) -> None:
         """Run a stream of independent requests; write responses as they complete."""
-        metadata = context.invocation_metadata() or ()
-        budget_s = rpc.budget_s(context)
+        metadata = context.invocation_metadata()
+        budget_s = context.time_remaining()
         tenant, window = tenant_from_metadata(metadata), window_from_metadata(metadata)
         stream = InferenceStream(
             self._calls,
@@ -187,10 +187,8 @@ class InferenceServicer:
             unread=self._unread,
             on_disconnected=await self._slow_calls.ending(context),
         )
-        call: Any = context
-        if isinstance(call, Call):
-            stream.write_at_once = call.write_at_once
-            call.take_at_once(stream.take)
+        stream.write_at_once = context.write_at_once
+        context.take_at_once(stream.take)
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)

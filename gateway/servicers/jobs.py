@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.jobs.results import JobResults, SerializedResults
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
     from synergai.protocol.unread import UnreadResponses
 
 DEFAULT_LISTED: Final = 100
@@ -62,7 +62,7 @@ class JobsServicer:
             },
         )
 
-    async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
+    async def submit(self, request: jobs_pb2.SubmitRequest, _context: ServerCall) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
         terms = SubmissionTerms(
@@ -73,18 +73,20 @@ class JobsServicer:
         return job_status_to_proto(status)
 
     async def watch(
-        self, request: jobs_pb2.WatchRequest, _context: Context
+        self, request: jobs_pb2.WatchRequest, _context: ServerCall
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
         """Yield a job's status now, and again as it changes."""
         async with aclosing(self._jobs.watch(current_caller(), request.job_id)) as statuses:
             async for status in statuses:
                 yield job_status_to_proto(status)
 
-    async def get(self, request: jobs_pb2.GetRequest, _context: Context) -> jobs_pb2.Job:
+    async def get(self, request: jobs_pb2.GetRequest, _context: ServerCall) -> jobs_pb2.Job:
         """Return a job's current status."""
         return job_status_to_proto(await self._jobs.get(current_caller(), request.job_id))
 
-    async def list(self, request: jobs_pb2.ListRequest, _context: Context) -> jobs_pb2.ListResponse:
+    async def list(
+        self, request: jobs_pb2.ListRequest, _context: ServerCall
+    ) -> jobs_pb2.ListResponse:
         """Return the newest jobs, of given states if any are named."""
         try:
             states = [JobState(state) for state in request.states]
@@ -95,12 +97,12 @@ class JobsServicer:
             found = await self._jobs.list(current_caller(), states, limit)
             return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
 
-    async def cancel(self, request: jobs_pb2.CancelRequest, _context: Context) -> jobs_pb2.Job:
+    async def cancel(self, request: jobs_pb2.CancelRequest, _context: ServerCall) -> jobs_pb2.Job:
         """Cancel a job at its next query boundary."""
         return job_status_to_proto(await self._jobs.cancel(current_caller(), request.job_id))
 
     async def upload(
-        self, messages: AsyncIterator[bytes], _context: Context
+        self, messages: AsyncIterator[bytes], _context: ServerCall
     ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
         """Store the inputs of a job."""
         caller = current_caller()
@@ -110,7 +112,7 @@ class JobsServicer:
                 yield jobs_pb2.UploadReceipt(stored=receipt.stored, digest=receipt.digest)
 
     async def results(
-        self, request: jobs_pb2.ResultsRequest, context: Context
+        self, request: jobs_pb2.ResultsRequest, context: ServerCall
     ) -> AsyncGenerator[bytes, None]:
         """Yield the results of a job over its own inputs, in batches."""
         unread = self._unread.open(await self._calls.ending(context))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.store.pacer import Pacer
     from gateway.store.storage import StoredVersion
     from gateway.store.store import EngineStore
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 
 class StoreServicer:
@@ -45,7 +45,7 @@ class StoreServicer:
         )
 
     async def open(
-        self, request: store_pb2.OpenRequest, _context: Context
+        self, request: store_pb2.OpenRequest, _context: ServerCall
     ) -> store_pb2.OpenResponse:
         """Begin or continue to push a version."""
         caller = current_caller()
@@ -63,7 +63,7 @@ class StoreServicer:
         )
 
     async def upload(
-        self, chunks: AsyncIterator[store_pb2.UploadChunk], _context: Context
+        self, chunks: AsyncIterator[store_pb2.UploadChunk], _context: ServerCall
     ) -> store_pb2.UploadResponse:
         """Receive the rest of one content; what arrives is kept even if the call is cut off."""
         caller = current_caller()
@@ -83,7 +83,7 @@ class StoreServicer:
         return store_pb2.UploadResponse(received=received)
 
     async def publish(
-        self, request: store_pb2.PublishRequest, _context: Context
+        self, request: store_pb2.PublishRequest, _context: ServerCall
     ) -> store_pb2.StoredEngine:
         """Make an uploaded version visible."""
         caller = current_caller()
@@ -94,7 +94,7 @@ class StoreServicer:
         return self._message(stored)
 
     async def place(
-        self, request: store_pb2.PlaceRequest, _context: Context
+        self, request: store_pb2.PlaceRequest, _context: ServerCall
     ) -> store_pb2.StoredEngine:
         """Change which workers fetch a version."""
         current_caller().check(Role.OPERATE, engine=request.engine)
@@ -104,7 +104,7 @@ class StoreServicer:
         return self._message(stored)
 
     async def remove(
-        self, request: store_pb2.RemoveRequest, _context: Context
+        self, request: store_pb2.RemoveRequest, _context: ServerCall
     ) -> store_pb2.RemoveResponse:
         """Remove a version; the workers that have fetched it remove it as well."""
         current_caller().check(Role.OPERATE, engine=request.engine)
@@ -112,7 +112,7 @@ class StoreServicer:
         return store_pb2.RemoveResponse(freed_bytes=freed)
 
     async def list(
-        self, _request: store_pb2.ListStoredRequest, _context: Context
+        self, _request: store_pb2.ListStoredRequest, _context: ServerCall
     ) -> store_pb2.ListStoredResponse:
         """Return the versions of the engines that the caller may observe or operate."""
         caller = current_caller()

@@ -12,6 +12,8 @@ from synergai.protocol import rpc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from synergai.protocol.server_call import ServerCall
+
 _INFERENCE: Final = "/inference.GRPCInferenceService/"
 
 UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
@@ -48,7 +50,7 @@ class UnimplementedHandler(grpc.GenericRpcHandler):
         service = method[: method.rfind("/") + 1]
         text = self._texts.get(method) or self._texts.get(service) or self._default
 
-        async def reject(_requests: object, context: rpc.Context) -> NoReturn:
+        async def reject(_requests: object, context: ServerCall) -> NoReturn:
             await rpc.abort(context, NotSupported(text))
 
         return grpc.stream_stream_rpc_method_handler(reject)

@@ -37,12 +37,11 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
-    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.server_call import ServerCall
     from synergai.protocol.unread import UnreadResponses
 
     _MethodHandler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
 else:
     _MethodHandler = grpc.RpcMethodHandler  # which takes no types
@@ -126,27 +125,7 @@ class Service(grpc.GenericRpcHandler):
         return self._paths.get(handler_call_details.method)
 
 
-def peer_of(context: Context) -> Peer:
-    """Return the client of a call."""
-    call: Any = context
-    client: Peer = call.client
-    return client
-
-
-def unread_s(context: Context) -> float:
-    """Return the time for which the client of a call has taken nothing of responses that wait."""
-    call: Any = context
-    seconds: float = call.unread_s
-    return seconds
-
-
-def budget_s(context: Context) -> float | None:
-    """Return the seconds until the deadline of a call; None if it has none."""
-    remaining: float | None = context.time_remaining()
-    return remaining
-
-
-async def abort(context: Context, error: SynergaiError) -> NoReturn:
+async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:
     """Abort the call with the status code and message of `error`.
 
     The message is truncated: it may quote the client's input, and gRPC drops oversized metadata
@@ -154,7 +133,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """
     await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
-    chosen = ids_from_metadata(context.invocation_metadata() or ()).chosen
+    chosen = ids_from_metadata(context.invocation_metadata()).chosen
     if request_id := chosen or error.request_id:
         trailers.append((REQUEST_ID, request_id))
     if (after_ms := retry_after_ms(error)) is not None:
@@ -170,7 +149,7 @@ class SlowCalls:
     def __init__(self) -> None:
         self._ending = TaskBag()
 
-    async def ending(self, context: Context) -> Callable[[SynergaiError], None]:
+    async def ending(self, context: ServerCall) -> Callable[[SynergaiError], None]:
         """Return a function that ends the current call with an error, while its handler waits.
 
         The status is sent behind the responses. If the client does not read that either, its
@@ -185,25 +164,25 @@ class SlowCalls:
         return end
 
 
-async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiError) -> None:
+async def _end(context: ServerCall, handler: asyncio.Task[Any], error: SynergaiError) -> None:
     try:
         async with asyncio.timeout(_READ_STATUS_WITHIN_S):
             await abort(context, error)
     except TimeoutError:
-        peer_of(context).transport.abort()
-    except grpc.aio.AbortError:
-        pass
+        context.peer.disconnect()
+    except grpc.aio.BaseError:
+        pass  # it was aborted, or has ended
     finally:
         handler.cancel()
 
 
-def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
+def count_unread(unread: UnreadResponses, context: ServerCall, size: int) -> None:
     """Count the current unary call's response of `size` bytes until its client has read it.
 
     If the client reads too slowly, its connection is closed: the call's status is part of the
     response.
     """
-    of_client = unread.open(lambda _: peer_of(context).transport.abort())
+    of_client = unread.open(lambda _: context.peer.disconnect())
     _current_task().add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 
@@ -231,7 +210,7 @@ def log_internal_error(where: str, error: BaseException | None = None) -> Intern
     return InternalError(f"internal error {error_id}; the server's log has the details")
 
 
-async def _abort_for(context: Context, failure: BaseException, where: str) -> NoReturn:
+async def _abort_for(context: ServerCall, failure: BaseException, where: str) -> NoReturn:
     """Abort the call because its handler raised `failure`; call this in the `except` block."""
     match failure:
         case grpc.aio.BaseError():
@@ -253,7 +232,7 @@ async def _abort_for(context: Context, failure: BaseException, where: str) -> No
 
 
 def unary(
-    handler: Callable[[MessageT, Context], Awaitable[Message | bytes]], cls: type[MessageT]
+    handler: Callable[[MessageT, ServerCall], Awaitable[Message | bytes]], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a unary call with a request of type `cls`."""
     return grpc.unary_unary_rpc_method_handler(_answer(handler), deserializer(cls), serialise)
@@ -290,17 +269,19 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
 
     def __init__(
         self,
-        begin: Callable[[RawRequest[ReadT], Context, Callable[[Buffer], None] | None], PendingCall],
-        finish: Callable[[Buffer, Context], bytes],
+        begin: Callable[
+            [RawRequest[ReadT], ServerCall, Callable[[Buffer], None] | None], PendingCall
+        ],
+        finish: Callable[[Buffer, ServerCall], bytes],
         read: Callable[[Any], ReadT],
         cls: type[Message],
     ) -> None:
         @wraps(begin)
-        async def respond(result: asyncio.Future[Buffer], context: Context) -> bytes:
+        async def respond(result: asyncio.Future[Buffer], context: ServerCall) -> bytes:
             return finish(await result, context)
 
         @wraps(begin)
-        async def handle(request: RawRequest[ReadT], context: Context) -> bytes:
+        async def handle(request: RawRequest[ReadT], context: ServerCall) -> bytes:
             begun = begin(request, context, None)
             try:
                 return await respond(begun.result, context)
@@ -317,7 +298,7 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
     def begin(
         self,
         request: RawRequest[ReadT] | Malformed,
-        context: Context,
+        context: ServerCall,
         on_response: Callable[[Buffer], None] | None,
     ) -> PendingCall:
         """Begin a call; it may raise what any handler may."""
@@ -327,34 +308,34 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
 
 
 def server_stream(
-    handler: Callable[[MessageT, Context], Responses], cls: type[MessageT]
+    handler: Callable[[MessageT, ServerCall], Responses], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a server-streaming call with a request of type `cls`."""
     return grpc.unary_stream_rpc_method_handler(_respond(handler), deserializer(cls), serialise)
 
 
 def stream(
-    handler: Callable[[AsyncIterator[MessageT], Context], Responses],
+    handler: Callable[[AsyncIterator[MessageT], ServerCall], Responses],
     cls: type[MessageT],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a bidirectional stream; a malformed request ends the call."""
 
     @wraps(handler)
-    def behave(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Responses:
+    def behave(requests: AsyncIterator[MessageT | Malformed], context: ServerCall) -> Responses:
         return handler(_checked(requests), context)
 
     return grpc.stream_stream_rpc_method_handler(_respond(behave), deserializer(cls), serialise)
 
 
 def client_stream(
-    handler: Callable[[AsyncIterator[MessageT], Context], Awaitable[Message | bytes]],
+    handler: Callable[[AsyncIterator[MessageT], ServerCall], Awaitable[Message | bytes]],
     cls: type[MessageT],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a client-streaming call; a malformed request ends it."""
 
     @wraps(handler)
     async def behave(
-        requests: AsyncIterator[MessageT | Malformed], context: Context
+        requests: AsyncIterator[MessageT | Malformed], context: ServerCall
     ) -> Message | bytes:
         return await handler(_checked(requests), context)
 
@@ -362,14 +343,14 @@ def client_stream(
 
 
 def bytes_stream(
-    handler: Callable[[AsyncIterator[bytes], Context], Responses],
+    handler: Callable[[AsyncIterator[bytes], ServerCall], Responses],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Like `stream`, but pass `handler` each request as it was received."""
     return grpc.stream_stream_rpc_method_handler(_respond(handler), None, serialise)
 
 
 def raw_written_stream(
-    handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Awaitable[None]],
+    handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], ServerCall], Awaitable[None]],
     read: Callable[[Any], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
@@ -394,10 +375,10 @@ async def _checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterat
 
 # `Any`, as requests are messages or iterators over them, and the stubs of stream handlers know
 # generators only.
-def _answer(handler: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+def _answer(handler: Callable[[Any, ServerCall], Awaitable[Any]]) -> Any:
     """Return a handler that returns, or has written, what it responds."""
 
-    async def handle(request: Any, context: Context) -> Any:
+    async def handle(request: Any, context: ServerCall) -> Any:
         if isinstance(request, Malformed):
             await abort(context, request.error())
         try:
@@ -408,10 +389,10 @@ def _answer(handler: Callable[[Any, Context], Awaitable[Any]]) -> Any:
     return handle
 
 
-def _respond(handler: Callable[[Any, Context], Responses]) -> Any:
+def _respond(handler: Callable[[Any, ServerCall], Responses]) -> Any:
     """Return a handler that yields its responses."""
 
-    async def handle(request: Any, context: Context) -> AsyncIterator[Any]:
+    async def handle(request: Any, context: ServerCall) -> AsyncIterator[Any]:
         if isinstance(request, Malformed):
             await abort(context, request.error())
         try:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,30 @@ def server_context(
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
     context = _ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.follow(read, (certificate, key, client_authority))
+    context.current = read()
+    context.renewals = _Renewals(read, certificate, key, client_authority)
     return context
+
+
+def server_credentials(
+    certificate: Path | None, key: Path | None, client_authority: Path | None = None
+) -> grpc.ServerCredentials | None:
+    """Create what a server of grpcio needs in place of `server_context`."""
+    if certificate is None or key is None:
+        server_context(certificate, key, client_authority)  # raises if files are missing
+        return None
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        server_context(certificate, key, client_authority)  # which checks the files
+        authority = None if client_authority is None else _read(client_authority)
+        pair = _read(key), _read(certificate)
+        return grpc.ssl_server_certificate_configuration([pair], authority)
+
+    return grpc.dynamic_ssl_server_credentials(
+        read(),
+        _Renewals(read, certificate, key, client_authority).take,  # type: ignore[arg-type]  # it may return None
+        require_client_authentication=client_authority is not None,
+    )
 
 
 class _ReloadingContext(ssl.SSLContext):
@@ -86,25 +110,37 @@ class _ReloadingContext(ssl.SSLContext):
     previous authority cannot be taken back.
     """
 
-    def follow(self, read: Callable[[], ssl.SSLContext], paths: Iterable[Path | None]) -> None:
-        """Take the context from `read`, again when one of the files has changed."""
-        self._read = read
-        self._paths = tuple(filter(None, paths))
-        self._stamps = [_stamp(path) for path in self._paths]
-        self._current = read()
+    current: ssl.SSLContext
+    renewals: _Renewals[ssl.SSLContext]
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Wrap a connection with the current context."""
+        self.current = self.renewals.take() or self.current
+        return self.current.wrap_bio(*args, **options)
+
+
+class _Renewals(Generic[T]):
+    """What is read from files, again when one of them has changed."""
+
+    def __init__(self, read: Callable[[], T], *paths: Path | None) -> None:
+        self._read = read
+        self._paths = tuple(filter(None, paths))
+        self._stamps = [_stamp(path) for path in self._paths]
+
+    def take(self) -> T | None:
+        """Return the new content; None if it has not changed, or is invalid."""
         stamps = [_stamp(path) for path in self._paths]
-        if stamps != self._stamps:
-            # They are renewed one by one; a mismatched pair is read again after the next change.
-            self._stamps = stamps
-            try:
-                self._current = self._read()
-                _log.info("reloaded %s", self._paths[0])
-            except InvalidInput as error:
-                _log.warning("keeping the previous certificate: %s", error)
-        return self._current.wrap_bio(*args, **options)
+        if stamps == self._stamps:
+            return None
+        # They are renewed one by one; a mismatched pair is read again after the next change.
+        self._stamps = stamps
+        try:
+            content = self._read()
+        except InvalidInput as error:
+            _log.warning("keeping the previous certificate: %s", error)
+            return None
+        _log.info("reloaded %s", self._paths[0])
+        return content
 
 
 # --- clients ------------------------------------------------------------------------------

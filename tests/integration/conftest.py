@@ -16,6 +16,7 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai import SyncClient
 from synergai.testing import LocalFleet
+from tests.grpc_servers import SERVERS
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 
 _IN_POSTGRESQL = os.environ.get("SYNERGAI_TEST_JOURNAL") == "postgresql"
@@ -24,6 +25,27 @@ journal_in_a_file = pytest.mark.skipif(
     _IN_POSTGRESQL,
     reason="it is about a journal in a file of the state directory",
 )
+
+
+both_servers = pytest.mark.parametrize("grpc_server", SERVERS, indirect=True)
+"""Runs tests with either gRPC server of the gateways that they start.
+
+Tests of what grpcio does not do run with the native server only. It neither disconnects clients
+that do not read, nor limits frames and incomplete requests, nor outlives a path that is not UTF-8.
+It says nothing of responses that wait, may log calls that end while they are answered, may cancel
+some that arrive while it stops, and keeps the request of a failed call until the garbage is
+collected.
+"""
+
+
+@pytest.fixture(autouse=True)
+def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The gRPC server of a test that runs with `both_servers`, else the default."""
+    server: str = getattr(request, "param", "native")
+    if server != "native":
+        monkeypatch.setenv("SYNERGAI_GATEWAY_GRPC_SERVER", server)
+        monkeypatch.setenv("SYNERGAI_SERVE_GRPC_SERVER", server)
+    return server
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from synergai.protocol import rpc
 from synergai.protocol.native import connection as connection_module
 from synergai.protocol.native import server as server_module
 from synergai.protocol.native.server import NativeServer
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 from tests import http2
 from tests.calls import raw_stream, raw_unary
 from tests.waiting import until
@@ -35,10 +35,10 @@ class Echo:
     def __init__(self) -> None:
         self.server = NativeServer(2, LIMIT)
         self.address = self.server.bind("127.0.0.1:0")
-        self.callers: list[Peer] = []
+        self.callers: list[SocketPeer] = []
 
     async def call(self, request: bytes, context: Any) -> bytes:
-        self.callers.append(rpc.peer_of(context))
+        self.callers.append(context.peer)
         return request
 
     async def call_in_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:

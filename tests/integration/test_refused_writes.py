@@ -9,18 +9,18 @@ import grpc
 
 from synergai.errors import PermissionDenied
 from synergai.protocol import rpc
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
 from synergai.protocol.writes import keep_status
+from tests.grpc_servers import new_server
+from tests.integration.conftest import both_servers
 
 if TYPE_CHECKING:
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 CALLS = 60
 AT_ONCE = 20
 
 
-async def refuse(_requests: object, context: Context) -> NoReturn:
+async def refuse(_requests: object, context: ServerCall) -> NoReturn:
     await rpc.abort(context, PermissionDenied("not for you"))
 
 
@@ -35,8 +35,9 @@ async def status_of(call: Any) -> tuple[grpc.StatusCode, str]:
         call.cancel()
 
 
-async def test_status_of_a_refused_call_is_kept_when_a_write_fails() -> None:
-    server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
+@both_servers
+async def test_status_of_a_refused_call_is_kept_when_a_write_fails(grpc_server: str) -> None:
+    server = new_server(grpc_server)
     handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
     address = server.bind("127.0.0.1:0")
     server.start([rpc.Service("test", {"Refuse": handler})])

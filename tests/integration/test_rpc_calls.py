@@ -13,14 +13,15 @@ import pytest
 
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
 from synergai.v1 import common_pb2, hub_pb2
 from tests.calls import raw_responses, raw_stream, raw_unary
+from tests.grpc_servers import new_server
+from tests.integration.conftest import both_servers
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.server_call import ServerCall
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
@@ -102,13 +103,13 @@ async def answer_each(
 
 async def write_each(
     requests: AsyncIterator[rpc.RawRequest[hub_pb2.LoadEngine] | rpc.Malformed],
-    context: rpc.Context,
+    context: ServerCall,
 ) -> None:
     async for request in requests:
         await context.write(b"malformed" if isinstance(request, rpc.Malformed) else request.data)
 
 
-async def write_and_fail(_requests: object, context: rpc.Context) -> None:
+async def write_and_fail(_requests: object, context: ServerCall) -> None:
     await context.write(message())
     raise EngineNotFound("other")
 
@@ -127,9 +128,9 @@ async def flood(_request: hub_pb2.LoadEngine, _context: object) -> AsyncGenerato
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[str]:
+async def address(grpc_server: str) -> AsyncIterator[str]:
     cls = hub_pb2.LoadEngine
-    server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
+    server = new_server(grpc_server)
     address = server.bind("127.0.0.1:0")
     server.start(
         (
@@ -186,11 +187,13 @@ async def collect(answers: RawStream, into: list[bytes]) -> None:
         answers.cancel()
 
 
+@both_servers
 async def test_bytes_are_forwarded_unchanged(channel: grpc.aio.Channel) -> None:
     data = message() + b"\xf8\x07\x01"  # a field that our protos do not have
     assert await call(channel, "Echo", data) == data
 
 
+@both_servers
 @pytest.mark.parametrize("method", ["Echo", "Unknown"])
 async def test_malformed_request_is_invalid_argument(
     channel: grpc.aio.Channel, method: str
@@ -200,18 +203,21 @@ async def test_malformed_request_is_invalid_argument(
     assert failure.details() == "the message is not a valid synergai.v1.LoadEngine"
 
 
+@both_servers
 async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.Channel) -> None:
     failure = await failure_of(channel, "Unknown", message())
     assert failure.code() is grpc.StatusCode.NOT_FOUND
     assert failure.details() == ("Request for unknown model: no worker serves engine 'digits'")
 
 
+@both_servers
 async def test_shed_call_gets_a_retry_delay(channel: grpc.aio.Channel) -> None:
     shed, unknown = [await failure_of(channel, m, message()) for m in ("Shed", "Unknown")]
     assert int(dict(shed.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     assert "grpc-retry-pushback-ms" not in dict(unknown.trailing_metadata())
 
 
+@both_servers
 async def test_long_error_message_is_truncated_and_keeps_its_code(
     channel: grpc.aio.Channel,
 ) -> None:
@@ -221,6 +227,7 @@ async def test_long_error_message_is_truncated_and_keeps_its_code(
     assert len(error.details() or "") == 1000
 
 
+@both_servers
 async def test_error_message_that_utf_8_cannot_encode_is_escaped(channel: grpc.aio.Channel) -> None:
     error = await failure_of(channel, "Quote", message())
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -240,6 +247,7 @@ async def test_failed_call_keeps_its_request_in_no_reference_cycle(
         gc.enable()
 
 
+@both_servers
 async def test_unexpected_exception_shows_the_client_only_an_id(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,6 +259,7 @@ async def test_unexpected_exception_shows_the_client_only_an_id(
     assert "must not reach clients" in caplog.text
 
 
+@both_servers
 async def test_leaked_cancellation_still_gives_the_client_a_status(
     channel: grpc.aio.Channel,
 ) -> None:
@@ -258,6 +267,7 @@ async def test_leaked_cancellation_still_gives_the_client_a_status(
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
 
 
+@both_servers
 async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Channel) -> None:
     answers = raw_stream(channel, "/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=30)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -265,6 +275,7 @@ async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Chann
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@both_servers
 @pytest.mark.parametrize(
     ("method", "answer"), [("AnswerEach", b"\xff"), ("WriteEach", b"malformed")]
 )
@@ -277,6 +288,7 @@ async def test_malformed_message_does_not_end_a_stream_of_bytes_or_a_written_one
     assert got == [sent[0], answer, sent[2]]
 
 
+@both_servers
 async def test_error_of_a_writing_handler_ends_its_stream_after_its_responses(
     channel: grpc.aio.Channel,
 ) -> None:
@@ -300,6 +312,7 @@ async def test_cancelling_a_written_stream_is_not_logged(
     assert caplog.records == []
 
 
+@both_servers
 async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Channel) -> None:
     got: list[bytes] = []
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -308,9 +321,10 @@ async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Chan
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_port_in_use_is_a_clear_error(address: str) -> None:
+@both_servers
+async def test_port_in_use_is_a_clear_error(address: str, grpc_server: str) -> None:
     with pytest.raises(Unavailable, match="port is in use"):
-        NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES).bind(address)
+        new_server(grpc_server).bind(address)
 
 
 async def test_client_disconnect_during_a_response_is_not_logged(

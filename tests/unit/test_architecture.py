@@ -56,6 +56,7 @@ ORDER = {
     ),
     "gateway": (
         "gateway_settings",
+        "grpc_server",
         "access",
         "audit",
         "fleet",

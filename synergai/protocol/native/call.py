@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
     from synergai.protocol.native.handlers import Handlers
-    from synergai.protocol.native.headers import CallHeaders, Metadata
+    from synergai.protocol.native.headers import CallHeaders
     from synergai.protocol.native.sending import Stream
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.rpc import PendingCall
+    from synergai.protocol.server_call import Metadata
 
 _OK: Final = grpc.StatusCode.OK
 
@@ -40,20 +41,19 @@ _OK: Final = grpc.StatusCode.OK
 class Call:
     """A call on a stream, and the context of its handler.
 
-    It has those methods of `grpc.aio.ServicerContext` that the handlers of this project use. The
-    task of a call lasts until its client has been sent everything, or has left. A `BegunUnary` call
-    gets none before its result is there, and none at all if that can be sent at once.
+    Its task lasts until its client has been sent everything, or has left. A `BegunUnary` call gets
+    none before its result is there, and none at all if that can be sent at once.
 
     Args:
         handlers: the server's.
     """
 
     def __init__(
-        self, stream: Stream, headers: CallHeaders, client: Peer, handlers: Handlers
+        self, stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers
     ) -> None:
         self._stream = stream
         self._headers = headers
-        self.client = client
+        self.peer = peer
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[Buffer] = deque()
@@ -163,9 +163,8 @@ class Call:
             return
         request = handler.request_deserializer(self._requests.popleft())
         self._ignore_data()
-        context: Any = self
         try:
-            self._begun = handler.begin(request, context, self._respond_at_once)
+            self._begun = handler.begin(request, self, self._respond_at_once)
         except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
             self._finish(handler, _failed(error))
         else:
@@ -220,7 +219,7 @@ class Call:
                 self._forget_incomplete()
         if self._reader.to_come:
             self._is_counted = True
-            self._handlers.incomplete.add(self.client.host, self._refuse, len(data))
+            self._handlers.incomplete.add(self.peer.host, self._refuse, len(data))
         if self._begins is not None and self._requests:
             self._begin(self._begins)
             return
@@ -253,7 +252,7 @@ class Call:
 
     def _forget_incomplete(self) -> None:
         self._is_counted = False
-        self._handlers.incomplete.remove(self.client.host, self._refuse)
+        self._handlers.incomplete.remove(self.peer.host, self._refuse)
 
     def _refuse(self, error: SynergaiError) -> None:
         """End the call because of a request that is too large, or of too many incomplete ones."""
@@ -368,7 +367,7 @@ class Call:
             self._was_sent = self._loop.create_future()
         await asyncio.shield(self._was_sent)
 
-    # --- grpc.aio.ServicerContext ---------------------------------------------------------------
+    # --- ServerCall -----------------------------------------------------------------------------
 
     async def write(self, message: Any) -> None:
         """Send a response, and wait until the client takes it."""

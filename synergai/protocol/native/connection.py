@@ -11,7 +11,7 @@ from synergai.protocol.native.call import Call
 from synergai.protocol.native.frame_limits import FrameLimits
 from synergai.protocol.native.sending import Sender
 from synergai.protocol.native.session import GOAWAY, NativeSession
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     opening: asyncio.Task[None]
     _transport: asyncio.Transport
-    _peer: Peer
+    _peer: SocketPeer
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
-        self._peer = Peer(transport)
+        self._peer = SocketPeer(transport)
         self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
 
     def get_buffer(self, _size: int) -> memoryview:

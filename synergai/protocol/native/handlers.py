@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from synergai.errors import Overloaded, SynergaiError
 from synergai.protocol.limits import MAX_INCOMPLETE_BYTES
@@ -11,13 +11,11 @@ from synergai.protocol.rpc import Service
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     import grpc
 
-    Interceptor: TypeAlias = Callable[[Any, str, Any], Awaitable[Any]]
-    """Called with a call, the path of its method and its handler; returns a handler."""
-
+    from synergai.protocol.server_call import Interceptor
 
 _RECEIVED_BYTES: Final = 64 << 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from hpack import Decoder, HPACKError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-    Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+    from synergai.protocol.server_call import Metadata
 
 MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""

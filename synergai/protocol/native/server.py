@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import grpc
 
     from synergai.errors import InvalidInput
-    from synergai.protocol.native.handlers import Interceptor
+    from synergai.protocol.server_call import Interceptor
 
 _BACKLOG: Final = 1024
 _ACCEPT_AGAIN_S: Final = 0.5
@@ -48,7 +48,7 @@ class NativeServer:
     Args:
         max_connections: connections at a time; further ones are closed.
         max_bytes: largest message of a client.
-        interceptor: as of `Handlers`.
+        interceptor: may replace the handler of a call, or end the call.
 
     Attributes:
         handlers: the handlers, and the calls that they handle.

@@ -32,11 +32,11 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.protocol import rpc
 from synergai.protocol.job_inputs import chain_digest
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
 from synergai.protocol.oip_stream import is_cancel_request
+from synergai.protocol.server_call import ServerCall
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
+from tests.grpc_servers import new_server
 from tests.inference_messages import build_response, read_inputs
 
 Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
@@ -69,7 +69,7 @@ class FakeGateway:
         refused_from: position of the first input that the next uploads fail at, if any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grpc_server: str = "native") -> None:
         self.unavailable = 0
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
@@ -86,44 +86,45 @@ class FakeGateway:
         self.refused_from: int | None = None
         self.stalled = 0
         self.max_in_flight = 0
-        self.server = NativeServer(100, DEFAULT_MAX_MESSAGE_BYTES)
-        self.server.handlers.add(
-            [
-                grpc.method_handlers_generic_handler(
-                    "inference.GRPCInferenceService",
-                    {
-                        "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
-                        "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
-                        "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
-                        "ModelInfer": rpc.unary(self._infer_unary, oip.ModelInferRequest),
-                        "RepositoryModelLoad": rpc.unary(
-                            self._load, repository_pb2.RepositoryModelLoadRequest
-                        ),
-                        "RepositoryModelUnload": rpc.unary(
-                            self._unload, repository_pb2.RepositoryModelUnloadRequest
-                        ),
-                        "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
-                    },
-                ),
-                grpc.method_handlers_generic_handler(
-                    "synergai.v1.Jobs",
-                    {
-                        "Submit": rpc.unary(self._submit, jobs_pb2.SubmitRequest),
-                        "Watch": rpc.server_stream(self._watch, jobs_pb2.WatchRequest),
-                        "Get": rpc.unary(self._get, jobs_pb2.GetRequest),
-                        "List": rpc.unary(self._list, jobs_pb2.ListRequest),
-                        "Cancel": rpc.unary(self._cancel, jobs_pb2.CancelRequest),
-                        "Upload": rpc.stream(self._upload, jobs_pb2.UploadRequest),
-                        "Results": rpc.server_stream(self._results, jobs_pb2.ResultsRequest),
-                    },
-                ),
-                grpc.method_handlers_generic_handler(
-                    "synergai.v1.Fleet",
-                    {"ListWorkers": rpc.unary(self._workers, fleet_pb2.ListWorkersRequest)},
-                ),
-            ]
-        )
+        self.server = new_server(grpc_server)
+        self._handlers = [
+            grpc.method_handlers_generic_handler(
+                "inference.GRPCInferenceService",
+                {
+                    "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
+                    "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
+                    "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
+                    "ModelInfer": rpc.unary(self._infer_unary, oip.ModelInferRequest),
+                    "RepositoryModelLoad": rpc.unary(
+                        self._load, repository_pb2.RepositoryModelLoadRequest
+                    ),
+                    "RepositoryModelUnload": rpc.unary(
+                        self._unload, repository_pb2.RepositoryModelUnloadRequest
+                    ),
+                    "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
+                },
+            ),
+            grpc.method_handlers_generic_handler(
+                "synergai.v1.Jobs",
+                {
+                    "Submit": rpc.unary(self._submit, jobs_pb2.SubmitRequest),
+                    "Watch": rpc.server_stream(self._watch, jobs_pb2.WatchRequest),
+                    "Get": rpc.unary(self._get, jobs_pb2.GetRequest),
+                    "List": rpc.unary(self._list, jobs_pb2.ListRequest),
+                    "Cancel": rpc.unary(self._cancel, jobs_pb2.CancelRequest),
+                    "Upload": rpc.stream(self._upload, jobs_pb2.UploadRequest),
+                    "Results": rpc.server_stream(self._results, jobs_pb2.ResultsRequest),
+                },
+            ),
+            grpc.method_handlers_generic_handler(
+                "synergai.v1.Fleet",
+                {"ListWorkers": rpc.unary(self._workers, fleet_pb2.ListWorkersRequest)},
+            ),
+        ]
         self.address = self.server.bind("127.0.0.1:0")
+
+    def start(self) -> None:
+        self.server.start(self._handlers)
 
     def _maybe_unavailable(self) -> None:
         if self.unavailable:
@@ -142,7 +143,7 @@ class FakeGateway:
         return oip.ModelReadyResponse(ready=request.name == "identity")
 
     async def _metadata(
-        self, request: oip.ModelMetadataRequest, context: rpc.Context
+        self, request: oip.ModelMetadataRequest, context: ServerCall
     ) -> oip.ModelMetadataResponse:
         self.metadata_within.append(context.time_remaining())
         if request.name not in ENGINES:
@@ -401,9 +402,9 @@ def _forget(in_flight: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[
 
 
 @pytest.fixture
-async def gateway() -> AsyncGenerator[FakeGateway, None]:
-    fake = FakeGateway()
-    fake.server.start(())
+async def gateway(grpc_server: str) -> AsyncGenerator[FakeGateway, None]:
+    fake = FakeGateway(grpc_server)
+    fake.start()
     yield fake
     await fake.server.stop(0.0)
 

@@ -12,7 +12,7 @@ from tests.integration.client.conftest import FakeGateway, RunCommand
 @pytest.fixture
 async def other() -> AsyncIterator[FakeGateway]:
     other = FakeGateway()
-    other.server.start(())
+    other.start()
     yield other
     await other.server.stop(0)
 

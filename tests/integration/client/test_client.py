@@ -15,7 +15,10 @@ import synergai
 from synergai.client.shared_stream import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
 from tests.integration.client.conftest import FakeGateway
+from tests.integration.conftest import both_servers
 from tests.waiting import until
+
+pytestmark = both_servers
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.errors import PermissionDenied, Unauthenticated, Unavailable
 from tests.authorities import Authority
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
+
+pytestmark = both_servers
 
 TABLE = f"""
 [[clients]]

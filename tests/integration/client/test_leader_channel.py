@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
-from synergai.protocol import rpc
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.native.server import NativeServer
+from synergai.protocol.server_call import ServerCall
 from tests.integration.client.conftest import FakeGateway
 
 ALWAYS = 10**6
@@ -27,7 +27,7 @@ class Refusing(grpc.GenericRpcHandler):
         self.refused = 0
 
     def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        async def refuse(_requests: object, context: rpc.Context) -> None:
+        async def refuse(_requests: object, context: ServerCall) -> None:
             self.refused += 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the leader is another one")
 
@@ -39,7 +39,7 @@ async def standby() -> AsyncIterator[FakeGateway]:
     """A gateway that leads later."""
     standby = FakeGateway()
     standby.unavailable = ALWAYS
-    standby.server.start(())
+    standby.start()
     yield standby
     await standby.server.stop(0)
 

@@ -12,6 +12,9 @@ import pytest
 
 import synergai
 from tests.integration.client.conftest import FakeGateway
+from tests.integration.conftest import both_servers
+
+pytestmark = both_servers
 
 T = TypeVar("T")
 

@@ -31,8 +31,11 @@ from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
 from tests.authorities import Authority, Issuer
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request
 from tests.waiting import until
+
+pytestmark = both_servers
 
 ROLES = ("infer", "submit", "observe", "operate", "admin")
 PUBLIC, KNOWN = "public", "known"

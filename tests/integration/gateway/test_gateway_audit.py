@@ -19,6 +19,7 @@ from synergai.oip import model_config_pb2, repository_pb2
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
 from tests.calls import raw_unary
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
 
@@ -119,6 +120,7 @@ def post(gateway: Gateway, path: str, name: str, body: str = "{}") -> int:
     return response.status
 
 
+@both_servers
 async def test_changes_are_recorded_with_caller_and_object(
     gateway: Gateway, caller: Caller, log: Path
 ) -> None:
@@ -165,6 +167,7 @@ async def test_changes_are_recorded_with_caller_and_object(
     assert summary(joined) == ("w1", "", "none", "w1", "OK")
 
 
+@both_servers
 async def test_refused_calls_are_recorded_without_secrets(
     gateway: Gateway, caller: Caller, log: Path
 ) -> None:
@@ -213,6 +216,7 @@ async def test_refused_calls_are_recorded_without_secrets(
     assert "a wrong token" not in text
 
 
+@both_servers
 async def test_refused_reads_of_an_engine_name_it(caller: Caller, log: Path) -> None:
     guest = bearer("guest")
     calls: list[PendingCall] = [

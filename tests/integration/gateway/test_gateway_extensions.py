@@ -19,10 +19,13 @@ from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.writes import keep_status
 from tests.calls import raw_unary
+from tests.integration.conftest import both_servers
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, Connect, InferStream
+
+pytestmark = both_servers
 
 
 UNARY = "/inference.GRPCInferenceService/ModelInfer"

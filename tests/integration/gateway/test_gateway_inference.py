@@ -17,10 +17,13 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import fleet_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
+from tests.integration.conftest import both_servers
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
+
+pytestmark = both_servers
 
 
 HEALTH = "/grpc.health.v1.Health/Check"

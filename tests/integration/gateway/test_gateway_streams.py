@@ -16,6 +16,7 @@ from synergai.protocol.oip_stream import cancel_request
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
 from tests.waiting import until
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 
+@both_servers
 async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
@@ -42,6 +44,7 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
     call.cancel()
 
 
+@both_servers
 async def test_open_stream_does_not_delay_the_shutdown(
     gateway: Gateway, agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
@@ -108,6 +111,7 @@ async def answer_together(agent: FakeAgent, queries: int) -> None:
         await agent.complete(assignment)
 
 
+@both_servers
 async def test_stream_that_is_not_read_ends_and_others_go_on(
     tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:

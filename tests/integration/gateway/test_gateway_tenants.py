@@ -12,8 +12,11 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import jobs_pb2
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
+
+pytestmark = both_servers
 
 CODE = grpc.StatusCode
 QUOTAS = {

@@ -36,6 +36,7 @@ from synergai.protocol.work_socket import WorkSocket
 from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.testing import LocalFleet
 from tests.calls import raw_stream
+from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import FakeAgent
 from tests.message_fields import RequestFactory
 from tests.tiny_tflite import save_sum
@@ -72,6 +73,7 @@ async def joined(client: synergai.Client) -> list[str]:
     return [worker.id for worker in workers]
 
 
+@both_servers
 @pytest.mark.usefixtures("agent_over_tls")
 @pytest.mark.parametrize("values", [1, 1_000_000])
 async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
@@ -201,6 +203,7 @@ async def test_agent_refuses_a_gateway_without_a_valid_certificate(
     assert presented == []
 
 
+@both_servers
 def test_processes_work_and_stop_over_tls(tmp_path: Path) -> None:
     (tmp_path / "models" / "plus").mkdir(parents=True)
     save_sum(tmp_path / "models" / "plus" / "model.tflite")
@@ -225,6 +228,7 @@ def test_processes_work_and_stop_over_tls(tmp_path: Path) -> None:
     assert "Traceback" not in fleet.log("w1").read_text() + fleet.log("gateway").read_text()
 
 
+@both_servers
 @pytest.mark.parametrize("name", [None, "other"])
 async def test_agent_without_a_certificate_of_the_authority_gets_nowhere(
     encrypted: Gateway, name: str | None
@@ -254,6 +258,7 @@ def renew(folder: Path, name: str, kinds: tuple[str, ...] = ("pem", "key")) -> N
         new.replace(folder / f"gateway.{kind}")
 
 
+@both_servers
 async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
     config: GatewaySettings, renewable: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,6 +300,7 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
     assert (process.returncode, output.strip()) == (0, b"[]")
 
 
+@both_servers
 async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
     def ask() -> None:
         with SyncStreamClient(encrypted.address, **connection(CA, None)) as line:

@@ -29,7 +29,7 @@ from worker_agent.peers.exchange import Exchange
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
     from worker_agent.placements.reconciler import Fetch
 
 
@@ -93,7 +93,7 @@ class FakeHub:
             await server.stop(None)
 
     async def _control(
-        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: ServerCall
     ) -> AsyncGenerator[hub_pb2.GatewayControl]:
         async for message in requests:
             if message.WhichOneof("message") == "register":
@@ -103,7 +103,7 @@ class FakeHub:
             self.beats.release()
 
     async def _fetch(
-        self, _request: hub_pb2.FetchRequest, _context: Context
+        self, _request: hub_pb2.FetchRequest, _context: ServerCall
     ) -> AsyncGenerator[hub_pb2.FetchChunk]:
         yield hub_pb2.FetchChunk(data=b"x")
         await asyncio.Event().wait()

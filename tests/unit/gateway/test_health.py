@@ -16,12 +16,12 @@ from synergai.errors import Overloaded
 from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 
 async def test_watchers_are_limited_and_leave_their_room() -> None:
     health = HealthServicer(Versions(Catalogue()), Admission(1, 1, Clock()), lambda: True)
-    request, context = health_pb2.HealthCheckRequest(), cast("Context", None)
+    request, context = health_pb2.HealthCheckRequest(), cast("ServerCall", None)
     async with AsyncExitStack() as stack:
         for _ in range(MAX_WATCHERS):
             watcher = await stack.enter_async_context(aclosing(health.watch(request, context)))

@@ -14,7 +14,7 @@ from synergai.protocol.unread import UnreadResponses
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
-    from synergai.protocol.rpc import Context
+    from synergai.protocol.server_call import ServerCall
 
 
 class _SlowJobs:
@@ -41,6 +41,6 @@ async def test_jobs_are_listed_for_one_caller_at_a_time() -> None:
         cast("JobResults", None),
         cast("UnreadResponses", None),
     )
-    context = cast("Context", None)
+    context = cast("ServerCall", None)
     await asyncio.gather(*(servicer.list(jobs_pb2.ListRequest(), context) for _ in range(5)))
     assert jobs.most_at_once == 1

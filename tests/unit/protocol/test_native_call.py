@@ -23,7 +23,7 @@ from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.sending import Sender, Stream
 from synergai.protocol.native.session import NativeSession
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 from synergai.v1 import hub_pb2
 from tests import http2
 from tests.http2 import DATA, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame
@@ -45,8 +45,8 @@ class Work:
         self.result.cancel()
 
 
-def peer(host: str, port: int) -> Peer:
-    return Peer(asyncio.Transport({"peername": (host, port)}))
+def peer(host: str, port: int) -> SocketPeer:
+    return SocketPeer(asyncio.Transport({"peername": (host, port)}))
 
 
 class Server:
@@ -149,7 +149,7 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left" and context.client.address == "ipv4:192.0.2.0:80"
+            return request != b"left" and context.peer.address == "ipv4:192.0.2.0:80"
 
         context.take_at_once(take)
         async for request in requests:

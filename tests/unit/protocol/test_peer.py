@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from synergai.protocol.peer import Peer
+from synergai.protocol.peer import SocketPeer
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from synergai.protocol.peer import Peer
     ],
 )
 def test_local_clients_connect_by_loopback(client: tuple[object, ...] | None, local: bool) -> None:
-    assert Peer(asyncio.Transport({"peername": client})).is_local == local
+    assert SocketPeer(asyncio.Transport({"peername": client})).is_local == local

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gateway.audit.log import AuditLog
 
 
-class Passage:
-    """The way of each call to its handler: `audit`, `admit`, `count`, in this order."""
+class CallGuard:
+    """What each call passes before its handler: `audit`, `admit` and `count`, in this order."""
 
     def __init__(
         self, authenticator: Authenticator | None, admission: Admission, log: AuditLog | None

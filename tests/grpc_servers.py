@@ -1,0 +1,27 @@
+"""The gRPC servers, for tests that run on both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from synergai.protocol.grpcio_server import GrpcioServer
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.native.server import NativeServer
+
+if TYPE_CHECKING:
+    from synergai.errors import SynergaiError
+
+    AnyServer: TypeAlias = NativeServer | GrpcioServer
+
+SERVERS = ("native", "grpcio")
+
+
+def new_server(kind: str, max_connections: int = 100) -> AnyServer:
+    """Return a server that is not bound yet."""
+    if kind == "grpcio":
+        return GrpcioServer(max_connections, DEFAULT_MAX_MESSAGE_BYTES, _fail)
+    return NativeServer(max_connections, DEFAULT_MAX_MESSAGE_BYTES)
+
+
+def _fail(error: SynergaiError) -> None:
+    raise error
