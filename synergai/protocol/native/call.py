@@ -85,7 +85,7 @@ class Call:
             isinstance(handler, BegunUnary)
             and self._handlers.interceptor is None
             and self._headers.is_grpc
-            and not self._headers.fault
+            and self._headers.fault is None
         ):
             self._begins = handler
         else:
@@ -117,8 +117,8 @@ class Call:
             self._has_ended = True
             self._stream.end(UNSUPPORTED_TYPE)
             return
-        if self._headers.fault:
-            self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
+        if (fault := self._headers.fault) is not None:
+            self._end(status_code(fault), error_details(fault))
             return
         handler = self._handlers.find(self._headers.path)
         if self._handlers.interceptor is not None:

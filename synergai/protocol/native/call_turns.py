@@ -43,7 +43,7 @@ class CallTurns:
         now = asyncio.get_running_loop().time()
         if now - self._began_at >= _TURN_S:
             self._left, self._began_at = _CALLS, now
-        self._serve(begin, self._left)
+        self._serve(begin, max(0, self._left))
 
     def leave(self, begin: Begin) -> None:
         """Forget a client."""
@@ -60,7 +60,7 @@ class CallTurns:
     def _begin_turn(self) -> None:
         self._next_turn = None
         self._left, self._began_at = _CALLS, asyncio.get_running_loop().time()
-        while self._waiting and self._left:
+        while self._waiting and self._left > 0:
             begin = next(iter(self._waiting))
             del self._waiting[begin]
             self._serve(begin, min(_CALLS_OF_CLIENT, self._left))

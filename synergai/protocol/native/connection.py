@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput
 from synergai.protocol.native.call import Call
 from synergai.protocol.native.frame_limits import FrameLimits
+from synergai.protocol.native.http2 import ConnectionFault
 from synergai.protocol.native.sending import Sender
-from synergai.protocol.native.session import GOAWAY, NativeSession
+from synergai.protocol.native.session import GOAWAY, OWN_PING, NativeSession
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
@@ -26,8 +27,15 @@ SILENT_S: Final = 10.0
 UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone."""
 _REFUSED_S: Final = 1.0
-"""Time for which the connection of a client beyond a limit stays open without being read, so that
-it does not come back at once."""
+"""Interval at which the connection of a client that is no longer read is looked at, which keeps it
+from coming back at once."""
+_REFUSED_CHECKS: Final = 10
+"""Intervals within which the calls of such a client are answered."""
+_HALF_CLOSED_S: Final = 0.2
+"""Interval of pings to a client that has closed its side: its system says if the client has gone.
+"""
+_AGE_SPREAD: Final = 0.1
+"""Share by which the ages of connections differ, so that clients do not come back all at once."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -35,6 +43,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     Attributes:
         opening: task that makes the connection.
+        is_open: whether it was made.
     """
 
     opening: asyncio.Task[None]
@@ -45,7 +54,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self,
         handlers: Handlers,
         turns: CallTurns,
-        on_refused: Callable[[str, InvalidInput], None],
+        on_refused: Callable[[str, ConnectionFault], None],
         on_lost: Callable[[ClientConnection], None],
     ) -> None:
         self._handlers = handlers
@@ -59,6 +68,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._received = handlers.received
         self._unread = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+        self._at_eof = self._refused = False
         self._has_begun = False
         self._reading = True
         self._full = False
@@ -67,15 +79,20 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def is_behind(self) -> bool:
         """Whether the client has not read all that was sent."""
-        return self.opening.done() and (
+        return self.is_open and (
             not self._sender.writable or self._transport.get_write_buffer_size() > 0
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
+        self.is_open = True
         self._peer = Peer(transport)
-        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
+        self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
+        max_s, _ = self._handlers.connection_age
+        if max_s:
+            spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)  # noqa: S311 - no secret
+            self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
@@ -84,7 +101,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
-        if self._ended:
+        if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
         place = self._place()
@@ -100,15 +117,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         Returns:
             How many calls, and whether the client has sent another.
         """
-        if self._ended or self._full:
+        if self._ended or self._refused or self._full:
             return 0, False
         if not self._has_begun:
             self._has_begun = True
-            self._stop_timer()
+            if self._timer is not None:
+                self._timer.cancel()
         try:
             size = self._session.receive(self._unread, calls)
             self._unread = self._unread[size:]
-        except InvalidInput as fault:
+        except ConnectionFault as fault:
             self._refuse(fault)
             return 0, False
         self._read_if_wanted()
@@ -118,9 +136,28 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""
         self._ended = True
-        self._stop_timer()
+        self._stop_timers()
         self._on_lost(self)
         self._session.close()
+
+    def eof_received(self) -> bool:
+        """Answer the calls that have arrived in full: the client may still read."""
+        if self._ended or self._peer.tls is not None:  # which has no end of one side in asyncio
+            return False
+        self._at_eof = True
+        self._stop_timers()
+        self._close_answered()
+        return True
+
+    def _close_answered(self) -> None:
+        """Close the connection of a client that sends no more once its calls were answered."""
+        if not (self._session.held or self._full):
+            self._session.lose_incomplete()
+        if self._session.has_calls or self._full:
+            self._transport.write(OWN_PING)
+            self._timer = self._handlers.loop.call_later(_HALF_CLOSED_S, self._close_answered)
+        else:
+            self.end()
 
     def pause_writing(self) -> None:
         """Handle no more of what the client sends until it has read."""
@@ -135,7 +172,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._turns.serve(self.begin_calls)
         # Not before the event loop has polled: a client on a slow link, for which data waits all
         # the time, would otherwise get no answers to its pings.
-        loop = asyncio.get_running_loop()
+        loop = self._handlers.loop
         loop.call_soon(loop.call_soon, self._send_blocked)
 
     def close_idle(self, idle_since: float) -> None:
@@ -159,26 +196,27 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def end(self) -> None:
         """End the calls, and close the connection once the client has read what was sent."""
-        if self._ended:
-            return
-        if not self.opening.done():
+        if not self.is_open:
             self.opening.cancel()
             return
+        if self._ended or self._transport.is_closing():
+            return
         self._ended = True
-        self._stop_timer()
+        self._stop_timers()
+        self._transport.write(self._session.last_frame())
         self._session.close()
-        if self._transport.can_write_eof():
+        if self._transport.can_write_eof() and not self._at_eof:
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()
             with suppress(OSError):  # the client may have left
                 self._transport.write_eof()
-            self._timer = asyncio.get_running_loop().call_later(UNREAD_S, self.abort)
+            self._timer = self._handlers.loop.call_later(UNREAD_S, self.abort)
         else:
             self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
-        if self.opening.done():
+        if self.is_open:
             self._transport.abort()
         else:
             self.opening.cancel()
@@ -220,14 +258,30 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
-    def _refuse(self, fault: InvalidInput) -> None:
-        self._ended = True
+    def _refuse(self, fault: ConnectionFault) -> None:
+        """Read nothing more, and close the connection once its calls were answered."""
+        self._refused = True
         self._on_refused(self._peer.address, fault)
         self._transport.pause_reading()
-        self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(_REFUSED_S, self.abort)
-        self._session.close()
+        self._transport.write(self._session.last_frame(fault.code, str(fault)))
+        self._session.lose_incomplete()
+        self._stop_timers()
+        self._close_refused(_REFUSED_CHECKS)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _close_refused(self, checks: int) -> None:
+        if checks == _REFUSED_CHECKS or (checks and self._session.has_calls):
+            loop = self._handlers.loop
+            self._timer = loop.call_later(_REFUSED_S, self._close_refused, checks - 1)
+        else:
+            self.abort()
+
+    def _reach_age(self) -> None:
+        self.retire()
+        _, grace_s = self._handlers.connection_age
+        if grace_s:
+            self._age_timer = self._handlers.loop.call_later(grace_s, self.end)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._age_timer):
+            if timer is not None:
+                timer.cancel()

@@ -87,6 +87,7 @@ class Handlers:
 
     Attributes:
         incomplete: the requests that have not arrived in full.
+        connection_age: seconds after which a connection is retired, and after which it then ends.
         received: memory into which connections receive what they handle at once.
     """
 
@@ -98,6 +99,7 @@ class Handlers:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
+        self.connection_age = (0.0, 0.0)
         self.incomplete = IncompleteRequests(max_incomplete_bytes)
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()

@@ -50,6 +50,8 @@ class Stream:
         owner: what happens on it; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
+        content_length: bytes of data that the client has announced and not sent; None if it has
+            announced none.
         is_open: whether the client may send more.
     """
 
@@ -60,6 +62,7 @@ class Stream:
         "_number",
         "_sender",
         "_taken_at",
+        "content_length",
         "is_open",
         "owner",
         "room",
@@ -73,6 +76,7 @@ class Stream:
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True
+        self.content_length: int | None = None
         self._sender = sender
         self._number = number
         self._forget = forget
