@@ -7,8 +7,8 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.protocol.native.call import Call
 from synergai.protocol.native.frame_limits import FrameLimits
+from synergai.protocol.native.handled_calls import accept_call
 from synergai.protocol.native.http2 import ConnectionFault
 from synergai.protocol.native.sending import Sender
 from synergai.protocol.native.session import GOAWAY, OWN_PING, NativeSession
@@ -96,20 +96,20 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        place = self._place()
-        return self._received if place is None else place
+        buffer = self._message_buffer()
+        return self._received if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
         if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
-        place = self._place()
-        if place is None:
+        buffer = self._message_buffer()
+        if buffer is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
         else:
-            self._session.receive_part(place[:size])
+            self._session.receive_part(buffer[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
         """Handle what the client sent, with this many calls at most.
@@ -221,18 +221,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self.opening.cancel()
 
-    def _place(self) -> memoryview | None:
+    def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        return self._session.place() if self._session.data_to_come and not self._unread else None
+        return self._session.message_buffer() if self._session.data_to_come and not self._unread else None
 
     def _send_blocked(self) -> None:
         if not self._full:
             self._sender.resume()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        call = Call(stream, headers, self._peer, self._handlers)
-        stream.owner = call
-        call.start()
+        accept_call(stream, headers, self._peer, self._handlers)
 
     def _respond(self, data: bytes) -> None:
         if not self._ended:

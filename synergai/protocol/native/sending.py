@@ -24,11 +24,11 @@ _MOST_GATHERED: Final = 64 << 10
 class StreamOwner(Protocol):
     """What happens on a stream."""
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         """Return memory for data that is to be received there; None for any other."""
 
-    def receive(self, data: Buffer) -> None:
-        """Take data of the client, but keep no view of it; `Stream.take` lets it send more."""
+    def receive_data(self, data: Buffer) -> None:
+        """Take data of the client, but keep no view of it; `Stream.widen_window` lets it send more."""
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
@@ -106,7 +106,7 @@ class Stream:
             and not self._blocked
         )
 
-    def begin(self, fields: bytes) -> None:
+    def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
         self._sender.send(self._begin(fields))
 
@@ -128,7 +128,7 @@ class Stream:
             self._blocked.append(memoryview(data))
             self._sender.unblock(self)
 
-    def end(self, fields: bytes) -> None:
+    def end_response(self, fields: bytes) -> None:
         """End the stream with fields, behind all data."""
         if self._blocked:
             self._last_fields = fields
@@ -147,9 +147,9 @@ class Stream:
             self.respond_at_once(first, data, last)
         else:
             if first:
-                self.begin(first)
+                self.begin_response(first)
             self.send(data)
-            self.end(last)
+            self.end_response(last)
 
     def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
         """Do the same with data that the client `takes` now, in frames that are sent together."""
@@ -176,7 +176,7 @@ class Stream:
         self._forget(self._number)
         self._sender.send(http2.frame(http2.RST_STREAM, 0, self._number, http2.NUMBER.pack(code)))
 
-    def take(self) -> int:
+    def widen_window(self) -> int:
         """Let the client send more, as what it has sent is being read, unless it has ended.
 
         Return how many bytes more.
@@ -210,7 +210,7 @@ class Stream:
             return
         owner = self.owner
         if self._last_fields:
-            self.end(self._last_fields)
+            self.end_response(self._last_fields)
         if owner is not None:
             owner.sent()
 

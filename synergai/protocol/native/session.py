@@ -315,17 +315,17 @@ class NativeSession:
             self.between_frames = True
         return len(received)
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         """Return memory for what the client sends next, a part of a frame; None for other data."""
         if self.data_to_come < _LEAST_PLACED:
             return None
         stream = self._streams.get(self._data_frame[0])
         if stream is None or stream.owner is None:
             return None
-        place = stream.owner.place()
-        if place is None or len(place) < _LEAST_PLACED:
+        buffer = stream.owner.message_buffer()
+        if buffer is None or len(buffer) < _LEAST_PLACED:
             return None
-        return place[: self.data_to_come]
+        return buffer[: self.data_to_come]
 
     def receive_part(self, data: memoryview) -> None:
         """Handle the next part of a frame of data, such as one that was received at its place."""
@@ -362,7 +362,7 @@ class NativeSession:
                 self._break(number, PROTOCOL_ERROR)
                 return
         if payload:
-            stream.owner.receive(payload)
+            stream.owner.receive_data(payload)
         if flags & http2.END_STREAM:
             self._close_requests(number, stream)
 

@@ -16,8 +16,9 @@ from hpack import Decoder
 
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
-from synergai.protocol.native.call import Call
+from synergai.protocol.native.call import ENDED, Call
 from synergai.protocol.native.frame_limits import FrameLimits
+from synergai.protocol.native.handled_calls import accept_call
 from synergai.protocol.native.handlers import Handlers, IncompleteRequests
 from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
@@ -98,9 +99,7 @@ class Server:
         self._sent += data
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = call = Call(stream, headers, self.peer, self._handlers)
-        self.calls.append(call)
-        call.start()
+        self.calls.append(accept_call(stream, headers, self.peer, self._handlers))
 
     async def echo(self, request: bytes, _context: Any) -> bytes:
         return request
@@ -149,7 +148,7 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left" and context.client.address == "ipv4:192.0.2.0:80"
+            return request != b"left" and context.peer.address == "ipv4:192.0.2.0:80"
 
         context.take_at_once(take)
         async for request in requests:
@@ -514,7 +513,7 @@ async def test_incomplete_requests_are_limited_whatever_their_size(server: Serve
         for _ in range(31):
             server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
-    assert [call._has_ended for call in server.calls] == [True, False, False]
+    assert [call.state >= ENDED for call in server.calls] == [True, False, False]
 
 
 async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
@@ -528,7 +527,7 @@ async def test_client_with_most_incomplete_requests_loses_one(server: Server) ->
         for _ in range(31):
             server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
-    assert [call._has_ended for call in server.calls] == [False, True, False, False]
+    assert [call.state >= ENDED for call in server.calls] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("method", ["Begin", "Echo"])
@@ -576,13 +575,13 @@ async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much
         flags = http2.END_STREAM if at + 16_000 >= MAX_BYTES else 0
         server.receive(frame(DATA, flags, second, content[at : at + 16_000]))
     await turns()
-    assert server.calls[1]._has_all_requests
+    assert server.calls[1].state >= ENDED
     third = server.call("Echo")  # nothing is incomplete any longer
     server.receive(frame(DATA, 0, third, prefix))
     for _ in range(40):
         server.receive(frame(DATA, 0, third, bytes(16_000)))
     await turns()
-    assert not server.calls[2]._has_ended
+    assert not server.calls[2].state >= ENDED
 
 
 async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
@@ -600,7 +599,7 @@ async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
     for _ in range(40):
         server.receive(frame(DATA, 0, other, bytes(16_000)))
     await turns()
-    assert not any(call._has_ended for call in server.calls)
+    assert not any(call.state >= ENDED for call in server.calls)
 
 
 @pytest.mark.parametrize("compressed", [0, 1])

@@ -44,10 +44,10 @@ class Owner:
         self.data = b""
         self.memory: memoryview | None = None
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         return self.memory
 
-    def receive(self, data: bytes | memoryview) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         self.data += data
 
     def end_requests(self) -> None:
@@ -149,12 +149,12 @@ async def test_rest_of_a_large_frame_has_a_place(connection: Connection) -> None
     content = bytes(range(256)) * 256
     sent = frame(DATA, END_STREAM, 1, content)
     connection.receive(sent[:1000])
-    place = connection.session.place()
+    place = connection.session.message_buffer()
     assert place is not None
     assert len(place) == len(sent) - 1000
     place[:] = sent[1000:]
     connection.session.receive_part(place)
-    assert connection.session.place() is None
+    assert connection.session.message_buffer() is None
     assert owner.data == content
     assert owner.log == ["end of requests"]
 
@@ -163,7 +163,7 @@ async def test_rest_of_a_large_frame_has_a_place(connection: Connection) -> None
 async def test_little_data_has_no_place(connection: Connection, size: int, room: int) -> None:
     connection.call().memory = memoryview(bytearray(room))
     connection.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
-    assert connection.session.place() is None
+    assert connection.session.message_buffer() is None
 
 
 async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
@@ -205,7 +205,7 @@ async def test_responses_begin_with_a_table_that_no_setting_can_make_too_large()
 
 
 async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: Connection) -> None:
-    connection.call().stream.end(SUCCEEDED)
+    connection.call().stream.end_response(SUCCEEDED)
     assert (await connection.sent())[-1] == (RST_STREAM, 0, 1, bytes(4))
     connection.receive(http2.message(1, b"late"))
     assert not connection.owners[0].data
@@ -314,7 +314,7 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     parts = STREAM_WINDOW // MAX_FRAME
     connection.receive(part * parts)
     assert await connection.sent() == []
-    owner.stream.take()
+    owner.stream.widen_window()
     assert await connection.sent() == [(WINDOW_UPDATE, 0, 1, STREAM_WINDOW.to_bytes(4))]
     connection.receive(part * parts)
     assert owner.log == []
@@ -349,9 +349,9 @@ async def test_data_that_arrives_slowly_is_acknowledged_every_second(
 async def test_ended_call_may_not_send_more(connection: Connection) -> None:
     stream = connection.call().stream
     connection.receive(frame(DATA, 0, 1, bytes(MAX_FRAME)) * (STREAM_WINDOW // MAX_FRAME))
-    stream.end(SUCCEEDED)
+    stream.end_response(SUCCEEDED)
     await connection.sent()
-    stream.take()
+    stream.widen_window()
     assert await connection.sent() == []
 
 
@@ -414,7 +414,7 @@ async def test_connection_is_idle_between_calls(connection: Connection) -> None:
     assert is_idle()
     owner = connection.call()
     assert not is_idle()
-    owner.stream.end(SUCCEEDED)
+    owner.stream.end_response(SUCCEEDED)
     assert is_idle()
 
 
@@ -690,7 +690,7 @@ async def test_calls_whose_requests_have_arrived_are_kept_without_further_data(
     connection.session.lose_incomplete()
     assert (whole.log, part.log) == (["end of requests"], ["lost"])
     assert connection.session.has_calls
-    whole.stream.end(SUCCEEDED)
+    whole.stream.end_response(SUCCEEDED)
     assert not connection.session.has_calls
 
 
