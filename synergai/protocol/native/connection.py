@@ -112,12 +112,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._session.receive_part(buffer[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
-        """Handle what the client sent, with this many calls at most.
+        """Handle what the client sent, with this many calls at most; end them if it has left.
 
         Returns:
             How many calls, and whether the client has sent another.
         """
-        if self._ended or self._refused or self._full:
+        if self._ended:
+            # Thousands of calls that are cancelled together would delay those of other clients.
+            return self._session.lose_calls(calls)
+        if self._refused or self._full:
             return 0, False
         if not self._has_begun:
             self._has_begun = True
@@ -138,7 +141,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         self._on_lost(self)
-        self._session.close()
+        self._turns.serve(self.begin_calls)
 
     def eof_received(self) -> bool:
         """Answer the calls that have arrived in full: the client may still read."""
@@ -204,7 +207,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         self._transport.write(self._session.last_frame())
-        self._session.close()
+        self._turns.serve(self.begin_calls)
         if self._transport.can_write_eof() and not self._at_eof:
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
@@ -155,11 +156,17 @@ class NativeSession:
         for number in [number for number, each in self._streams.items() if each.is_open]:
             self._lose(number)
 
-    def close(self) -> None:
-        """End all calls: the client has left. Idempotent."""
+    def lose_calls(self, most: int) -> tuple[int, bool]:
+        """End calls, this many at most: the client has left, and nothing more is sent.
+
+        Returns:
+            How many calls, and whether there are others.
+        """
         self._sender.close()
-        for number in tuple(self._streams):
+        lost = list(islice(self._streams, most))
+        for number in lost:
             self._lose(number)
+        return len(lost), bool(self._streams)
 
     def _forget(self, number: int) -> None:
         """Remove a stream that has ended."""

@@ -16,10 +16,11 @@ from hpack import Decoder
 
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
+from synergai.protocol.incomplete import IncompleteRequests
 from synergai.protocol.native.call import ENDED, Call
 from synergai.protocol.native.frame_limits import FrameLimits
 from synergai.protocol.native.handled_calls import accept_call
-from synergai.protocol.native.handlers import Handlers, IncompleteRequests
+from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
 from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.sending import Sender, Stream
@@ -415,7 +416,7 @@ async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: st
     if leave == "reset":
         server.receive(http2.reset(number))
     elif leave == "close":
-        server.session.close()
+        server.session.lose_calls(1000)
     await until(server.begun[0].result.cancelled)
     assert not len(server._handlers.tasks)
 
@@ -434,7 +435,7 @@ async def test_error_that_its_client_no_longer_awaits_is_not_logged(
     if leave == "reset":
         server.receive(http2.reset(number))
     else:
-        server.session.close()
+        server.session.lose_calls(1000)
     server.calls.clear()
     await turns()
     gc.collect()
@@ -451,7 +452,7 @@ async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     if leave == "reset":
         server.receive(http2.reset(number))
     else:
-        server.session.close()
+        server.session.lose_calls(1000)
     await until(lambda: server.ended)
     assert "grpc-status" not in server._read(number)[1]
 

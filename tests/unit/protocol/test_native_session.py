@@ -369,7 +369,7 @@ async def test_client_that_leaves_ends_its_calls(connection: Connection) -> None
     owners = [connection.call() for _ in range(3)]
     owners[1].stream.send(bytes(100_000))
     await connection.sent()
-    connection.session.close()
+    connection.session.lose_calls(1000)
     assert not connection.sender.blocked
     owners[0].stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert [owner.log for owner in owners] == [["lost"]] * 3
