@@ -12,14 +12,8 @@ import grpc
 
 from synergai.errors import SynergaiError
 from synergai.protocol.native import http2
-from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, encoded, status_fields
-from synergai.protocol.native.messages import (
-    MOST_CUT,
-    Compressed,
-    MessageReader,
-    prefix,
-    prefixed,
-)
+from synergai.protocol.native.headers import RESPONSE, encoded, status_fields
+from synergai.protocol.native.messages import MOST_CUT, MessageReader, prefix, prefixed
 from synergai.protocol.status import error_details, status_code
 
 if TYPE_CHECKING:
@@ -31,35 +25,24 @@ if TYPE_CHECKING:
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
 
-_OK: Final = grpc.StatusCode.OK
-
 
 class CallState(enum.IntEnum):
     """Lifecycle of a call; see `CALL_TRANSITIONS`."""
 
-    RECEIVING = enum.auto()
-    """A call without a task waits for its request."""
-    HANDLING = enum.auto()
-    """The handler works, and nothing was sent."""
-    RESPONDING = enum.auto()
-    """The response has begun."""
-    ENDED = enum.auto()
-    """The status was sent, maybe behind data that waits; or another object continues the call."""
-    LOST = enum.auto()
-    """The client has reset the call, or left."""
+    RECEIVING = enum.auto()  # a call without a task waits for its request
+    HANDLING = enum.auto()  # the handler works, and nothing was sent
+    RESPONDING = enum.auto()  # the response has begun
+    ENDED = enum.auto()  # the status was sent, maybe behind data that waits
+    LOST = enum.auto()  # the client has reset the call, or left
 
 
 class RequestState(enum.IntEnum):
     """Lifecycle of the requests of a call; see `REQUEST_TRANSITIONS`."""
 
-    BETWEEN = enum.auto()
-    """Whatever has begun to arrive has arrived."""
-    PARTIAL = enum.auto()
-    """A part of a request has arrived, which is counted with those of all calls."""
-    COMPLETE = enum.auto()
-    """The client sends no more."""
-    IGNORED = enum.auto()
-    """Nothing is kept of what the client sends."""
+    BETWEEN = enum.auto()  # whatever has begun to arrive has arrived
+    PARTIAL = enum.auto()  # a request has arrived in part, which counts for `IncompleteRequests`
+    COMPLETE = enum.auto()  # the client sends no more
+    IGNORED = enum.auto()  # nothing is kept of what the client sends
 
 
 # Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
@@ -119,7 +102,8 @@ class Call:
             self._timer = handlers.loop.call_at(deadline, self._expire)
         self._serialise: Callable[[Any], bytes] | None = None
         self._deserialise: Callable[[Buffer], Any] = bytes
-        self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
+        self._trailers: Metadata = ()
+        self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def _enter(self, state: CallState) -> None:
         if state not in CALL_TRANSITIONS[self.state]:
@@ -207,15 +191,15 @@ class Call:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def _end(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+    def _end(self, code: grpc.StatusCode, details: str) -> None:
         """End the call with a status, behind its responses; do nothing if it has ended."""
         if self.state >= ENDED:
             return
         has_begun = self.state is RESPONDING
         self._enter(ENDED)
         self._ignore_requests()
-        self._status = code, details, metadata
-        block = SUCCEEDED if code is _OK else status_fields(code, details, metadata)
+        self._status = code, details
+        block = status_fields(code, details, self._trailers)
         self._stream.end_response(block if has_begun else RESPONSE + block)
 
     def _refuse(self, error: SynergaiError) -> None:
@@ -281,6 +265,10 @@ class Call:
         run, read = copy_context().run, self._deserialise
         self._take = lambda data: run(take, read(data))
 
+    def set_trailing_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Set the metadata of the status with which the call ends."""
+        self._trailers = tuple(metadata)
+
     async def abort(
         self,
         code: grpc.StatusCode,
@@ -288,7 +276,8 @@ class Call:
         trailing_metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> NoReturn:
         """End the call with a status, and wait until the client has been sent it."""
-        self._end(code, details, tuple(trailing_metadata))
+        self._trailers = tuple(trailing_metadata) or self._trailers
+        self._end(code, details)
         if self._stream.is_blocked:
             await self._wait_sent()
         raise grpc.aio.AbortError("Locally aborted.")
@@ -299,7 +288,7 @@ class Call:
 
     def trailing_metadata(self) -> Metadata:
         """Return the metadata of the status."""
-        return self._status[2]
+        return self._trailers
 
     def code(self) -> grpc.StatusCode:
         """Return the code of the status."""
@@ -316,17 +305,11 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
-        if self._deadline is None:
-            return None
-        return max(0.0, self._deadline - self._handlers.loop.time())
+        deadline, loop = self._deadline, self._handlers.loop
+        return None if deadline is None else max(0.0, deadline - loop.time())
 
 
 def complete(future: asyncio.Future[None] | None) -> None:
     """Set the result of a future, unless there is none, or it has one."""
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def is_plain(requests: deque[Buffer]) -> bool:
-    """Return whether a request has arrived that is not compressed."""
-    return bool(requests) and not isinstance(requests[0], Compressed)

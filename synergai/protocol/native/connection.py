@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
         max_s, _ = self._handlers.connection_age
         if max_s:
-            spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)  # noqa: S311 - no secret
+            spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
             self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
 
     def get_buffer(self, _size: int) -> memoryview:
@@ -149,16 +150,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             return False
         self._at_eof = True
         self._stop_timers()
-        self._close_answered()
+        self._close_answered(_HALF_CLOSED_S, math.inf)
         return True
 
-    def _close_answered(self) -> None:
-        """Close the connection of a client that sends no more once its calls were answered."""
+    def _close_answered(self, interval_s: float, checks: float) -> None:
+        """Close the connection once its calls were answered, or after so many intervals."""
         if not (self._session.held or self._full):
             self._session.lose_incomplete()
-        if self._session.has_calls or self._full:
-            self._transport.write(OWN_PING)
-            self._timer = self._handlers.loop.call_later(_HALF_CLOSED_S, self._close_answered)
+        if checks and (self._session.is_busy or self._full):
+            self._transport.write(OWN_PING)  # to learn from the system if the client has gone
+            loop, again = self._handlers.loop, (interval_s, checks - 1)
+            self._timer = loop.call_later(interval_s, self._close_answered, *again)
+        elif self._refused:
+            self.abort()
         else:
             self.end()
 
@@ -226,7 +230,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        return self._session.message_buffer() if self._session.data_to_come and not self._unread else None
+        return (
+            self._session.message_buffer()
+            if self._session.data_to_come and not self._unread
+            else None
+        )
 
     def _send_blocked(self) -> None:
         if not self._full:
@@ -265,16 +273,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_refused(self._peer.address, fault)
         self._transport.pause_reading()
         self._transport.write(self._session.last_frame(fault.code, str(fault)))
-        self._session.lose_incomplete()
         self._stop_timers()
-        self._close_refused(_REFUSED_CHECKS)
-
-    def _close_refused(self, checks: int) -> None:
-        if checks == _REFUSED_CHECKS or (checks and self._session.has_calls):
-            loop = self._handlers.loop
-            self._timer = loop.call_later(_REFUSED_S, self._close_refused, checks - 1)
-        else:
-            self.abort()
+        loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
+        self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
 
     def _reach_age(self) -> None:
         self.retire()

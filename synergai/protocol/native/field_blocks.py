@@ -62,21 +62,15 @@ class BlockDecoder:
                     field, at = self._literal(block, at, 0x3F)
                     self._add(field)
                 elif first & 0x20:
-                    if room < max_bytes:
-                        raise HPACKError("the size of the table changes behind a field")
-                    size, at = _integer(block, at, 0x1F)
-                    self._resize(size)
+                    at = self._resize(block, at, is_first=room == max_bytes)
                     continue
                 else:
                     field, at = self._literal(block, at, 0x0F)
                 room -= FIELD_OVERHEAD + len(field[0]) + len(field[1])
                 if room >= 0:
                     fields.append(field)
-        except IndexError:
-            raise ConnectionFault(COMPRESSION_ERROR, "a malformed header block") from None
-        except HPACKError as error:
-            text = f"a malformed header block: {error}"
-            raise ConnectionFault(COMPRESSION_ERROR, text) from None
+        except (IndexError, HPACKError):
+            raise ConnectionFault("a malformed header block", COMPRESSION_ERROR) from None
         return fields if room >= 0 else None
 
     def _entry(self, index: int) -> Field:
@@ -99,12 +93,13 @@ class BlockDecoder:
         self._bytes += FIELD_OVERHEAD + len(field[0]) + len(field[1])
         self._evict()
 
-    def _resize(self, size: int) -> None:
-        if size > TABLE_BYTES:
-            raise HPACKError(f"a table of {size:,} bytes")
+    def _resize(self, block: bytes, at: int, *, is_first: bool) -> int:
+        self._max_bytes, at = _integer(block, at, 0x1F)
+        if self._max_bytes > TABLE_BYTES or not is_first:
+            raise IndexError
         self.changes += 1
-        self._max_bytes = size
         self._evict()
+        return at
 
     def _evict(self) -> None:
         while self._bytes > self._max_bytes:

@@ -79,7 +79,7 @@ class FrameLimits:
         now = self._clock()
         earned = int((now - self._credited_at) * CREDIT_PER_S)
         if self._credit + earned < 0:
-            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames without data")
+            raise ConnectionFault("too many frames without data", ENHANCE_YOUR_CALM)
         self._credited_at = now
         self._credit = min(CREDIT, self._credit + earned)
 
@@ -87,6 +87,6 @@ class FrameLimits:
         now = self._clock()
         earned = int((now - self._small_at) * SMALL_PER_S)
         if earned < 1:
-            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames with little data")
+            raise ConnectionFault("too many frames with little data", ENHANCE_YOUR_CALM)
         self._small_at = now
         self._small = min(SMALL_CREDIT, self._small + earned)

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from synergai.errors import SynergaiError
-from synergai.protocol.native.call import (
-    COMPLETE,
-    ENDED,
-    HANDLING,
-    RESPONDING,
-    Call,
-    complete,
-    is_plain,
-)
-from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE
+from synergai.protocol.native.call import COMPLETE, ENDED, HANDLING, RESPONDING, Call, complete
+from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
 from synergai.protocol.native.messages import PREFIX_BYTES, Compressed, prefixed
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
@@ -41,11 +33,12 @@ def accept_call(stream: Stream, headers: CallHeaders, peer: Peer, handlers: Hand
     handler = handlers.find(headers.path)
     is_sound = headers.is_grpc and headers.fault is None
     if isinstance(handler, BegunUnary) and handlers.interceptor is None and is_sound:
-        call: Call = TasklessCall(stream, headers, peer, handlers, deadline, handler)
-    else:
-        call = task_call = TaskCall(stream, headers, peer, handlers, deadline)
-        task_call.start(task_call.find_and_handle)
-    stream.owner = call
+        taskless = TasklessCall(stream, headers, peer, handlers, deadline)
+        taskless.handler = handler
+        stream.owner = taskless
+        return taskless
+    stream.owner = call = TaskCall(stream, headers, peer, handlers, deadline)
+    call.start(call.find_and_handle)
     return call
 
 
@@ -60,11 +53,6 @@ class TaskCall(Call):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start the task, which does some work."""
         self._task = self._handlers.tasks.start(self._run(work))
-
-    def continue_from(self, call: Call) -> None:
-        """Take over what has arrived for a call on the same stream."""
-        self._reader, self._requests = call._reader, call._requests  # noqa: SLF001 - of this class
-        self.requests_state = call.requests_state
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -131,11 +119,14 @@ class TaskCall(Call):
             first = b"" if self.state is RESPONDING else RESPONSE
             self._enter(ENDED)
             self._ignore_requests()
-            self._stream.respond(first, prefixed(data), SUCCEEDED)
+            last = SUCCEEDED + encoded(self._trailers)
+            self._stream.respond(first, prefixed(data), last)
 
     def _on_requests(self) -> None:
         if self._take is not None and self._arrived is not None and not self._arrived.done():
-            while is_plain(self._requests) and self._take(self._requests[0]):
+            while self._requests and not isinstance(self._requests[0], Compressed):
+                if not self._take(self._requests[0]):
+                    break
                 self._next_arrived()
         if self._requests or self.requests_state is COMPLETE:
             complete(self._arrived)
@@ -174,37 +165,27 @@ class TaskCall(Call):
 
 
 class TasklessCall(Call):
-    """A call of `BegunUnary`, which begins in the turn of the event loop in which its request is
-    there; a `TaskCall` continues it unless its response can be sent at once.
+    """A call of `BegunUnary`, which begins in the turn in which its request has arrived.
+
+    A `TaskCall` continues it unless its response can be sent at once.
     """
 
+    handler: BegunUnary[Any]
     _pending: PendingCall | None = None
 
-    def __init__(
-        self,
-        stream: Stream,
-        headers: CallHeaders,
-        peer: Peer,
-        handlers: Handlers,
-        deadline: float | None,
-        handler: BegunUnary[Any],
-    ) -> None:
-        super().__init__(stream, headers, peer, handlers, deadline)
-        self._handler = handler
-
     def _on_requests(self) -> None:
-        if is_plain(self._requests):
+        if self._requests and not isinstance(self._requests[0], Compressed):
             self._begin_handler()
         elif self._requests or self.requests_state is COMPLETE:
             self._hand_over(None)
 
     def _begin_handler(self) -> None:
         self._enter(HANDLING)
-        request = self._handler.request_deserializer(self._requests.popleft())
+        request = self.handler.request_deserializer(self._requests.popleft())
         self._ignore_requests()
         context: Any = self
         try:
-            self._pending = self._handler.begin(request, context, self._respond_at_once)
+            self._pending = self.handler.begin(request, context, self._respond_at_once)
         except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
             failed: asyncio.Future[Buffer] = self._handlers.loop.create_future()
             failed.set_exception(error)
@@ -235,12 +216,13 @@ class TasklessCall(Call):
         call = TaskCall(self._stream, self._headers, self.peer, self._handlers, self._deadline)
         self._enter(ENDED)
         self._stop_timer()
+        self._stream.owner = call
         if result is None:
-            call.continue_from(self)
+            call._reader, call._requests = self._reader, self._requests  # noqa: SLF001 - of a `Call`
+            call.requests_state = self.requests_state
             call.start(call.find_and_handle)
         else:
-            call.start(partial(_respond_with, call, self._handler, result))
-        self._stream.owner = call
+            call.start(partial(_respond_with, call, self.handler, result))
 
     def _cancel_work(self) -> None:
         pending, self._pending = self._pending, None

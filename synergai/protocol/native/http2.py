@@ -42,7 +42,7 @@ class ConnectionFault(InvalidInput):
         code: the error code of its GOAWAY.
     """
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
         super().__init__(text)
         self.code = code
 
@@ -57,24 +57,22 @@ def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
     return b"".join((header(len(payload), kind, flags, stream), payload))
 
 
-def check_control_frame(kind: int, number: int, size: int) -> None:
-    """Check the stream and the size of a frame other than DATA.
+def number_frame(kind: int, stream: int, number: int) -> bytes:
+    """Return a frame with a number: the growth of a window, or the code of a reset."""
+    return frame(kind, 0, stream, NUMBER.pack(number))
 
-    Raises:
-        ConnectionFault: one of them is not allowed (RFC 9113, 6).
-    """
+
+def check_control_frame(kind: int, number: int, size: int) -> None:
+    """Raise a `ConnectionFault` if stream or size of a frame other than DATA are not allowed."""
     if kind <= CONTINUATION and kind != WINDOW_UPDATE and bool(number) is (kind in _OF_CONNECTION):
-        raise ConnectionFault(PROTOCOL_ERROR, f"a frame of type {kind} on stream {number}")
+        raise ConnectionFault(f"a frame of type {kind} on stream {number}")
     if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < 2 * NUMBER.size):
-        raise ConnectionFault(FRAME_SIZE_ERROR, f"a frame of type {kind} with {size:,} bytes")
+        raise ConnectionFault(f"a frame of type {kind} with {size:,} bytes", FRAME_SIZE_ERROR)
 
 
 def padding_of(payload: Buffer, size: int) -> int:
-    """Return the length of the padding of a frame of this size, which begins with `payload`.
-
-    Raises:
-        ConnectionFault: it does not fit into the frame.
-    """
+    """Return the length of the padding of a frame of this size, which begins with `payload`."""
     if not size or payload[0] >= size:
-        raise ConnectionFault(PROTOCOL_ERROR, "more padding than the frame has bytes")
+        code = PROTOCOL_ERROR if size else FRAME_SIZE_ERROR
+        raise ConnectionFault("more padding than the frame has bytes", code)
     return payload[0]

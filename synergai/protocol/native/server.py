@@ -177,12 +177,10 @@ class NativeServer:
     async def _open(self, client: ClientConnection, connection: socket.socket) -> None:
         """Connect a client, which shakes hands first if the connection is encrypted."""
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": SILENT_S}
-        try:
+        with suppress(OSError):  # routine: a port scan, or a certificate that has expired
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: client, connection, ssl=self._tls, **timeout
             )
-        except OSError:  # routine: a port scan, or a certificate that has expired
-            pass
 
     def _on_opened(
         self, client: ClientConnection, connection: socket.socket, _: asyncio.Task[None]

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native import http2
 from synergai.protocol.native.headers import MAX_FIELD_BYTES, HeaderDecoder
-from synergai.protocol.native.http2 import (
-    ENHANCE_YOUR_CALM,
-    FLOW_CONTROL_ERROR,
-    FRAME_SIZE_ERROR,
-    PROTOCOL_ERROR,
-    STREAM_CLOSED,
-    ConnectionFault,
-)
+from synergai.protocol.native.http2 import ConnectionFault
 from synergai.protocol.native.sending import STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
@@ -38,9 +31,9 @@ _LIMITS: Final = {http2.HEADERS: MAX_BLOCK, http2.CONTINUATION: MAX_BLOCK, http2
 """Bytes of frames of some types, with those of the header block that they continue."""
 _PRIORITY_BYTES: Final = 5
 _SETTINGS: Final = {
-    http2.ENABLE_PUSH: (0, 1, PROTOCOL_ERROR),
-    http2.INITIAL_WINDOW_SIZE: (0, http2.MAX_NUMBER, FLOW_CONTROL_ERROR),
-    http2.MAX_FRAME_SIZE: (http2.MAX_FRAME, (1 << 24) - 1, PROTOCOL_ERROR),
+    http2.ENABLE_PUSH: (0, 1, http2.PROTOCOL_ERROR),
+    http2.INITIAL_WINDOW_SIZE: (0, http2.MAX_NUMBER, http2.FLOW_CONTROL_ERROR),
+    http2.MAX_FRAME_SIZE: (http2.MAX_FRAME, (1 << 24) - 1, http2.PROTOCOL_ERROR),
 }
 """Range of settings, and the error of others (RFC 9113, 6.5.2)."""
 _CONNECTION_WINDOW: Final = 1 << 30
@@ -63,9 +56,7 @@ _FIRST_FRAMES: Final = http2.frame(
     + http2.SETTING.pack(http2.INITIAL_WINDOW_SIZE, STREAM_WINDOW)
     + http2.SETTING.pack(http2.MAX_FRAME_SIZE, LARGEST_FRAME)
     + http2.SETTING.pack(http2.MAX_HEADER_LIST_SIZE, MAX_FIELD_BYTES),
-) + http2.frame(
-    http2.WINDOW_UPDATE, 0, 0, http2.NUMBER.pack(_CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
-)
+) + http2.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
 GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
 """The frame that asks a client to begin no further calls on its connection."""
 OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
@@ -132,14 +123,14 @@ class NativeSession:
         return self.between_frames and has_sent_all and self._pings <= 0
 
     @property
-    def has_calls(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether calls are open or held back, or something is still to be sent."""
         return bool(self._streams or self._sender.gathered or self.held)
 
     def end_soon(self) -> bytes:
         """Return frames that ask the client to begin no further calls.
 
-        It acknowledges the ping behind the calls that it had begun before.
+        It acknowledges the ping behind those that it had begun before.
         """
         self._pings += 1
         return GOAWAY + OWN_PING
@@ -157,11 +148,7 @@ class NativeSession:
             self._lose(number)
 
     def lose_calls(self, most: int) -> tuple[int, bool]:
-        """End calls, this many at most: the client has left, and nothing more is sent.
-
-        Returns:
-            How many calls, and whether there are others.
-        """
+        """End calls, this many at most, as the client has left; return how many, and if any stay."""
         self._sender.close()
         lost = list(islice(self._streams, most))
         for number in lost:
@@ -188,24 +175,20 @@ class NativeSession:
 
     def _break(self, number: int, code: int) -> None:
         """End a call whose client broke the protocol; others continue (RFC 9113, 5.4.2)."""
-        stream = self._streams[number]
-        owner = stream.owner
-        stream.reset(code)
-        self._late_room += self.data_to_come  # the rest of its frame is still to be skipped
-        if owner is not None:
-            owner.lost()
+        if (stream := self._streams.get(number)) is not None:
+            owner = stream.owner
+            stream.reset(code)
+            self._late_room += self.data_to_come  # the rest of its frame is still to be skipped
+            if owner is not None:
+                owner.lost()
 
     # --- frames -----------------------------------------------------------------------------
 
     def receive(self, data: bytes, calls: int) -> int:
-        """Handle bytes of the client, with this many calls at most.
+        """Handle bytes of the client, with this many calls at most; return how many bytes.
 
-        Args:
-            data: the bytes, which begin with those that were not handled before.
-
-        Returns:
-            How many bytes were handled: up to the next call beyond `calls`, or the beginning of a
-            frame that is incomplete.
+        Those that follow are the next call beyond `calls`, or the beginning of a frame that is
+        incomplete, and begin the next `data`.
 
         Raises:
             ConnectionFault: they break the protocol.
@@ -259,15 +242,16 @@ class NativeSession:
     def _receive_frame(
         self, kind: int, number: int, flags: int, payload: bytes, padding: int
     ) -> None:
-        """Handle a frame that has arrived in full."""
         if kind == http2.DATA:
             self._receive_data(number, flags, payload, padding)
         elif kind == http2.HEADERS:
             self._receive_headers(number, flags, payload)
         elif kind == http2.WINDOW_UPDATE:
             self._widen(number, payload)
+        elif kind == http2.PING and flags & http2.ACK:
+            self._pings -= 1
         elif kind == http2.PING:
-            self._receive_ping(flags, payload)
+            self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
         elif kind == http2.RST_STREAM:
             self._lose(number)  # maybe of a call that the client could not begin
         elif kind == http2.SETTINGS:
@@ -277,14 +261,10 @@ class NativeSession:
             self._receive_block(number, first_flags | flags & http2.END_HEADERS, payload)
 
     def _check_frame(self, kind: int, number: int, size: int) -> None:
-        """Check the header of a frame.
-
-        Raises:
-            ConnectionFault: it is not allowed, or not here.
-        """
+        """Raise a `ConnectionFault` unless a frame is allowed here."""
         if kind == http2.DATA:
             if not 0 < number <= self._last:
-                raise ConnectionFault(PROTOCOL_ERROR, f"data on stream {number}, which has no call")
+                raise ConnectionFault(f"data on stream {number}, which has no call")
         else:
             http2.check_control_frame(kind, number, size)
         if self._block_of is None:
@@ -292,12 +272,12 @@ class NativeSession:
         else:
             is_expected = kind == http2.CONTINUATION and number == self._block_of[0]
         if not is_expected or not (self._has_settings or kind == http2.SETTINGS):
-            raise ConnectionFault(PROTOCOL_ERROR, f"an unexpected frame of type {kind}")
+            raise ConnectionFault(f"an unexpected frame of type {kind}")
         self._has_settings = True
         if len(self._block) + size > _LIMITS.get(kind, LARGEST_FRAME):
-            code = FRAME_SIZE_ERROR if size > LARGEST_FRAME else ENHANCE_YOUR_CALM
+            code = http2.FRAME_SIZE_ERROR if size > LARGEST_FRAME else http2.ENHANCE_YOUR_CALM
             text = f"a frame of type {kind} with {size:,} bytes behind {len(self._block):,}"
-            raise ConnectionFault(code, text)
+            raise ConnectionFault(text, code)
 
     def _begin_parts(self, number: int, flags: int, size: int, first: bytes) -> int:
         """Begin to receive a large frame of data; return how many bytes precede the data."""
@@ -315,7 +295,7 @@ class NativeSession:
         if not self._preface.startswith(received):
             if b" HTTP/1." in data:  # a person, at the wrong port
                 self._sender.send(_NO_HTTP_1)
-            raise ConnectionFault(PROTOCOL_ERROR, "no HTTP/2")
+            raise ConnectionFault("no HTTP/2")
         self._preface = self._preface[len(received) :]
         if not self._preface:
             self._sender.send(_FIRST_FRAMES)
@@ -327,9 +307,8 @@ class NativeSession:
         if self.data_to_come < _LEAST_PLACED:
             return None
         stream = self._streams.get(self._data_frame[0])
-        if stream is None or stream.owner is None:
-            return None
-        buffer = stream.owner.message_buffer()
+        owner = None if stream is None else stream.owner
+        buffer = None if owner is None else owner.message_buffer()
         if buffer is None or len(buffer) < _LEAST_PLACED:
             return None
         return buffer[: self.data_to_come]
@@ -354,35 +333,33 @@ class NativeSession:
         if stream is None or stream.owner is None:
             self._late_room -= size
             if self._late_room < 0:
-                raise ConnectionFault(STREAM_CLOSED, "data of calls that have ended")
+                raise ConnectionFault("data of calls that have ended", http2.STREAM_CLOSED)
             return
         stream.room -= size
-        if not stream.is_open:
-            self._break(number, STREAM_CLOSED)
-            return
-        if stream.room < 0:
-            self._break(number, FLOW_CONTROL_ERROR)
-            return
         if stream.content_length is not None:
             stream.content_length -= len(payload)
-            if stream.content_length < 0:
-                self._break(number, PROTOCOL_ERROR)
-                return
-        if payload:
-            stream.owner.receive_data(payload)
-        if flags & http2.END_STREAM:
-            self._close_requests(number, stream)
+        if not stream.is_open:
+            self._break(number, http2.STREAM_CLOSED)
+        elif stream.room < 0:
+            self._break(number, http2.FLOW_CONTROL_ERROR)
+        elif (stream.content_length or 0) < 0:
+            self._break(number, http2.PROTOCOL_ERROR)
+        else:
+            if payload:
+                stream.owner.receive_data(payload)
+            if flags & http2.END_STREAM:
+                self._close_requests(number, stream)
 
     def _acknowledge(self) -> None:
         """Let the client send on all streams together as much as it has sent."""
         more = _CONNECTION_WINDOW - self._room
         self._room = _CONNECTION_WINDOW
         self._acknowledged_at = time.monotonic()
-        self._sender.send(http2.frame(http2.WINDOW_UPDATE, 0, 0, http2.NUMBER.pack(more)))
+        self._sender.send(http2.number_frame(http2.WINDOW_UPDATE, 0, more))
 
     def _close_requests(self, number: int, stream: Stream) -> None:
-        if stream.content_length and stream.owner is not None:
-            self._break(number, PROTOCOL_ERROR)
+        if stream.content_length:
+            self._break(number, http2.PROTOCOL_ERROR)
         stream.is_open = False
         if stream.owner is not None:
             stream.owner.end_requests()
@@ -391,7 +368,7 @@ class NativeSession:
         self.begun += 1
         if flags & http2.WITH_PRIORITY:
             if len(payload) < _PRIORITY_BYTES:
-                raise ConnectionFault(FRAME_SIZE_ERROR, "no priority in a frame that has one")
+                raise ConnectionFault("no priority in a frame that has one", http2.FRAME_SIZE_ERROR)
             payload = payload[_PRIORITY_BYTES:]
         self._receive_block(number, flags, payload)
 
@@ -406,18 +383,18 @@ class NativeSession:
         headers = self._headers.decode(block)
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:
-                self._break(number, STREAM_CLOSED)
+                self._break(number, http2.STREAM_CLOSED)
             elif not flags & http2.END_STREAM or headers.malformed or headers.has_pseudo:
-                self._break(number, PROTOCOL_ERROR)
+                self._break(number, http2.PROTOCOL_ERROR)
             else:
                 self._close_requests(number, stream)
-        elif number > self._last:  # else trailers of a call that has ended
+        elif number > self._last and number & 1:
             self._open(number, headers, is_open=not flags & http2.END_STREAM)
+        elif headers.has_pseudo:  # else trailers of a call that has ended
+            raise ConnectionFault(f"a call on stream {number} is not allowed")
 
     def _open(self, number: int, headers: CallHeaders, *, is_open: bool) -> None:
         """Begin a call, or refuse it."""
-        if not number & 1:
-            raise ConnectionFault(PROTOCOL_ERROR, "a call on a stream with an even number")
         self._last = number
         self._streams[number] = stream = Stream(
             self._sender, number, self._window_of_streams, self._forget
@@ -428,25 +405,19 @@ class NativeSession:
         if len(self._streams) > MAX_CALLS_PER_CONNECTION:
             stream.reset(http2.REFUSED_STREAM)
         elif headers.malformed or not headers.has_pseudo:
-            stream.reset(PROTOCOL_ERROR)
+            stream.reset(http2.PROTOCOL_ERROR)
         else:
             self._accept(stream, headers)
             if not is_open:
                 self._close_requests(number, stream)
 
-    def _receive_ping(self, flags: int, payload: bytes) -> None:
-        if flags & http2.ACK:
-            self._pings -= 1
-        else:
-            self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
-
     def _widen(self, number: int, payload: bytes) -> None:
         more = http2.NUMBER.unpack(payload)[0] & http2.MAX_NUMBER
-        code = FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR
+        code = http2.FLOW_CONTROL_ERROR if more else http2.PROTOCOL_ERROR
         if not number:
             self._sender.window += more
             if not more or self._sender.window > http2.MAX_NUMBER:
-                raise ConnectionFault(code, f"a window that grows by {more:,} bytes")
+                raise ConnectionFault(f"a window that grows by {more:,} bytes", code)
             self._is_widened = True
         elif (stream := self._streams.get(number)) is not None:
             stream.window += more
@@ -455,25 +426,27 @@ class NativeSession:
             elif stream.is_blocked:
                 self._sender.unblock(stream)
         elif number > self._last:
-            raise ConnectionFault(PROTOCOL_ERROR, f"a window of stream {number}, which has no call")
+            raise ConnectionFault(f"a window of stream {number}, which has no call")
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
         if len(payload) % http2.SETTING.size or (flags & http2.ACK and payload):
-            raise ConnectionFault(FRAME_SIZE_ERROR, f"settings of {len(payload):,} bytes")
+            raise ConnectionFault(f"settings of {len(payload):,} bytes", http2.FRAME_SIZE_ERROR)
         if flags & http2.ACK:
             return
         window = self._window_of_streams
         for key, setting in http2.SETTING.iter_unpack(payload):
-            least, most, code = _SETTINGS.get(key, (0, setting, PROTOCOL_ERROR))
+            least, most, code = _SETTINGS.get(key, (0, setting, http2.PROTOCOL_ERROR))
             if not least <= setting <= most:
-                raise ConnectionFault(code, f"the value {setting:,} of setting {key}")
+                raise ConnectionFault(f"the value {setting:,} of setting {key}", code)
             if key == http2.INITIAL_WINDOW_SIZE:
                 window = setting
         if window != self._window_of_streams:
             for stream in self._streams.values():
                 stream.window += window - self._window_of_streams
                 if stream.window > http2.MAX_NUMBER:
-                    raise ConnectionFault(FLOW_CONTROL_ERROR, "settings widen a window too far")
+                    raise ConnectionFault(
+                        "settings widen a window too far", http2.FLOW_CONTROL_ERROR
+                    )
             self._window_of_streams = window
             self._is_widened = True
         self._sender.send(http2.frame(http2.SETTINGS, http2.ACK, 0))

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import time
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -31,6 +32,7 @@ from tests.http2 import (
 ACK = 0x1
 CONTINUATION = 9
 CALL = http2.headers(1, "/a/B")
+SHORT, LONG = bytes(3), bytes(9)
 Frame = tuple[int, int, int, bytes]
 
 
@@ -89,7 +91,8 @@ class Connection:
         self.counted.append((kind, size))
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = owner = Owner(stream, headers.path)
+        owner: Any = Owner(stream, headers.path)
+        stream.owner = owner
         self.owners.append(owner)
 
     def call(self) -> Owner:
@@ -450,7 +453,6 @@ def data_of(size: int) -> bytes:
     )
 
 
-SHORT, LONG = bytes(3), bytes(9)
 VIOLATIONS: dict[str, tuple[bytes, int]] = {
     "a frame that is too large": (frame(DATA, 0, 1, bytes(LARGEST_FRAME + 1)), 6),
     "an unknown frame that is too large": (frame(0xFA, 0, 0, bytes(LARGEST_FRAME + 1)), 6),
@@ -460,8 +462,10 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
     "data of no call": (http2.message(3, b"x"), 1),
     "fields on no stream": (frame(HEADERS, END_HEADERS, 0, CALL[9:]), 1),
     "an even number": (http2.headers(2, "/a/B"), 1),
-    "a priority of no stream": (frame(2, 0, 0, bytes(5)), 1),
+    "a call below the last one": (http2.headers(5, "/a/B") + http2.headers(3, "/a/B"), 1),
+    "a call that has begun before": (http2.reset(1) + CALL, 1),
     "a short priority": (frame(2, 0, 1, SHORT), 6),
+    "a priority of no stream": (frame(2, 0, 0, bytes(5)), 1),
     "fields with half a priority": (frame(HEADERS, END_HEADERS | 0x20, 3, SHORT), 6),
     "a reset of no stream": (http2.reset(0), 1),
     "a short reset": (frame(RST_STREAM, 0, 1, SHORT), 6),
@@ -491,7 +495,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
         5,
     ),
     "padding beyond the frame": (frame(DATA, 0x8, 1, b"\x05abc"), 1),
-    "padding without its length": (frame(DATA, 0x8, 1), 1),
+    "padding without its length": (frame(DATA, 0x8, 1), 6),
     "padding beyond a frame of fields": (frame(HEADERS, END_HEADERS | 0x8, 3, b"\x05abc"), 1),
     "a frame within a block": (http2.headers(3, "/a/B", ends=False) + http2.message(1, b"x"), 1),
     "an unknown frame within a block": (
@@ -689,9 +693,9 @@ async def test_calls_whose_requests_have_arrived_are_kept_without_further_data(
     connection.receive(http2.message(1, b"x"))
     connection.session.lose_incomplete()
     assert (whole.log, part.log) == (["end of requests"], ["lost"])
-    assert connection.session.has_calls
+    assert connection.session.is_busy
     whole.stream.end_response(SUCCEEDED)
-    assert not connection.session.has_calls
+    assert not connection.session.is_busy
 
 
 async def test_long_header_block_takes_the_turns_of_several_calls(connection: Connection) -> None:
@@ -711,6 +715,7 @@ async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) 
         + http2.reset(1001)
         + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1")
     )
-    connection.receive(late + frame(0xFA, 0, 0, b"x") + CALL)
+    trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x01x\x01v")
+    connection.receive(late + frame(0xFA, 0, 0, b"x") + trailers)
     assert await connection.sent() == []
     assert len(connection.owners) == 1
