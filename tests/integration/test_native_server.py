@@ -264,8 +264,8 @@ async def test_client_that_closes_its_side_is_answered_or_found_gone(
             raise
         return request
 
-    methods = {"Wait": grpc.unary_unary_rpc_method_handler(cast("Any", call), bytes)}
-    echo.server.handlers.add((rpc.Service("wait", cast("Any", methods)),))
+    methods: dict[str, Any] = {"Wait": grpc.unary_unary_rpc_method_handler(call, bytes)}
+    echo.server.handlers.add((rpc.Service("wait", methods),))
     host, _, port = echo.address.rpartition(":")
     sent = http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0)
     sent += http2.headers(1, "/wait/Wait") + http2.message(1, b"x")

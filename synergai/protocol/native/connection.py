@@ -33,8 +33,7 @@ from coming back at once."""
 _REFUSED_CHECKS: Final = 10
 """Intervals within which the calls of such a client are answered."""
 _HALF_CLOSED_S: Final = 0.2
-"""Interval of pings to a client that has closed its side: its system says if the client has gone.
-"""
+"""Interval of pings to a client that has closed its side, which fail if it has gone."""
 _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
@@ -65,17 +64,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._limits = FrameLimits()
         self._sender = Sender(self._respond)
         self._session = NativeSession(self._sender, self._accept, self._limits.count)
-        self._idle = self._retiring = self._retired = False
+        self.is_open = self._has_begun = self._at_eof = self._refused = self._ended = False
+        self._idle = self._retiring = self._retired = self._full = False
+        self._reading = True
         self._received = handlers.received
         self._unread = b""
         self._timer: asyncio.TimerHandle | None = None
         self._age_timer: asyncio.TimerHandle | None = None
-        self.is_open = False
-        self._at_eof = self._refused = False
-        self._has_begun = False
-        self._reading = True
-        self._full = False
-        self._ended = False
 
     @property
     def is_behind(self) -> bool:
@@ -113,10 +108,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._session.receive_part(buffer[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
-        """Handle what the client sent, with this many calls at most; end them if it has left.
+        """Handle what the client sent, or end its calls if it has left; this many calls at most.
 
         Returns:
-            How many calls, and whether the client has sent another.
+            How many calls, and whether there is another.
         """
         if self._ended:
             # Thousands of calls that are cancelled together would delay those of other clients.
@@ -158,7 +153,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not (self._session.held or self._full):
             self._session.lose_incomplete()
         if checks and (self._session.is_busy or self._full):
-            self._transport.write(OWN_PING)  # to learn from the system if the client has gone
+            self._transport.write(OWN_PING)
             loop, again = self._handlers.loop, (interval_s, checks - 1)
             self._timer = loop.call_later(interval_s, self._close_answered, *again)
         elif self._refused:
@@ -230,11 +225,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        return (
-            self._session.message_buffer()
-            if self._session.data_to_come and not self._unread
-            else None
-        )
+        session = self._session
+        return session.message_buffer() if session.data_to_come and not self._unread else None
 
     def _send_blocked(self) -> None:
         if not self._full:
@@ -259,7 +251,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.end()
 
     def _read_if_wanted(self) -> None:
-        wanted = not (self._session.held or self._full)
+        wanted = not (self._session.held or self._full or self._refused)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -271,7 +263,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Read nothing more, and close the connection once its calls were answered."""
         self._refused = True
         self._on_refused(self._peer.address, fault)
-        self._transport.pause_reading()
+        self._read_if_wanted()
         self._transport.write(self._session.last_frame(fault.code, str(fault)))
         self._stop_timers()
         loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)

@@ -148,7 +148,7 @@ class NativeSession:
             self._lose(number)
 
     def lose_calls(self, most: int) -> tuple[int, bool]:
-        """End calls, this many at most, as the client has left; return how many, and if any stay."""
+        """End calls of a client that has left, up to a number; return how many, and if any stay."""
         self._sender.close()
         lost = list(islice(self._streams, most))
         for number in lost:

@@ -22,7 +22,7 @@ from synergai.protocol.native.frame_limits import FrameLimits
 from synergai.protocol.native.handled_calls import accept_call
 from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
-from synergai.protocol.native.messages import MessageReader
+from synergai.protocol.message_framing import MessageReader
 from synergai.protocol.native.sending import Sender, Stream
 from synergai.protocol.native.session import NativeSession
 from synergai.protocol.peer import Peer

@@ -16,7 +16,7 @@ from synergai.protocol.native.call_turns import CallTurns
 from synergai.protocol.native.connection import ClientConnection
 from synergai.protocol.native.frame_limits import CREDIT
 from synergai.protocol.native.handlers import Handlers
-from synergai.protocol.native.messages import MOST_CUT, prefixed
+from synergai.protocol.message_framing import MOST_CUT, prefixed
 from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers, message
 from tests.waiting import turns, until
 

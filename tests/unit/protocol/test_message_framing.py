@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.protocol.native.messages import (
+from synergai.protocol.message_framing import (
     MOST_CUT,
     PREFIX_BYTES,
     Compressed,
