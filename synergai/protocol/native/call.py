@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 
 from synergai.errors import SynergaiError
+from synergai.protocol.message_framing import MOST_CUT, MessageReader, prefix, prefixed
 from synergai.protocol.native import http2
 from synergai.protocol.native.headers import RESPONSE, encoded, status_fields
-from synergai.protocol.message_framing import MOST_CUT, MessageReader, prefix, prefixed
 from synergai.protocol.status import error_details, status_code
 
 if TYPE_CHECKING:

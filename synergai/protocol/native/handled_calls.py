@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from synergai.errors import SynergaiError
+from synergai.protocol.message_framing import PREFIX_BYTES, Compressed, prefixed
 from synergai.protocol.native.call import COMPLETE, ENDED, HANDLING, RESPONDING, Call, complete
 from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
-from synergai.protocol.message_framing import PREFIX_BYTES, Compressed, prefixed
 from synergai.protocol.rpc import BegunUnary
 from synergai.protocol.status import error_details, status_code
 

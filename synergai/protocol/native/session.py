@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 LARGEST_FRAME: Final = 1 << 20
-"""Bytes of a frame: what comes in one frame of data is received where its message is put
-together."""
+"""Bytes of a frame: data of one frame is received where its message is put together."""
 MAX_BLOCK: Final = 6 * MAX_FIELD_BYTES
-"""Bytes of a header block in any number of frames: more than proxies and clients send that do not
-heed the announced limit."""
+"""Bytes of a header block: more than proxies and clients send that do not heed the limit."""
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
 _LIMITS: Final = {http2.HEADERS: MAX_BLOCK, http2.CONTINUATION: MAX_BLOCK, http2.SETTINGS: 1024}

@@ -17,12 +17,12 @@ from hpack import Decoder
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
 from synergai.protocol.incomplete import IncompleteRequests
-from synergai.protocol.native.call import ENDED, Call
+from synergai.protocol.message_framing import MessageReader
+from synergai.protocol.native.call import ENDED, Call, CallState, RequestState
 from synergai.protocol.native.frame_limits import FrameLimits
 from synergai.protocol.native.handled_calls import accept_call
 from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
-from synergai.protocol.message_framing import MessageReader
 from synergai.protocol.native.sending import Sender, Stream
 from synergai.protocol.native.session import NativeSession
 from synergai.protocol.peer import Peer
@@ -88,6 +88,7 @@ class Server:
             "Yield": stream(self.respond_in_stream),
             "Write": stream(self.write_in_stream),
             "Take": stream(self.take_in_stream),
+            "Describe": unary(self.describe),
             "Collect": grpc.stream_unary_rpc_method_handler(self.collect),
         }
 
@@ -155,6 +156,14 @@ class Server:
         async for request in requests:
             await context.write(request)
 
+    async def describe(self, request: bytes, context: Any) -> bytes:
+        await context.send_initial_metadata((("first", "1"), ("first-bin", b"\0")))
+        await context.send_initial_metadata((("second", "2"),))  # which is too late
+        context.set_trailing_metadata((("last", "3"),))
+        if request == b"refused":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "none")
+        return request
+
     async def collect(self, requests: AsyncIterator[bytes], _context: Any) -> bytes:
         return b",".join([request async for request in requests])
 
@@ -203,6 +212,26 @@ async def test_unary_call_is_answered(server: Server) -> None:
     assert data == messages(b"x")
     assert (fields[":status"], fields["grpc-status"]) == ("200", "0")
     assert server.session.ended
+
+
+@pytest.mark.parametrize(("request_", "status"), [(b"x", "0"), (b"refused", "5")])
+async def test_handler_sends_metadata_before_and_behind_its_response(
+    server: Server, request_: bytes, status: str
+) -> None:
+    _, fields = await server.answer(server.call("Describe", request_))
+    assert (fields["first"], fields["first-bin"], fields["last"]) == ("1", "AA", "3")
+    assert (fields["grpc-status"], "second" in fields) == (status, False)
+    assert dict(server.calls[0].trailing_metadata()) == {"last": "3"}
+
+
+async def test_call_and_its_requests_enter_only_states_that_follow(server: Server) -> None:
+    server.call("Echo", b"x")
+    [call] = server.calls
+    await until(lambda: call.state is ENDED)
+    with pytest.raises(RuntimeError, match="ENDED before RESPONDING"):
+        call._enter(CallState.RESPONDING)
+    with pytest.raises(RuntimeError, match="IGNORED before COMPLETE"):
+        call._enter_requests(RequestState.COMPLETE)
 
 
 @pytest.mark.parametrize("method", ["Yield", "Write"])

@@ -11,12 +11,12 @@ import grpc
 import pytest
 
 from synergai.protocol import rpc
+from synergai.protocol.message_framing import MOST_CUT, prefixed
 from synergai.protocol.native import connection as connection_module
 from synergai.protocol.native.call_turns import CallTurns
 from synergai.protocol.native.connection import ClientConnection
 from synergai.protocol.native.frame_limits import CREDIT
 from synergai.protocol.native.handlers import Handlers
-from synergai.protocol.message_framing import MOST_CUT, prefixed
 from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers, message
 from tests.waiting import turns, until
 
@@ -207,6 +207,17 @@ async def test_frames_behind_a_large_message_are_counted(client: Client) -> None
     client.send(frame(DATA, 0, 1, prefixed(bytes(600_000))))
     client.send(frame(PING, 0, 0, bytes(8)) * CREDIT)
     assert [str(each) for each in client.refusals] == ["too many frames without data"]
+
+
+async def test_calls_of_a_client_that_has_left_end_in_turns(client: Client) -> None:
+    client.reads.clear()
+    for at in range(3, 403, 2):
+        client.send(headers(at, "/a/Keep") + message(at, b"x"))
+    await until(lambda: len(client.handlers.tasks) == 201)
+    client.connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert len(client.handlers.tasks) > 150
+    await until(lambda: not len(client.handlers.tasks))
 
 
 GOAWAY = 7
