@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 from contextlib import aclosing
 from functools import cached_property
@@ -41,9 +42,16 @@ _DRAIN_S: Final = 86_400.0
 _log = logging.getLogger(__name__)
 
 
-def server_options(max_bytes: int, max_connections: int) -> list[tuple[str, int]]:
+def _options(
+    max_bytes: int, max_connections: int, age_s: float, age_grace_s: float
+) -> list[tuple[str, int]]:
     """Return the options of a server: limits, an exclusive port, and pings."""
+    ages = [
+        ("grpc.max_connection_age_ms", age_s),
+        ("grpc.max_connection_age_grace_ms", age_grace_s),
+    ]
     return [
+        *((name, math.ceil(1e3 * seconds)) for name, seconds in ages if seconds),
         ("grpc.max_receive_message_length", max_bytes),
         ("grpc.max_send_message_length", max_bytes),
         ("grpc.so_reuseport", 0),
@@ -72,6 +80,7 @@ class GrpcioServer:
             UTF-8.
         interceptor: may replace the handler of a call, or end the call. The request of a unary call
             has been read by then.
+        max_connection_age_s: as of `NativeServer`, and likewise its grace.
     """
 
     def __init__(
@@ -80,8 +89,11 @@ class GrpcioServer:
         max_bytes: int,
         on_broken: Callable[[SynergaiError], object],
         interceptor: Interceptor | None = None,
+        max_connection_age_s: float = 0.0,
+        max_connection_age_grace_s: float = 0.0,
     ) -> None:
-        self._server = grpc.aio.server(options=server_options(max_bytes, max_connections))
+        ages = max_connection_age_s, max_connection_age_grace_s
+        self._server = grpc.aio.server(options=_options(max_bytes, max_connections, *ages))
         self._on_broken = on_broken
         self._interceptor = interceptor
         self._tasks = TaskBag()
@@ -191,6 +203,7 @@ class GrpcioCall:
         self.send_initial_metadata = context.send_initial_metadata
         self.write = context.write
         self.abort = context.abort
+        self.set_trailing_metadata = context.set_trailing_metadata
         self.code = context.code
         self.details = context.details
         self.trailing_metadata = context.trailing_metadata

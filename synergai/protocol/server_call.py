@@ -37,7 +37,10 @@ class ServerCall(Protocol):
         """Return the metadata of the client."""
 
     async def send_initial_metadata(self, metadata: Metadata, /) -> None:
-        """Begin the response."""
+        """Begin the response with metadata, unless it has begun."""
+
+    def set_trailing_metadata(self, metadata: Metadata, /) -> None:
+        """Send metadata behind the status."""
 
     async def write(self, message: Any, /) -> None:
         """Send a response of a stream, and wait until the client takes it."""
