@@ -247,10 +247,9 @@ class Catalogue:
             raise Unavailable(
                 f"connected workers lack stages of engine {name!r}: they have {', '.join(some)}"
             )
-        if name in self._known and self._worker_wait_s:
-            raise EngineUnserved(name)
         if name in self._known:
-            raise Unavailable(f"no worker that serves engine {name!r} is connected")
+            unserved = EngineUnserved(name)
+            raise unserved if self._worker_wait_s else Unavailable(str(unserved))
         raise self.not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
@@ -260,13 +259,10 @@ class Catalogue:
             DeadlineExceeded: it still is after `timeout_s`.
             EngineUnserved: no worker has served it for the longest wait.
         """
-        unserved: EngineUnserved | None = None
         try:
             self.find_usable(name)
-        except EngineUnserved as error:
-            unserved = error
-        except EnginePending:
-            pass
+        except EnginePending as error:
+            unserved = error if isinstance(error, EngineUnserved) else None
         except SynergaiError:
             return  # the caller gets the same error
         else:
