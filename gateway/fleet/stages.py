@@ -6,11 +6,9 @@ import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from synergai.errors import EngineUnusable
 from synergai.protocol.validation import ELEMENT_BYTES
-from synergai.versions import engine_of_stage, stage_positions
+from synergai.versions import stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,23 +111,4 @@ def tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
             ELEMENT_BYTES.get(each.datatype, 1) * math.prod(max(1, size) for size in each.shape)
             for each in tensors
         ),
-    )
-
-
-def whole_engine(stages: tuple[Engine, ...]) -> Engine:
-    """Return the engine that stages make up, as clients see it."""
-    first, last = stages[0], stages[-1]
-    return replace(
-        first,
-        name=engine_of_stage(first.name),
-        outputs=last.outputs,
-        postprocess=last.postprocess,
-        digest=first.stage_of,
-        samples=0,
-        samples_digest="",
-        max_batch=min(stage.max_batch for stage in stages),
-        unverified=next((stage.unverified for stage in stages if stage.unverified), ""),
-        query_s=sum(stage.query_s for stage in stages),
-        stage_of="",
-        stage_end=0,
     )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.routes import Routes
 from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
-from gateway.fleet.ways import Ways
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 from synergai.versions import (
     engine_of_stage,
@@ -45,7 +45,7 @@ class Versions:
             `on_stored_changed` whenever they may have changed.
 
     Attributes:
-        ways: the ways of queries through engines.
+        routes: the routes of queries through engines.
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. By default, every version is prepared.
         on_chain_changed: called with an engine that has stages when it, or one of them, changes.
@@ -61,7 +61,7 @@ class Versions:
         check_floor: Callable[[EngineName, float, str], object] = lambda *_: None,
     ) -> None:
         self.catalogue = catalogue
-        self.ways = Ways(catalogue)
+        self.routes = Routes(catalogue)
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
         self.on_chain_changed: Callable[[EngineName], object] = lambda _: None

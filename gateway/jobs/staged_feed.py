@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.input_feed import read_inputs
@@ -19,7 +18,7 @@ from synergai.protocol.job_inputs import sample_input
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.jobs.tensor_room import TensorRoom
     from gateway.records.log import RecordLog
@@ -84,10 +83,6 @@ class StagedFeed:
         """Read the queries."""
         self._tasks.start(self._feed())
 
-    def read_again(self, index: int, begin: Callable[[Sequence[bytes]], None]) -> None:
-        """Read the input of a query that has its room once more."""
-        self._tasks.start(self._read_again(index, begin))
-
     def observe(self, size: int) -> None:
         """Note the size of a query's tensors in a stage."""
         self._largest_bytes = max(self._largest_bytes, size)
@@ -114,9 +109,12 @@ class StagedFeed:
         self._give(self._room_bytes)
 
     async def _feed(self) -> None:
-        with self._reading():
+        try:
             while self._pending.total:
                 await self._feed_some()
+        except (DamagedLog, OSError) as error:
+            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
+            self._fail("its inputs can no longer be read")
 
     async def _feed_some(self) -> None:
         """Read the next inputs once there is room for them."""
@@ -143,22 +141,10 @@ class StagedFeed:
         self.observe(max(map(len, found)))
         self._begin(first, found, size)
 
-    async def _read_again(self, index: int, begin: Callable[[Sequence[bytes]], None]) -> None:
-        with self._reading():
-            begin(await self._read(index, 1))
-
     async def _read(self, first: int, queries: int) -> list[bytes]:
         if self._log is None:
             return [sample_input(index) for index in range(first, first + queries)]
         return await asyncio.to_thread(read_inputs, self._log, first, queries)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (DamagedLog, OSError) as error:
-            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
-            self._fail("its inputs can no longer be read")
 
     def _most_queries(self) -> int:
         """Return how many queries may be on their way."""

@@ -39,7 +39,7 @@ async def build_jobs(
     """Return the jobs of a gateway, and continue those that have not ended."""
     config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
     journal, data = storage.journal, storage.data
-    chains = Chains(fleet.dispatcher, fleet.catalogue, fleet.model_control.load)
+    chains = Chains(fleet.dispatcher, fleet.versions.routes, fleet.model_control.load)
     stack.push_async_callback(chains.close)
     budget_bytes = config.data_budget or None
     uploads = InputUploads(

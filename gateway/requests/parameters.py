@@ -41,6 +41,12 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     timings: bool = False
     min_accuracy: float = 0.0
 
+    def shorter_budget_s(self, budget_s: float | None) -> float | None:
+        """Return the shorter one of the budget of a call and the timeout of its request."""
+        if self.timeout_s is None or (budget_s is not None and budget_s <= self.timeout_s):
+            return budget_s
+        return self.timeout_s
+
 
 DEFAULT_OPTIONS: Final = RequestOptions()
 """Options of a request without parameters."""

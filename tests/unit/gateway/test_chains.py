@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from gateway.dispatch.chains import REVIEW_S, REVIEWS, Chains
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.routes import Routes
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
@@ -35,7 +36,9 @@ class Fleet:
         self.pace = dict.fromkeys(self.fleet, 1.0)
         for worker in self.fleet.values():
             worker.engines = {}
-        self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.load, self.clock)
+        self.chains = Chains(
+            cast("Dispatcher", self), Routes(self.catalogue), self.load, self.clock
+        )
         self.chains.queries_left = lambda _: iter([self.left])
         self.chains.on_changed = self.moved
         self.left = 10_000
