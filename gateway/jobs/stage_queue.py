@@ -13,13 +13,13 @@ from synergai.domain import Fault, JobState
 from synergai.scheduling.events import QueriesReady
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.jobs.staged_job import StagedJob
-    from synergai.core.pipeline import HeldTensors, Open, Visit
-    from synergai.domain import Job, WorkerId
+    from synergai.core.pipeline import HeldTensors, Visit
+    from synergai.core.route import Route
+    from synergai.domain import Configuration, Job, WorkerId
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
 
@@ -38,33 +38,50 @@ class StageQueue(JobHandler):
     """The queue of one stage of an open route; the dispatcher's handler of its job.
 
     Attributes:
+        number: that of the route.
         workers: those that have answered its visits, in the order of their first answers.
+        added: number of visits that it has had.
     """
 
     inputs_follow = True
 
     def __init__(
-        self, owner: StagedJob, dispatcher: Dispatcher, opened: Open, position: int, job: Job
+        self,
+        number: int,
+        route: Route,
+        position: int,
+        job: Job,
+        dispatcher: Dispatcher,
+        on_dispatched: Callable[[Assignment, float], None],
+        on_answered: Callable[[StageQueue, Sequence[StageAnswer], Configuration], None],
+        on_ended: Callable[[JobState, str, Fault], None],
     ) -> None:
-        self.number = opened.number
-        self.route = opened.route
+        self.number = number
+        self.route = route
         self.position = position
-        self.engine = self.route.engines[position]
-        self.holds_outputs = not self.route.is_last(position)
+        self.engine = route.engines[position]
+        self.holds_outputs = not route.is_last(position)
         self.job = job
         self.workers: dict[WorkerId, None] = {}
+        self.added = 0
         self.ended = False
-        self._owner = owner
         self._dispatcher = dispatcher
-        self._added = 0
+        self._on_dispatched = on_dispatched
+        self._on_answered = on_answered
+        self._on_ended = on_ended
         self._waiting: dict[int, tuple[Visit, bytes]] = {}
-        self._suspects = Suspects(owner.fail)
+        self._suspects = Suspects(lambda why: on_ended(JobState.FAILED, why, Fault.UNSPECIFIED))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no visit waits or runs."""
+        return not self._waiting
 
     def add(self, visits: Sequence[tuple[Visit, bytes]]) -> None:
         """Let visits run with their inputs, behind those that were added before."""
-        self._waiting.update(enumerate(visits, self._added))
-        self._added += len(visits)
-        self._dispatcher.post(QueriesReady(self.job.id, self._added))
+        self._waiting.update(enumerate(visits, self.added))
+        self.added += len(visits)
+        self._dispatcher.post(QueriesReady(self.job.id, self.added))
 
     def withdraw(self) -> None:
         """Run nothing more."""
@@ -81,7 +98,7 @@ class StageQueue(JobHandler):
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Send the inputs in portions."""
-        self._owner.on_dispatched(assignment, now)
+        self._on_dispatched(assignment, now)
         inputs: list[bytes] = []
         suspects: list[int] = []
         pulls: list[tuple[int, HeldTensors]] = []
@@ -119,11 +136,11 @@ class StageQueue(JobHandler):
             visit, _ = self._waiting.pop(number)
             held, lost = progress.held.get(offset), offset in progress.lost
             answers.append(StageAnswer(visit, response, error, held, lost))
-        self._owner.stage_answered(self, answers, progress.assignment.configuration)
+        self._on_answered(self, answers, progress.assignment.configuration)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, _now: float) -> None:
         """End the job with a stage that cannot complete."""
         self.ended = True
         if state is not JobState.SUCCEEDED:
             # Later: the scheduler's commands are being executed.
-            asyncio.get_running_loop().call_soon(self._owner.end, state, reason, fault)
+            asyncio.get_running_loop().call_soon(self._on_ended, state, reason, fault)

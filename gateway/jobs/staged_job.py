@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from gateway.jobs.stage_queue import StageQueue
-from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed
-from gateway.jobs.staged_query import StagedQuery
+from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
 from gateway.jobs.tensor_room import TensorRoom
 from gateway.journal.job_record import RecordedExecution
-from synergai.core.pipeline import Answer, Close, Drop, Fail, Open, Pipeline, Ready, Record
+from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
 from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
 from synergai.errors import InternalError
 from synergai.protocol.request_codec import RequestDecoder
@@ -56,7 +55,7 @@ MOST_LOSSES: Final = 10
 
 
 class StagedJobs:
-    """What all jobs in stages share."""
+    """What all jobs in stages share: among others, ids of ranges that are recorded."""
 
     def __init__(
         self, dispatcher: Dispatcher, chains: Chains, clock: Clock, epoch: int, memory_bytes: int
@@ -65,11 +64,7 @@ class StagedJobs:
         self.chains = chains
         self.clock = clock
         self.room = TensorRoom(memory_bytes)
-        self._ids = count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS))
-
-    def new_id(self) -> AssignmentId:
-        """Return the id of a range that is recorded."""
-        return AssignmentId(next(self._ids))
+        self.ids = map(AssignmentId, count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS)))
 
 
 class RecordedRange(Struct, frozen=True):
@@ -106,12 +101,12 @@ class StagedJob:
         on_ended: Callable[[JobState, str, Fault, float], None],
     ) -> None:
         pending = Ranges.complement(done, job.queries)
-        self._pipeline = Pipeline(pending.total, MOST_LOSSES, keeps_inputs=False)
+        self._pipeline = Pipeline(route, MOST_LOSSES, keeps_inputs=False)
         self.route = route
-        self.on_dispatched = on_dispatched
+        self._on_dispatched = on_dispatched
         self._dispatcher = shared.dispatcher
         self._routes = shared.chains.routes
-        self._new_id = shared.new_id
+        self._ids = shared.ids
         self._clock = shared.clock
         self._record_range = record
         self._on_ended = on_ended
@@ -119,7 +114,8 @@ class StagedJob:
         self._of_samples = log is None
         self._numbers = numbers
         self._left = pending.total
-        self._open: dict[int, Sequence[StageQueue]] = {}  # the last one is that of `route`
+        self._number = 0
+        self._open: dict[int, Sequence[StageQueue]] = {}  # by number of the route
         self._queries: dict[int, StagedQuery] = {}
         largest_bytes = max(tensor_bytes(stage.outputs) for stage in route.engines)
         self._feed = StagedFeed(
@@ -138,13 +134,17 @@ class StagedJob:
         if not self._left:
             self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
             return
-        self.use(self.route)
+        self._open_queues()
         self._feed.start()
 
     def use(self, route: Route) -> None:
         """Let queries that no stage has answered take a route; the others stay on theirs."""
-        self.route = route
+        former, self.route = self._queues, route
+        self._number += 1
+        self._open_queues()
+        former[0].withdraw()
         self._execute(self._pipeline.route_changed(route))
+        self._close_former()
 
     @property
     def engines(self) -> Iterator[Engine]:
@@ -154,6 +154,9 @@ class StagedJob:
     def close(self) -> None:
         """Withdraw all queries that are not recorded."""
         self._closed = True
+        for queues in self._open.values():
+            for queue in queues:
+                queue.withdraw()
         self._feed.close()
         self._execute(self._pipeline.closed())
 
@@ -194,17 +197,16 @@ class StagedJob:
     @property
     def _queues(self) -> Sequence[StageQueue]:
         """Those of the route that queries take when they begin."""
-        return self._open[next(reversed(self._open))]
+        return self._open[self._number]
 
     # --- events -----------------------------------------------------------------------------
 
-    def _begin(self, first: int, inputs: Sequence[bytes], room_bytes: int) -> None:
+    def _begin(self, queries: Sequence[StagedQuery]) -> None:
         """Let queries begin that have been read."""
-        for index, data in enumerate(inputs, first):
-            self._queries[index] = StagedQuery(index, data, room_bytes)
-        self._execute(self._pipeline.begun(first, len(inputs)))
+        self._queries.update((query.index, query) for query in queries)
+        self._execute(self._pipeline.begun(queries[0].index, len(queries)))
 
-    def stage_answered(
+    def _answered(
         self, queue: StageQueue, found: Sequence[StageAnswer], configuration: Configuration
     ) -> None:
         """Let queries go on, or record their results."""
@@ -225,14 +227,16 @@ class StagedJob:
         for queries in self._done:
             self._record_results(queries, queues, configuration)
         self._done.clear()
+        if self._closed:
+            return
         if sized:
             self._feed.set_sized()
-        if self._open:
-            workers = sum(max(1, len(each.workers)) for each in self._queues)
-            self._feed.set_pace(self._interval_s or self._clock.now() - self._recorded_at, workers)
+        self._feed.workers = sum(max(1, len(each.workers)) for each in self._queues)
+        self._feed.interval_s = self._interval_s or self._clock.now() - self._recorded_at
         for each in found:  # last, as this may end the run
             if each.lost:
                 self._execute(self._pipeline.lost(each.visit.id))
+        self._close_former()
 
     def _goes_on(self, queue: StageQueue, answer: StageAnswer) -> bool:
         """Take the answer to a query as input of the stage behind, if it goes on, or as result.
@@ -274,17 +278,14 @@ class StagedJob:
                     self._done.append(range(first, first + queries))
                 case Drop(tensors):
                     self._dispatcher.drop(tensors)
-                case Open():
-                    self._open_route(command)
-                case Close(number, only_first):
-                    queues = self._open[number][:1] if only_first else self._open.pop(number)
-                    for queue in queues:
-                        queue.withdraw()
                 case Fail(query, losses):
                     self.fail(f"the tensors of query {query} were lost {losses} times")
 
     def _run_visits(self, ready: Ready) -> None:
         queue, added = self._open[ready.number][ready.position], []
+        if queue.added + len(ready.visits) > queue.job.queries:
+            self.use(self.route)  # its jobs have room for each query once
+            return
         for visit in ready.visits:
             query = self._queries[visit.query]
             if not ready.position:
@@ -292,27 +293,39 @@ class StagedJob:
             added.append((visit, query.data))
         queue.add(added)
 
-    def _open_route(self, opened: Open) -> None:
-        queues = self._open[opened.number] = [
+    def _open_queues(self) -> None:
+        """Open the queues of the route that queries take when they begin."""
+        self._open[self._number] = [
             StageQueue(
-                self, self._dispatcher, opened, position, self._job_of(engine, opened.visits)
+                self._number,
+                self.route,
+                position,
+                replace(
+                    self._job,
+                    id=JobId(f"{self._job.id}.{next(self._numbers)}"),
+                    client_id=self._job.id,  # so that it is explained under the id of the job
+                    engine=stage.name,
+                    min_accuracy=0.0 if stage.stage_of else self._job.min_accuracy,
+                    queries=self._left,
+                    with_tensors=True,
+                ),
+                self._dispatcher,
+                self._on_dispatched,
+                self._answered,
+                self.end,
             )
-            for position, engine in enumerate(opened.route.engines)
+            for position, stage in enumerate(self.route.engines)
         ]
         # The last stage first: of equally urgent jobs, a worker runs the one that came first.
-        for queue in reversed(queues):
+        for queue in reversed(self._queues):
             self._dispatcher.submit(queue.job, queue, ready=0)
 
-    def _job_of(self, stage: Engine, visits: int) -> Job:
-        return replace(
-            self._job,
-            id=JobId(f"{self._job.id}.{next(self._numbers)}"),
-            client_id=self._job.id,  # so that it is explained under the id of the job
-            engine=stage.name,
-            min_accuracy=0.0 if stage.stage_of else self._job.min_accuracy,
-            queries=visits,
-            with_tensors=True,
-        )
+    def _close_former(self) -> None:
+        """Close the queues of former routes that no query is left in."""
+        for number, queues in list(self._open.items()):
+            if number != self._number and all(queue.is_empty for queue in queues):
+                for queue in self._open.pop(number):
+                    queue.withdraw()
 
     def _record_results(
         self, queries: range, queues: Sequence[StageQueue], configuration: Configuration
@@ -333,7 +346,7 @@ class StagedJob:
         self._recorded_at = now
         before = self._range
         if before is None or (before.worker_id, before.stop) != (new.worker_id, new.first):
-            self._range_id, self._range = self._new_id(), new
+            self._range_id, self._range = next(self._ids), new
         else:
             self._range = before.followed_by(new)
         recorded = RecordedRange(self._range_id, self._job.queries - self._range.first)

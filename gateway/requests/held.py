@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gateway.access.roles import Role
 from gateway.requests.inference import Admitted
-from gateway.requests.parameters import parse_options
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -56,18 +54,13 @@ class HeldRequests:
 
     def hold(self, call: InferenceCall) -> HeldRequest:
         """Accept a request whose engine is pending."""
-        message, size = call.raw.parsed.message, len(call.raw.data)
-        options = parse_options(message.parameters)
-        tenant = call.caller.tenant_of(
-            options.tenant or call.tenant, Role.INFER, engine=message.model_name
-        )
-        call = replace(call, budget_s=options.shorter_budget_s(call.budget_s), tenant=tenant)
-        room = ExitStack()
+        call, options = call.resolved()
+        room, size = ExitStack(), len(call.raw.data)
         try:
             call.caller.check_priority(options.priority)
             self._admission.acquire(size)
             room.callback(self._admission.release, size)
-            usage = self._admission.start_request(tenant, size)
+            usage = self._admission.start_request(call.tenant, size)
         except SynergaiError as error:
             room.close()
             self._count_rejected(call, error)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.roles import Role
@@ -92,6 +93,16 @@ class InferenceCall(Struct, frozen=True):
     budget_s: float | None
     tenant: str
     request_id: RequestId
+
+    def resolved(self) -> tuple[InferenceCall, RequestOptions]:
+        """Return the call with the tenant and the budget that its parameters name, and these."""
+        message = self.raw.parsed.message
+        options = parse_options(message.parameters)
+        tenant = self.caller.tenant_of(
+            options.tenant or self.tenant, Role.INFER, engine=message.model_name
+        )
+        budget_s = options.shorter_budget_s(self.budget_s)
+        return replace(self, budget_s=budget_s, tenant=tenant), options
 
 
 @dataclass(slots=True, eq=False)

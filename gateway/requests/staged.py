@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.access.roles import Role
 from gateway.fleet.routes import asked_of_exit
 from gateway.requests.held import HeldRequest
 from gateway.requests.inference import Admitted
-from gateway.requests.parameters import parse_options
 from gateway.requests.timings import join_timings
 from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gateway.admission.admission import Admission
-    from gateway.fleet.routes import Routes
     from gateway.fleet.versions import Versions
     from gateway.requests.inference import Inference, InferenceCall, Request
     from synergai.core.pipeline import Command, Visit
@@ -49,10 +46,11 @@ class StagedRequests:
     """Runs requests stage by stage."""
 
     def __init__(self, inference: Inference, versions: Versions, admission: Admission) -> None:
-        self._inference = inference
+        self.inference = inference
+        self.routes = versions.routes
+        self._rate = versions.routes.rates.rate
         self._versions = versions
         self._admission = admission
-        self._times = _Times(inference, versions.routes)
 
     def begin(self, call: InferenceCall) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
@@ -70,45 +68,30 @@ class StagedRequests:
             return None
         if not self._versions.catalogue.has_stages(engine):
             return None
-        options = parse_options(message.parameters)
-        tenant = call.caller.tenant_of(
-            options.tenant or call.tenant, Role.INFER, engine=message.model_name
-        )
-        call = replace(call, budget_s=options.shorter_budget_s(call.budget_s), tenant=tenant)
+        call, options = call.resolved()
         try:
-            route = self._versions.routes.find(
-                engine, options.min_accuracy, self._times.now_s, self._times.rate
-            )
+            route = self.routes.find(engine, options.min_accuracy, self.now_s, self._rate)
             if route is None:
                 return None
             check_header(call.raw.parsed, route.whole)
             if options.min_accuracy and not route.engines[-1].stage_of:
                 self._versions.check_floor(engine, options.min_accuracy, "")
-            self._times.check_feasible(route, call.budget_s)
+            self._check_feasible(route, call.budget_s)
             # Until its end, so that a gateway which is stopping waits for all of its stages.
             self._admission.acquire(0)
         except SynergaiError as error:
-            self._inference.count_rejected(Admitted(call, engine, tenant), error)
+            self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
-        request = HeldRequest(StagedRequest(self._inference, self._times, call, route).run())
+        request = HeldRequest(StagedRequest(self, call, route).run())
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
-
-class _Times:
-    """Expected times of engines, and of the routes through them."""
-
-    def __init__(self, inference: Inference, routes: Routes) -> None:
-        self._inference = inference
-        self.routes = routes
-        self.rate = routes.rates.rate
-
     def now_s(self, engine: Engine) -> float:
         """Return the time that an engine would take now; as inspected, if no more is known."""
-        expected_s = self._inference.expected_answer_s(engine.name)
+        expected_s = self.inference.expected_answer_s(engine.name)
         return engine.query_s if expected_s is None else expected_s
 
-    def check_feasible(self, route: Route, budget_s: float | None) -> None:
+    def _check_feasible(self, route: Route, budget_s: float | None) -> None:
         """Refuse a request that is not expected to be answered in time."""
         if budget_s is None:
             return
@@ -130,10 +113,10 @@ class _Times:
             return asked, None
         stage_s = self.now_s(route.engines[position])
         if route.may_leave(position) and not route.floor:
-            later_s = route.seconds(self.now_s, self.rate, position + 1)
+            later_s = route.seconds(self.now_s, self._rate, position + 1)
             if stage_s + later_s > left_s:
                 return LEAVE, left_s
-        later_s = route.seconds(self.now_s, self.rate, position) - stage_s
+        later_s = route.seconds(self.now_s, self._rate, position) - stage_s
         return asked, left_s - later_s if later_s < left_s else left_s
 
     def _least_s(self, route: Route, seconds: Callable[[Engine], float]) -> float:
@@ -141,22 +124,20 @@ class _Times:
         exits = (position for position in range(len(route.engines)) if route.may_leave(position))
         if not route.floor and (first := next(exits, None)) is not None:
             return sum(map(seconds, route.engines[: first + 1]))
-        return route.seconds(seconds, self.rate)
+        return route.seconds(seconds, self._rate)
 
     def _alone_s(self, engine: Engine) -> float:
         """Return the time that an engine would take if all workers were idle."""
-        return self._inference.least_answer_s(engine.name) or engine.query_s
+        return self.inference.least_answer_s(engine.name) or engine.query_s
 
 
 class StagedRequest:
     """Drives the one query of a request through its stages, whose inputs it keeps until its end."""
 
-    def __init__(
-        self, inference: Inference, times: _Times, call: InferenceCall, route: Route
-    ) -> None:
-        self._pipeline = Pipeline(1, MOST_LOSSES, keeps_inputs=True)
-        self._inference = inference
-        self._times = times
+    def __init__(self, requests: StagedRequests, call: InferenceCall, route: Route) -> None:
+        self._pipeline = Pipeline(route, MOST_LOSSES, keeps_inputs=True)
+        self._requests = requests
+        self._inference = requests.inference
         self._call = call
         self._route = route
         self._begun = asyncio.get_running_loop().time()
@@ -198,7 +179,6 @@ class StagedRequest:
     async def _run_stages(self) -> Buffer:
         route = self._route
         response: Buffer = b""
-        self._execute(self._pipeline.route_changed(route))
         self._execute(self._pipeline.begun(0, 1))
         while (visit := self._visit) is not None:
             request, asked = self._begin_stage(visit)
@@ -206,7 +186,7 @@ class StagedRequest:
             try:
                 response = await request.result
                 held = request.held is not None
-                outputs = self._times.routes.read_outputs(
+                outputs = self._requests.routes.read_outputs(
                     route, position, response, held=held, asked=asked
                 )
             except TensorsLost:
@@ -233,7 +213,7 @@ class StagedRequest:
         """Begin the request of a stage; return it, and what it asks of the exit there."""
         call, budget_s, position = self._call, self._call.budget_s, self._position
         left_s = None if budget_s is None else budget_s - self._elapsed_s()
-        asked, stage_s = self._times.share(self._route, position, left_s)
+        asked, stage_s = self._requests.share(self._route, position, left_s)
         is_last, client = self._route.is_last(position), call.raw.parsed.message
         header = of_stage(self._inputs[position], client, self._stage, is_last=is_last, asked=asked)
         raw = RawRequest(serialise_request(header.message, header.raw), header)
@@ -258,5 +238,5 @@ class StagedRequest:
                     self._position, self._visit = position, visit
                 case Drop(tensors):
                     self._inference.drop(tensors)
-                case _:  # each stage becomes a request as it is visited
+                case _:  # it is recorded, or has failed
                     pass

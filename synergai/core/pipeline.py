@@ -19,10 +19,8 @@ Invariants after every event:
 3. Tensors that a worker holds are dropped once, as soon as no visit can need them.
 4. After a loss, a query visits the last stage whose inputs there still are, `most_losses` times at
    most. The next loss fails the pipeline, which closes.
-5. The first stage of an open route gets at most as many visits as its `Open` says. A former route
-   is closed once no query visits it.
-6. The state has one entry for each query that has begun and is not recorded.
-7. A closed pipeline has forgotten all queries; answers that arrive late have their tensors dropped.
+5. The state has one entry for each query that has begun and is not recorded.
+6. A closed pipeline has forgotten all queries.
 """
 
 from __future__ import annotations
@@ -74,16 +72,12 @@ class Answer(Struct, frozen=True):
 # --- commands -------------------------------------------------------------------------------
 
 
-class Open(Struct, frozen=True):
-    """Let the stages of a route wait for visits, of which the first one gets so many at most."""
-
-    number: int
-    route: Route
-    visits: int
-
-
 class Ready(Struct, frozen=True):
-    """Run visits in a stage of an open route."""
+    """Run visits in a stage; those of the first stage of former routes end.
+
+    Attributes:
+        number: that of the route.
+    """
 
     number: int
     position: int
@@ -103,13 +97,6 @@ class Drop(Struct, frozen=True):
     tensors: HeldTensors
 
 
-class Close(Struct, frozen=True):
-    """End all visits of the first stage of an open route, or of all stages."""
-
-    number: int
-    only_first: bool = False
-
-
 class Fail(Struct, frozen=True):
     """Fail: the tensors of a query were lost too often, or its inputs with them."""
 
@@ -117,15 +104,7 @@ class Fail(Struct, frozen=True):
     losses: int
 
 
-Command: TypeAlias = Open | Ready | Record | Drop | Close | Fail
-
-
-@dataclass(eq=False, slots=True)
-class _OpenRoute:
-    number: int
-    route: Route
-    room: int
-    visiting: int = 0
+Command: TypeAlias = Ready | Record | Drop | Fail
 
 
 @dataclass(eq=False, slots=True)
@@ -138,7 +117,8 @@ class _Query:
     """
 
     index: int
-    on: _OpenRoute
+    route: Route
+    number: int = 0
     visit: int = 0
     position: int = 0
     losses: int = 0
@@ -149,18 +129,18 @@ class Pipeline:
     """Moves queries through stages.
 
     Args:
-        queries: those to record in all.
+        route: that of queries that begin; its number is 0.
         most_losses: losses that a query survives.
         keeps_inputs: there are the inputs of all stages until the query is done, so that the stage
             before a loss runs again; otherwise only those of the first stage.
     """
 
-    def __init__(self, queries: int, most_losses: int, *, keeps_inputs: bool) -> None:
-        self._left = queries
+    def __init__(self, route: Route, most_losses: int, *, keeps_inputs: bool) -> None:
+        self._route = route
+        self._number = 0
         self._most_losses = most_losses
         self._keeps_inputs = keeps_inputs
-        self._routes: list[_OpenRoute] = []  # the last one is that of queries that begin
-        self._opened = self._visited = 0
+        self._visited = 0
         self._order: deque[_Query] = deque()
         self._visits: dict[int, _Query] = {}
         self._commands: list[Command] = []
@@ -168,13 +148,21 @@ class Pipeline:
     # --- events -----------------------------------------------------------------------------
 
     def route_changed(self, route: Route) -> list[Command]:
-        """Let queries that begin take a route, and those in the first stage of the former one."""
-        self._change_route(route)
+        """Let queries in the first stage, and those that begin, take another route.
+
+        Its number is one above that of the former one.
+        """
+        self._route = route
+        self._number += 1
+        waiting = [query for query in self._order if query.visit and not query.position]
+        for query in waiting:
+            self._end_visit(query.visit)
+        self._begin(waiting)
         return self._take()
 
     def begun(self, first: int, count: int) -> list[Command]:
-        """Let adjacent queries begin; a route has to be open."""
-        queries = [_Query(index, self._routes[-1]) for index in range(first, first + count)]
+        """Let adjacent queries begin."""
+        queries = [_Query(index, self._route) for index in range(first, first + count)]
         self._order.extend(queries)
         self._begin(queries)
         return self._take()
@@ -190,17 +178,17 @@ class Pipeline:
             if not self._keeps_inputs:
                 self._drop(query.held)
                 query.held = []
-            route, behind = query.on.route, query.position + 1
-            if answer.is_final or route.is_last(query.position):
+            behind = query.position + 1
+            if answer.is_final or query.route.is_last(query.position):
                 self._drop([*query.held, answer.tensors])
                 query.held = []
                 continue
-            if route.begins_again(behind):
+            if query.route.begins_again(behind):
                 self._drop([answer.tensors])
                 query.held.append(None)
             else:
                 query.held.append(answer.tensors)
-            going.setdefault((query.on.number, behind), []).append(query)
+            going.setdefault((query.number, behind), []).append(query)
         for (_, position), queries in going.items():
             self._visit(queries, position)
         self._record()
@@ -215,7 +203,7 @@ class Pipeline:
         self._drop([lost])
         query.losses += 1
         if query.losses > self._most_losses or (self._keeps_inputs and lost is None):
-            return [*self._take(), *self.closed(), Fail(query.index, query.losses)]
+            return [*self.closed(), Fail(query.index, query.losses)]
         if self._keeps_inputs and query.position > 1:
             self._visit([query], query.position - 1)
         else:
@@ -223,65 +211,41 @@ class Pipeline:
         return self._take()
 
     def closed(self) -> list[Command]:
-        """End all visits, since nothing more is wanted of the queries; no more may begin."""
+        """Forget all queries, since nothing more is wanted of them."""
         for query in self._order:
             self._drop(query.held)
-        self._commands += (Close(opened.number) for opened in self._routes)
         self._order.clear()
         self._visits.clear()
-        self._routes.clear()
         return self._take()
 
     # --- steps ------------------------------------------------------------------------------
 
     def _take(self) -> list[Command]:
-        """Close former routes that no query visits; return the commands of an event."""
-        for opened in [each for each in self._routes[:-1] if not each.visiting]:
-            self._routes.remove(opened)
-            self._commands.append(Close(opened.number))
         commands, self._commands = self._commands, []
         return commands
 
-    def _change_route(self, route: Route) -> None:
-        self._opened += 1
-        self._routes.append(_OpenRoute(self._opened, route, self._left))
-        self._commands.append(Open(self._opened, route, self._left))
-        if len(self._routes) > 1:
-            self._commands.append(Close(self._routes[-2].number, only_first=True))
-            waiting = [query for query in self._order if query.visit and not query.position]
-            for query in waiting:
-                self._end_visit(query.visit)
-            self._begin(waiting)
-
     def _begin(self, queries: Sequence[_Query]) -> None:
         """Let queries visit the first stage, some of them perhaps once more."""
-        if not queries:
-            return
-        if self._routes[-1].room < len(queries):
-            self._change_route(self._routes[-1].route)
-        opened = self._routes[-1]
-        opened.room -= len(queries)
         for query in queries:
-            query.on, query.held = opened, [None]
-        self._visit(queries, 0)
+            query.number, query.route, query.held = self._number, self._route, [None]
+        if queries:
+            self._visit(queries, 0)
 
     def _visit(self, queries: Sequence[_Query], position: int) -> None:
-        """Let queries of one open route visit a stage."""
-        opened, visits = queries[0].on, []
+        """Let queries of one route visit a stage."""
+        visits = []
         for query in queries:
             self._visited += 1
             query.visit, query.position = self._visited, position
             self._visits[query.visit] = query
             visits.append(Visit(query.visit, query.index, query.held[-1]))
-        opened.visiting += len(visits)
-        self._commands.append(Ready(opened.number, position, visits))
+        self._commands.append(Ready(queries[0].number, position, visits))
 
     def _end_visit(self, visit: int) -> _Query | None:
         """Return the query of a visit, which ends; None if it has ended before."""
         query = self._visits.pop(visit, None)
         if query is not None:
             query.visit = 0
-            query.on.visiting -= 1
         return query
 
     def _drop(self, tensors: Iterable[HeldTensors | None]) -> None:
@@ -292,7 +256,6 @@ class Pipeline:
         done: list[Record] = []
         while self._order and not self._order[0].visit:
             index = self._order.popleft().index
-            self._left -= 1
             if done and index == done[-1].first + done[-1].count:
                 done[-1] = Record(done[-1].first, done[-1].count + 1)
             else:

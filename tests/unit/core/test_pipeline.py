@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from synergai.core.pipeline import (
     Answer,
-    Close,
     Command,
     Drop,
     Fail,
     HeldTensors,
-    Open,
     Pipeline,
     Ready,
     Record,
@@ -52,19 +50,19 @@ ROUTES = [route(4), route(2, 5), route(2, 5, whole=True), route(3, whole=True)]
 class Workers:
     """Executes commands, and checks them against the invariants."""
 
-    def __init__(self, *, keeps_inputs: bool) -> None:
+    def __init__(self, route: Route, *, keeps_inputs: bool) -> None:
         self.keeps_inputs = keeps_inputs
-        self.pipeline = Pipeline(QUERIES, MOST_LOSSES, keeps_inputs=keeps_inputs)
-        self.open: dict[int, Open] = {}
-        self.first_visits: Counter[int] = Counter()
+        self.pipeline = Pipeline(route, MOST_LOSSES, keeps_inputs=keeps_inputs)
+        self.routes = [route]
         self.visits: dict[int, tuple[Visit, int, int]] = {}
         self.ended: list[int] = []
         self.held: set[HeldTensors] = set()
         self.made = 0
         self.begun: list[int] = []
         self.recorded: list[int] = []
+        self.done: set[int] = set()
         self.losses: Counter[int] = Counter()
-        self.failed = False
+        self.is_closed = False
 
     @property
     def next_query(self) -> int:
@@ -73,9 +71,6 @@ class Workers:
     def execute(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case Open(number, _, visits):
-                    assert visits <= QUERIES - len(self.recorded)
-                    self.open[number] = command
                 case Ready(number, position, visits):
                     for visit in visits:
                         self.check_ready(visit, number, position)
@@ -84,15 +79,10 @@ class Workers:
                     self.recorded += range(first, first + count)
                 case Drop(tensors):
                     self.held.remove(tensors)
-                case Close(number, only_first):
-                    for id_, (_, on, position) in list(self.visits.items()):
-                        if on == number and (position == 0 or not only_first):
-                            self.end(id_)
-                    if not only_first:
-                        del self.open[number]
                 case Fail(query, losses):
                     assert losses == self.losses[query]
-                    self.failed = True
+                    self.is_closed = True
+                    self.end_all()
         self.check()
 
     def check_ready(self, visit: Visit, number: int, position: int) -> None:
@@ -100,31 +90,31 @@ class Workers:
         assert visit.query not in running
         assert visit.query not in self.recorded
         assert visit.tensors is None or visit.tensors in self.held
-        opened = self.open[number]
         if position == 0:
-            self.first_visits[number] += 1
             assert visit.tensors is None
-            assert number == max(self.open)
-            assert self.first_visits[number] <= opened.visits
-        if opened.route.begins_again(position):
+            assert number == len(self.routes) - 1
+        if self.routes[number].begins_again(position):
             assert visit.tensors is None
 
     def check(self) -> None:
         assert self.recorded == self.begun[: len(self.recorded)], "in order, and once"
         assert all(losses <= MOST_LOSSES + 1 for losses in self.losses.values())
-        used = {number for _, number, _ in self.visits.values()}
-        assert used <= self.open.keys()
-        if self.open:
-            assert self.open.keys() <= used | {max(self.open)}, "former routes are closed"
+        running = sorted(visit.query for visit, _, _ in self.visits.values())
+        assert self.is_closed or running == sorted({*self.begun} - self.done), "one visit"
         if not self.keeps_inputs or not self.visits:
             waiting = {visit.tensors for visit, _, _ in self.visits.values()} - {None}
             assert self.held == waiting, "tensors are dropped as soon as no visit needs them"
 
-    def end(self, visit: int) -> tuple[int, Route, int]:
-        """Forget a visit; return its query, route and position."""
-        ended, number, position = self.visits.pop(visit)
+    def end(self, visit: int) -> tuple[int, int]:
+        """Forget a visit; return its query and position."""
+        ended, _, position = self.visits.pop(visit)
         self.ended.append(visit)
-        return ended.query, self.open[number].route, position
+        return ended.query, position
+
+    def end_all(self, *, first_stage: bool = False) -> None:
+        for visit, (_, _, position) in list(self.visits.items()):
+            if not (first_stage and position):
+                self.end(visit)
 
     # --- what workers and owners do -------------------------------------------------------------
 
@@ -134,11 +124,25 @@ class Workers:
         self.begun += range(first, first + count)
         self.execute(self.pipeline.begun(first, count))
 
+    def change_route(self, route: Route) -> None:
+        self.end_all(first_stage=True)
+        self.routes.append(route)
+        self.execute(self.pipeline.route_changed(route))
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.end_all()
+        self.execute(self.pipeline.closed())
+
     def answer(self, visits: list[int], draw: random.Random) -> None:
         answers = []
         for visit in visits:
-            self.end(visit)
-            answers.append(Answer(visit, draw.random() < 0.2, self.hold(draw)))
+            _, number, position = self.visits[visit]
+            query, _ = self.end(visit)
+            is_final = draw.random() < 0.2
+            if is_final or self.routes[number].is_last(position):
+                self.done.add(query)
+            answers.append(Answer(visit, is_final, self.hold(draw)))
         self.execute(self.pipeline.answered(answers))
 
     def answer_late(self, draw: random.Random) -> None:
@@ -146,14 +150,13 @@ class Workers:
         self.execute(self.pipeline.answered([late]))
 
     def lose(self, visit: int) -> None:
-        query, _, position = self.end(visit)
+        query, position = self.end(visit)
         self.losses[query] += 1
         commands = self.pipeline.lost(visit)
+        assert self.pipeline.lost(visit) == [], "once"
         for command in commands:
             if isinstance(command, Ready):
-                [again] = [each for each in command.visits if each.query == query] or [None]
-                if again is not None:
-                    assert command.position == (max(0, position - 1) if self.keeps_inputs else 0)
+                assert command.position == (max(0, position - 1) if self.keeps_inputs else 0)
         self.execute(commands)
 
     def hold(self, draw: random.Random) -> HeldTensors | None:
@@ -167,8 +170,7 @@ class Workers:
 
 @given(st.booleans(), st.randoms(use_true_random=False))
 def test_no_order_of_events_breaks_the_invariants(keeps_inputs: bool, draw: random.Random) -> None:
-    workers = Workers(keeps_inputs=keeps_inputs)
-    workers.execute(workers.pipeline.route_changed(draw.choice(ROUTES)))
+    workers = Workers(draw.choice(ROUTES), keeps_inputs=keeps_inputs)
     for _ in range(draw.randrange(80)):
         running = list(workers.visits)
         match draw.choice(["begin", "answer", "answer", "answer", "lose", "late", "change"]):
@@ -181,10 +183,10 @@ def test_no_order_of_events_breaks_the_invariants(keeps_inputs: bool, draw: rand
             case "late" if workers.ended:
                 workers.answer_late(draw)
             case "change":
-                workers.execute(workers.pipeline.route_changed(draw.choice(ROUTES)))
+                workers.change_route(draw.choice(ROUTES))
             case _:
                 pass
-        if workers.failed:
+        if workers.is_closed:
             assert not workers.visits
             break
     else:
@@ -192,8 +194,8 @@ def test_no_order_of_events_breaks_the_invariants(keeps_inputs: bool, draw: rand
         while workers.visits:
             workers.answer(list(workers.visits), draw)
         assert workers.recorded == workers.begun == list(range(QUERIES))
-    workers.execute(workers.pipeline.closed())
-    assert (workers.visits, workers.open, workers.held) == ({}, {}, set())
+    workers.close()
+    assert not workers.held
     if workers.ended:
         workers.answer_late(draw)
         assert not workers.held
@@ -201,8 +203,7 @@ def test_no_order_of_events_breaks_the_invariants(keeps_inputs: bool, draw: rand
 
 def at_second_stage(*, keeps_inputs: bool, tensors: HeldTensors | None) -> tuple[Pipeline, int]:
     """Return a pipeline of three stages with a query in the second one, and its visit there."""
-    pipeline = Pipeline(1, 1, keeps_inputs=keeps_inputs)
-    pipeline.route_changed(route(2, 5))
+    pipeline = Pipeline(route(2, 5), 1, keeps_inputs=keeps_inputs)
     [first] = pipeline.begun(0, 1)
     assert isinstance(first, Ready)
     [second] = pipeline.answered([Answer(first.visits[0].id, is_final=False, tensors=tensors)])
@@ -236,8 +237,7 @@ def test_a_loss_of_tensors_that_no_worker_holds_begins_again_or_fails() -> None:
 
 
 def test_queries_that_are_done_wait_for_those_before_them_and_for_gaps() -> None:
-    pipeline = Pipeline(3, 0, keeps_inputs=False)
-    pipeline.route_changed(route(4))
+    pipeline = Pipeline(route(4), 0, keeps_inputs=False)
     visits = []
     for first, count in ((0, 2), (7, 1)):
         [ready] = pipeline.begun(first, count)
