@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gateway.dispatch.job_handler import JobHandler
 from gateway.fleet.worker import SendInputs
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
 
+    OnAnswered: TypeAlias = Callable[
+        ["StageQueue", Sequence["StageAnswer"], Sequence[Visit], Configuration], None
+    ]
+    """Called with the answers to some visits, and those whose tensors are lost."""
+
 
 class StageAnswer(NamedTuple):
-    """What a worker has sent of a visit: a response or an error, or that its tensors are lost."""
+    """What a worker has answered to a visit: a response, whose tensors it may hold, or an error."""
 
     visit: Visit
     response: Buffer
     error: str
     held: HeldTensors | None
-    lost: bool
 
 
 class StageQueue(JobHandler):
@@ -53,7 +57,7 @@ class StageQueue(JobHandler):
         job: Job,
         dispatcher: Dispatcher,
         on_dispatched: Callable[[Assignment, float], None],
-        on_answered: Callable[[StageQueue, Sequence[StageAnswer], Configuration], None],
+        on_answered: OnAnswered,
         on_ended: Callable[[JobState, str, Fault], None],
     ) -> None:
         self.number = number
@@ -126,7 +130,7 @@ class StageQueue(JobHandler):
     ) -> None:
         """Pass the answers on."""
         self.workers.setdefault(worker.id)
-        answers = []
+        answers, lost = [], []
         for offset, response in enumerate(responses, progress.done - len(responses)):
             number = progress.assignment.first + offset
             self._suspects.forget(number)
@@ -134,9 +138,12 @@ class StageQueue(JobHandler):
             if not error:
                 self._suspects.answered()
             visit, _ = self._waiting.pop(number)
-            held, lost = progress.held.get(offset), offset in progress.lost
-            answers.append(StageAnswer(visit, response, error, held, lost))
-        self._on_answered(self, answers, progress.assignment.configuration)
+            if offset in progress.lost:
+                lost.append(visit)
+            else:
+                held = progress.held.get(offset)
+                answers.append(StageAnswer(visit, response, error, held))
+        self._on_answered(self, answers, lost, progress.assignment.configuration)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, _now: float) -> None:
         """End the job with a stage that cannot complete."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.jobs.stage_queue import StageAnswer
     from gateway.records.log import RecordLog
     from gateway.records.results import InputResult
-    from synergai.core.pipeline import Command
+    from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.domain import Configuration, Engine, Job
     from synergai.runtime.clock import Clock
@@ -127,7 +127,6 @@ class StagedJob:
         self._interval_s = 0.0  # between results; 0 until there are any
         self._range: RecordedExecution | None = None
         self._range_id = AssignmentId(0)
-        self._done: list[range] = []  # queries that an answer lets be recorded
 
     def start(self) -> None:
         """Begin."""
@@ -207,12 +206,16 @@ class StagedJob:
         self._execute(self._pipeline.begun(queries[0].index, len(queries)))
 
     def _answered(
-        self, queue: StageQueue, found: Sequence[StageAnswer], configuration: Configuration
+        self,
+        queue: StageQueue,
+        found: Sequence[StageAnswer],
+        lost: Sequence[Visit],
+        configuration: Configuration,
     ) -> None:
-        """Let queries go on, or record their results."""
+        """Let queries go on, record their results, or let them run again."""
         queues = self._open[queue.number]
         answers, failure, sized = [], "", len(queues) - queue.position <= 2
-        for each in (each for each in found if not each.lost):
+        for each in found:
             goes_on = False
             if not failure:
                 try:
@@ -223,19 +226,16 @@ class StagedJob:
             answers.append(Answer(each.visit.id, is_final=not goes_on, tensors=each.held))
         if failure:
             self.fail(failure)  # which closes the pipeline, so that it just drops the tensors
-        self._execute(self._pipeline.answered(answers))
-        for queries in self._done:
+        for queries in self._execute(self._pipeline.answered(answers)):
             self._record_results(queries, queues, configuration)
-        self._done.clear()
         if self._closed:
             return
         if sized:
             self._feed.set_sized()
         self._feed.workers = sum(max(1, len(each.workers)) for each in self._queues)
         self._feed.interval_s = self._interval_s or self._clock.now() - self._recorded_at
-        for each in found:  # last, as this may end the run
-            if each.lost:
-                self._execute(self._pipeline.lost(each.visit.id))
+        for visit in lost:  # last, as this may end the run
+            self._execute(self._pipeline.lost(visit.id))
         self._close_former()
 
     def _goes_on(self, queue: StageQueue, answer: StageAnswer) -> bool:
@@ -269,17 +269,20 @@ class StagedJob:
 
     # --- commands ---------------------------------------------------------------------------
 
-    def _execute(self, commands: Iterable[Command]) -> None:
+    def _execute(self, commands: Iterable[Command]) -> list[range]:
+        """Execute commands; return the queries to record."""
+        done = []
         for command in commands:
             match command:
                 case Ready():
                     self._run_visits(command)
                 case Record(first, queries):
-                    self._done.append(range(first, first + queries))
+                    done.append(range(first, first + queries))
                 case Drop(tensors):
                     self._dispatcher.drop(tensors)
                 case Fail(query, losses):
                     self.fail(f"the tensors of query {query} were lost {losses} times")
+        return done
 
     def _run_visits(self, ready: Ready) -> None:
         queue, added = self._open[ready.number][ready.position], []

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
-    from gateway.requests.inference import Inference, InferenceCall
+    from gateway.requests.inference import Inference
+    from gateway.requests.parameters import InferenceCall
     from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.protocol.request_codec import Buffer
 

@@ -7,16 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
 from gateway.monitoring.tracing import TracedRun
-from gateway.requests.parameters import DEFAULT_OPTIONS, RequestOptions, parse_options
+from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import EngineName, Job, JobId, JobState
 from synergai.errors import (
@@ -39,7 +36,6 @@ from synergai.versions import split_variant, split_version, versioned_variant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
@@ -48,12 +44,11 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from gateway.monitoring.tracing import Trace
+    from gateway.requests.parameters import InferenceCall, RequestOptions
     from synergai.core.pipeline import HeldTensors
     from synergai.domain import Engine, Fault
     from synergai.explanations.facts import Cause
-    from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import RawRequest
+    from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
@@ -71,38 +66,6 @@ _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
     (Unavailable, "no worker"),
 )
 """Causes of the refusals that are remembered; without one, the core knows it."""
-
-
-class RequestId(Struct, frozen=True):
-    """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
-
-    job: JobId
-    client: str = ""
-    trace: Trace | None = None
-
-
-class InferenceCall(Struct, frozen=True):
-    """A call of a client.
-
-    Attributes:
-        tenant: that of the request if its parameters name none.
-    """
-
-    caller: Caller
-    raw: RawRequest[RequestHeader]
-    budget_s: float | None
-    tenant: str
-    request_id: RequestId
-
-    def resolved(self) -> tuple[InferenceCall, RequestOptions]:
-        """Return the call with the tenant and the budget that its parameters name, and these."""
-        message = self.raw.parsed.message
-        options = parse_options(message.parameters)
-        tenant = self.caller.tenant_of(
-            options.tenant or self.tenant, Role.INFER, engine=message.model_name
-        )
-        budget_s = options.shorter_budget_s(self.budget_s)
-        return replace(self, budget_s=budget_s, tenant=tenant), options
 
 
 @dataclass(slots=True, eq=False)

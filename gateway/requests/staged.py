@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
-    from gateway.requests.inference import Inference, InferenceCall, Request
+    from gateway.requests.inference import Inference, Request
+    from gateway.requests.parameters import InferenceCall
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.domain import Engine

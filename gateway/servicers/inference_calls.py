@@ -13,7 +13,7 @@ from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
 from gateway.fleet.stages import EngineInStages
-from gateway.requests.inference import InferenceCall, RequestId
+from gateway.requests.parameters import InferenceCall, RequestId
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.core.route import Route
 from synergai.errors import EnginePending, NotSupported, SynergaiError

@@ -22,7 +22,8 @@ from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.records.store import DataStore
-from gateway.requests.inference import Inference, InferenceCall, Request, RequestId
+from gateway.requests.inference import Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec, WorkerClass, WorkerId
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary

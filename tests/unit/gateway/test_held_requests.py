@@ -13,7 +13,8 @@ from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Admitted, Inference, InferenceCall, Request, RequestId
+from gateway.requests.inference import Admitted, Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import Engine, JobId, WorkerId
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest

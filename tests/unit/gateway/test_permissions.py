@@ -5,7 +5,8 @@ import pytest
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
-from gateway.requests.inference import Admitted, InferenceCall, RequestId
+from gateway.requests.inference import Admitted
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import EngineName, JobId, JobSpec
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip

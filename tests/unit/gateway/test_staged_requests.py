@@ -13,7 +13,8 @@ from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from gateway.journal.journal import Journal
 from gateway.requests.held import HeldRequest
-from gateway.requests.inference import Admitted, Inference, InferenceCall, Request, RequestId
+from gateway.requests.inference import Admitted, Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
 from gateway.requests.staged import MOST_LOSSES, StagedRequests
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
