@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable
@@ -64,11 +64,18 @@ def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
 
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
     """Return the fewest stages of one model from its inputs to its outputs; empty if some lack."""
-    models = defaultdict(list)
+    # Imported on demand: most gateways have no stages.
+    from synergai.routes.ranking import fewest_stages
+
+    models: defaultdict[tuple[str, int], dict[tuple[int, int], Engine]] = defaultdict(dict)
     for stage in stages:
-        models[stage.stage_of, stage.stage_end].append(stage)
-    chains = [_chain(parts, end) for (_, end), parts in sorted(models.items())]
-    return min(filter(None, chains), key=len, default=())
+        models[stage.stage_of, stage.stage_end][stage_positions(stage.name)] = stage
+    chains = [
+        tuple(parts[positions] for positions in chain)
+        for (_, end), parts in sorted(models.items())
+        for chain in fewest_stages(parts, end)[:1]
+    ]
+    return min(chains, key=len, default=())
 
 
 def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
@@ -81,26 +88,6 @@ def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
         if stage.exit is not None and stage_positions(stage.name)[0] == end:
             found[model] = (*chain, stage)
     return max(found.values(), key=len, default=())
-
-
-def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
-    begins = defaultdict(list)
-    for stage in stages:
-        begins[stage_positions(stage.name)[0]].append(stage)
-    reached: dict[int, Engine] = {}
-    positions = deque([0])
-    while positions:
-        position = positions.popleft()
-        for stage in begins[position]:
-            _, last = stage_positions(stage.name)
-            if position < last <= end and last not in reached:
-                reached[last] = stage
-                positions.append(last)
-    chain: list[Engine] = []
-    while end in reached:
-        chain.append(reached[end])
-        end, _ = stage_positions(reached[end].name)
-    return tuple(reversed(chain))
 
 
 def tensor_bytes(tensors: Sequence[TensorSpec]) -> int:

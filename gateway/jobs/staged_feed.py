@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 from gateway.fleet.routes import asked_of_exit
 from gateway.jobs.input_feed import read_inputs
 from gateway.records.log import DamagedLog
-from gateway.records.results import InputResult
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.job_inputs import input_of, sample_input, split_input
@@ -33,9 +32,10 @@ if TYPE_CHECKING:
     from gateway.fleet.routes import Outputs
     from gateway.jobs.tensor_room import TensorRoom
     from gateway.records.log import RecordLog
+    from gateway.records.results import InputResult
     from synergai.core.route import Route
     from synergai.domain import Job
-    from synergai.protocol.request_codec import Buffer, RequestDecoder, RequestHeader
+    from synergai.protocol.request_codec import RequestDecoder, RequestHeader
     from synergai.scheduling.state.jobs import Ranges
 
 MOST_QUERIES: Final = 128
@@ -77,11 +77,6 @@ class StagedQuery:
     result: InputResult | None = None
     correct: bool | None = None
 
-    @property
-    def size(self) -> int:
-        """Size of what it keeps in memory: inputs of the client, and those of its stage."""
-        return len(self.inputs) + (0 if self.data is self.inputs else len(self.data))
-
     def begin(self, route: Route, decoder: RequestDecoder) -> None:
         """Prepare the input of the first stage, whose worker reports what is wrong with it."""
         self.data = self.inputs
@@ -95,15 +90,18 @@ class StagedQuery:
         except (DecodeError, InvalidInput):
             pass
 
-    def pass_on(self, route: Route, position: int, outputs: Outputs) -> None:
-        """Prepare the input of the engine at a position from the outputs of the stage before."""
+    def pass_on(self, route: Route, position: int, outputs: Outputs) -> int:
+        """Prepare the input of the engine at a position from the outputs of the stage before.
+
+        Return how many bytes the query has in memory from now on.
+        """
         message, _ = outputs
         engine, is_last = route.engines[position], route.is_last(position)
         if LABEL in message.parameters:
             self.client = ModelInferRequest(parameters={LABEL: message.parameters[LABEL]})
         if route.begins_again(position):
             self.data = self.inputs
-            return
+            return len(self.inputs)
         request = of_stage(
             as_inputs(*outputs),
             self.client,
@@ -114,11 +112,7 @@ class StagedQuery:
         if is_last:  # the response is that of the whole engine
             request.message.model_name, _ = split_version(engine_of_stage(engine.name))
         self.data = input_of(request.message, request.raw)
-
-    def finish(self, response: Buffer, error: str) -> None:
-        """Keep the result, and no more inputs."""
-        self.data = self.inputs = b""
-        self.result = InputResult(self.index, self.name, response, error)
+        return len(self.inputs) + len(self.data)
 
 
 class StagedFeed:

@@ -21,6 +21,7 @@ from gateway.jobs.stage_queue import StageQueue
 from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
 from gateway.jobs.tensor_room import TensorRoom
 from gateway.journal.job_record import RecordedExecution
+from gateway.records.results import InputResult
 from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
 from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
 from synergai.errors import InternalError
@@ -32,11 +33,10 @@ from synergai.scheduling.state.jobs import Ranges
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.dispatch.chains import Chains
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.dispatch.job_routes import JobRoutes
     from gateway.jobs.stage_queue import StageAnswer
     from gateway.records.log import RecordLog
-    from gateway.records.results import InputResult
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.domain import Configuration, Engine, Job
@@ -58,10 +58,10 @@ class StagedJobs:
     """What all jobs in stages share: among others, ids of ranges that are recorded."""
 
     def __init__(
-        self, dispatcher: Dispatcher, chains: Chains, clock: Clock, epoch: int, memory_bytes: int
+        self, dispatcher: Dispatcher, routes: JobRoutes, clock: Clock, epoch: int, memory_bytes: int
     ) -> None:
         self.dispatcher = dispatcher
-        self.chains = chains
+        self.routes = routes
         self.clock = clock
         self.room = TensorRoom(memory_bytes)
         self.ids = map(AssignmentId, count((epoch << (_OWN_IDS + 1)) | (1 << _OWN_IDS)))
@@ -105,7 +105,7 @@ class StagedJob:
         self.route = route
         self._on_dispatched = on_dispatched
         self._dispatcher = shared.dispatcher
-        self._routes = shared.chains.routes
+        self._routes = shared.routes.routes
         self._ids = shared.ids
         self._clock = shared.clock
         self._record_range = record
@@ -214,23 +214,23 @@ class StagedJob:
     ) -> None:
         """Let queries go on, record their results, or let them run again."""
         queues = self._open[queue.number]
-        answers, failure, sized = [], "", len(queues) - queue.position <= 2
-        for each in found:
-            goes_on = False
-            if not failure:
-                try:
-                    goes_on = self._goes_on(queue, each)
-                except InternalError as fault:
-                    failure = str(fault)
-            sized |= not (goes_on or each.error)
-            answers.append(Answer(each.visit.id, is_final=not goes_on, tensors=each.held))
-        if failure:
-            self.fail(failure)  # which closes the pipeline, so that it just drops the tensors
+        try:
+            final = [not self._goes_on(queue, each) for each in found]
+        except InternalError as fault:
+            self.fail(str(fault))  # which closes the pipeline, so that it just drops the tensors
+            final = [True] * len(found)
+        answers = [
+            Answer(each.visit.id, is_final, each.held)
+            for each, is_final in zip(found, final, strict=True)
+        ]
         for queries in self._execute(self._pipeline.answered(answers)):
             self._record_results(queries, queues, configuration)
         if self._closed:
             return
-        if sized:
+        has_left = any(
+            is_final and not each.error for each, is_final in zip(found, final, strict=True)
+        )
+        if has_left or len(queues) - queue.position <= 2:
             self._feed.set_sized()
         self._feed.workers = sum(max(1, len(each.workers)) for each in self._queues)
         self._feed.interval_s = self._interval_s or self._clock.now() - self._recorded_at
@@ -255,8 +255,8 @@ class StagedJob:
                 route, position, response, held=is_held, asked=asked
             )
         if outputs is not None:
-            query.pass_on(route, position + 1, outputs)
-            self._feed.observe(query.size + (0 if answer.held is None else answer.held.size))
+            size = query.pass_on(route, position + 1, outputs)
+            self._feed.observe(size + (0 if answer.held is None else answer.held.size))
             return True
         if self._of_samples:
             parameters = parse_stage_response(queue.engine, response)[0].parameters
@@ -264,7 +264,8 @@ class StagedJob:
             response = b""
         elif not (answer.error or route.is_last(position)):
             response = as_whole(response, queue.engine)
-        query.finish(response, answer.error)
+        query.inputs = query.data = b""
+        query.result = InputResult(query.index, query.name, response, answer.error)
         return False
 
     # --- commands ---------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class SubmittedJob(JobHandler):
         record = self.tracker.record
         job = scheduler_job(record, self.tracker.clock, with_tensors=self.with_tensors)
         done = tuple((each.first, each.stop) for each in record.executions)
-        if (route := self._staged_jobs.chains.route(record.spec)) is not None:
+        if (route := self._staged_jobs.routes.route(record.spec)) is not None:
             log = None if self.feed is None else self.feed.data.inputs.log
             self.staged = StagedJob(
                 self._staged_jobs,
@@ -225,7 +225,7 @@ class SubmittedJob(JobHandler):
     def runs_as_due(self) -> bool:
         """Whether it runs whole, or in the stages that its engine runs in now, if it runs."""
         route = None if self.staged is None else self.staged.route
-        due = self._staged_jobs.chains.route(self.tracker.spec)
+        due = self._staged_jobs.routes.route(self.tracker.spec)
         return self.phase is not Phase.RUNNING or route == due
 
     def change_stages(self, usable: Collection[Engine]) -> bool:
@@ -233,7 +233,7 @@ class SubmittedJob(JobHandler):
 
         Queries on their way end in the stages in which they began, which have to be usable.
         """
-        route = self._staged_jobs.chains.route(self.tracker.spec)
+        route = self._staged_jobs.routes.route(self.tracker.spec)
         run = self.staged
         if run is None or route is None or not all(each in usable for each in run.engines):
             return False
@@ -244,7 +244,7 @@ class SubmittedJob(JobHandler):
     def _show_stages(self, run: StagedJob) -> None:
         stages = tuple(each.name for each in run.route.engines)
         self.tracker.show_stages(
-            stages, self._staged_jobs.chains.reason(self.tracker.spec.engine_version)
+            stages, self._staged_jobs.routes.reason(self.tracker.spec.engine_version)
         )
 
     def expected_completion(self, now: float) -> float | None:

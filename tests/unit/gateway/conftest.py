@@ -9,8 +9,8 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.admission.admission import Admission
-from gateway.dispatch.chains import Chains
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.variants import FleetVariants
@@ -96,7 +96,7 @@ class GatewayHarness:
         self.store = DataStore(self.directory)
         self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
-        self.chains = Chains(self.dispatcher, self.versions.routes, load_nothing)
+        self.routes = JobRoutes(self.dispatcher, self.versions.routes, load_nothing)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,
@@ -105,7 +105,7 @@ class GatewayHarness:
             self.metrics,
             self.clock,
             own_inputs=self.own,
-            chains=self.chains,
+            routes=self.routes,
         )
 
     def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:

@@ -389,10 +389,10 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
         worker.engines[other.name] = other
         stages.gateway.catalogue.update(worker.id, other)
         stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
-    chains = stages.gateway.chains
+    routes = stages.gateway.routes
     chosen = [stage(0, 2), stage(2, 9)]
-    monkeypatch.setattr(chains, "of_jobs", lambda _: tuple(chosen))
-    chains.on_changed(NET)
+    monkeypatch.setattr(routes, "of_jobs", lambda _: tuple(chosen))
+    routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
     progress = hub_pb2.Progress(assignment_id=first.id, done=2)
     ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_STOPPED)
@@ -488,7 +488,7 @@ async def test_query_that_moves_to_another_route_is_prepared_for_it(tmp_path: Pa
 
 async def test_job_with_a_floor_leaves_only_where_it_is_held(tmp_path: Path) -> None:
     async with running(tmp_path, EARLY, WHOLE) as stages:
-        route = stages.gateway.chains.route
+        route = stages.gateway.routes.route
         found = route(JobSpec(engine=NET, queries=1, min_accuracy=0.95))
         assert found is not None
         assert [each.name for each in found.engines] == [HEAD.name, NET]

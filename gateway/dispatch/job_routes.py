@@ -1,4 +1,4 @@
-"""Choice among the chains of stages that workers have.
+"""Choice of the routes of jobs, among the chains of stages that workers have.
 
 An engine may be cut in several ways at once, and a worker may have it whole. Its jobs run in the
 chain whose slowest stage or link is the fastest; the whole engine is a chain of one stage.
@@ -106,8 +106,8 @@ class _Choice:
         self.changes = 0
 
 
-class Chains:
-    """Chooses the stages that the jobs of engines run in.
+class JobRoutes:
+    """Chooses the routes of jobs, and the chains of stages that they run in.
 
     Attributes:
         queries_left: yields the queries that are left of each job of an engine; none end its
