@@ -297,7 +297,8 @@ class Inference:
         try:
             self._check(admitted, engine, charged=charged, is_pulled=is_pulled)
             job = self._describe(admitted)
-            self._check_feasible(job)
+            if admitted.budget_s is not None:
+                self._check_feasible(job, admitted.budget_s)
             self._admission.acquire(len(call.raw.data), accepted=True)
         except SynergaiError as error:
             if admitted.usage is not None:
@@ -384,11 +385,9 @@ class Inference:
         else:
             metrics.statistics.record_failure(error, seconds)
 
-    def _check_feasible(self, job: Job) -> None:
+    def _check_feasible(self, job: Job, budget_s: float) -> None:
         """Refuse a request that no worker is expected to complete in time."""
-        if job.deadline == math.inf:
-            return
-        budget_s, expected_s = job.deadline - job.arrival, self._dispatcher.expected_answer_s(job)
+        expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
             least_s = self._dispatcher.least_answer_s(job.engine)
             raise Infeasible(job.engine, expected_s, least_s, budget_s)
