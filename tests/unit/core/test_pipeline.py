@@ -212,6 +212,7 @@ def at_second_stage(*, keeps_inputs: bool, tensors: HeldTensors | None) -> tuple
 
 
 HELD = HeldTensors(WorkerId("w"), "token", 1)
+OTHER = HeldTensors(WorkerId("w"), "other", 1)
 
 
 def ready_in(commands: list[Command]) -> Ready:
@@ -234,6 +235,17 @@ def test_a_loss_of_tensors_that_no_worker_holds_begins_again_or_fails() -> None:
     pipeline, visit = at_second_stage(keeps_inputs=True, tensors=None)
     *_, failed = pipeline.lost(visit)
     assert failed == Fail(0, 1)
+
+
+@pytest.mark.parametrize(("keeps_inputs", "position"), [(False, 0), (True, 1)])
+def test_a_loss_in_the_third_stage_repeats_the_last_one_whose_inputs_there_are(
+    keeps_inputs: bool, position: int
+) -> None:
+    pipeline, visit = at_second_stage(keeps_inputs=keeps_inputs, tensors=HELD)
+    [third] = ready_in(pipeline.answered([Answer(visit, is_final=False, tensors=OTHER)])).visits
+    again = ready_in(pipeline.lost(third.id))
+    assert again.position == position
+    assert again.visits[0].tensors == (HELD if keeps_inputs else None)
 
 
 def test_queries_that_are_done_wait_for_those_before_them_and_for_gaps() -> None:
