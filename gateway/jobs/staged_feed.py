@@ -1,7 +1,7 @@
-"""Inputs of a job in stages: read as there is room for their tensors, and prepared for each stage.
+"""Inputs of a job in stages: read as there is room for them, and prepared for each stage.
 
-Few queries are on their way at a time. How large their tensors are is known once one of them has
-reached the last stage.
+Few queries are on their way at a time, with their inputs, so that a loss needs no second read. How
+large their tensors are is known once one of them has reached the last stage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Their largest tensors, unless a single query has more."""
+"""Their inputs and largest tensors, unless a single query has more."""
 FIRST_QUERIES: Final = 4
 """Queries of a run that are on their way before one has reached the last stage."""
 WORTH_S: Final = 0.5
@@ -61,7 +61,7 @@ class StagedQuery:
 
     Attributes:
         inputs: serialised ``Input`` of the client.
-        room_bytes: room for its tensors that it has.
+        room_bytes: room in memory that it has.
         client: the request of the client, without its tensors.
         data: serialised ``Input`` of the stage that it waits for.
         result: its outcome, once it is done.
@@ -121,7 +121,7 @@ class StagedFeed:
     Args:
         pending: queries that are not recorded.
         log: their inputs; None for samples.
-        largest_bytes: of their tensors, as far as it is known.
+        largest_bytes: of a query in memory, as far as it is known.
         begin: called with adjacent queries that have been read.
         fail: called with the reason once the inputs cannot be read.
 
@@ -160,7 +160,7 @@ class StagedFeed:
         self._tasks.start(self._feed())
 
     def observe(self, size: int) -> None:
-        """Note the size of a query's tensors in a stage."""
+        """Note how many bytes a query has in memory."""
         self._largest_bytes = max(self._largest_bytes, size)
 
     def set_sized(self) -> None:

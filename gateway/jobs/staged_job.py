@@ -55,7 +55,12 @@ MOST_LOSSES: Final = 10
 
 
 class StagedJobs:
-    """What all jobs in stages share: among others, ids of ranges that are recorded."""
+    """What all jobs in stages share.
+
+    Attributes:
+        room: memory for their inputs and tensors.
+        ids: those of ranges that are recorded.
+    """
 
     def __init__(
         self, dispatcher: Dispatcher, routes: JobRoutes, clock: Clock, epoch: int, memory_bytes: int
