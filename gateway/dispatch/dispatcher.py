@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.fleet.worker import ConnectedWorker, HeldTensors
+    from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
+    from synergai.core.pipeline import HeldTensors
     from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.explanations.facts import Cause, Explanation
     from synergai.profiles.dictionary import ProfileEntry

@@ -24,7 +24,8 @@ from synergai.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from synergai.core.pipeline import HeldTensors
     from synergai.domain import Job
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment

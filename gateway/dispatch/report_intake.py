@@ -19,7 +19,8 @@ from gateway.fleet.agent_validation import (
     checked_seconds,
     printable_detail,
 )
-from gateway.fleet.worker import CompletedQueries, HeldTensors
+from gateway.fleet.worker import CompletedQueries
+from synergai.core.pipeline import HeldTensors
 from synergai.domain import AssignmentId, Fault, Outcome
 from synergai.protocol.limits import MAX_HELD_BYTES
 from synergai.protocol.request_codec import check_response

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
 from synergai.protocol.validation import ELEMENT_BYTES
-from synergai.versions import engine_of_stage, stage_positions
+from synergai.versions import stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,11 +64,18 @@ def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
 
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
     """Return the fewest stages of one model from its inputs to its outputs; empty if some lack."""
-    models = defaultdict(list)
+    # Imported on demand: most gateways have no stages.
+    from synergai.routes.ranking import fewest_stages
+
+    models: defaultdict[tuple[str, int], dict[tuple[int, int], Engine]] = defaultdict(dict)
     for stage in stages:
-        models[stage.stage_of, stage.stage_end].append(stage)
-    chains = [_chain(parts, end) for (_, end), parts in sorted(models.items())]
-    return min(filter(None, chains), key=len, default=())
+        models[stage.stage_of, stage.stage_end][stage_positions(stage.name)] = stage
+    chains = [
+        tuple(parts[positions] for positions in chain)
+        for (_, end), parts in sorted(models.items())
+        for chain in fewest_stages(parts, end)[:1]
+    ]
+    return min(chains, key=len, default=())
 
 
 def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
@@ -85,26 +90,6 @@ def early_stages(stages: Iterable[Engine]) -> tuple[Engine, ...]:
     return max(found.values(), key=len, default=())
 
 
-def _chain(stages: list[Engine], end: int) -> tuple[Engine, ...]:
-    begins = defaultdict(list)
-    for stage in stages:
-        begins[stage_positions(stage.name)[0]].append(stage)
-    reached: dict[int, Engine] = {}
-    positions = deque([0])
-    while positions:
-        position = positions.popleft()
-        for stage in begins[position]:
-            _, last = stage_positions(stage.name)
-            if position < last <= end and last not in reached:
-                reached[last] = stage
-                positions.append(last)
-    chain: list[Engine] = []
-    while end in reached:
-        chain.append(reached[end])
-        end, _ = stage_positions(reached[end].name)
-    return tuple(reversed(chain))
-
-
 def tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
     """Return the size of tensors in one query, with dynamic dimensions of 1; at least 1."""
     return max(
@@ -113,23 +98,4 @@ def tensor_bytes(tensors: Sequence[TensorSpec]) -> int:
             ELEMENT_BYTES.get(each.datatype, 1) * math.prod(max(1, size) for size in each.shape)
             for each in tensors
         ),
-    )
-
-
-def whole_engine(stages: tuple[Engine, ...]) -> Engine:
-    """Return the engine that stages make up, as clients see it."""
-    first, last = stages[0], stages[-1]
-    return replace(
-        first,
-        name=engine_of_stage(first.name),
-        outputs=last.outputs,
-        postprocess=last.postprocess,
-        digest=first.stage_of,
-        samples=0,
-        samples_digest="",
-        max_batch=min(stage.max_batch for stage in stages),
-        unverified=next((stage.unverified for stage in stages if stage.unverified), ""),
-        query_s=sum(stage.query_s for stage in stages),
-        stage_of="",
-        stage_end=0,
     )

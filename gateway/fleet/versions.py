@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.routes import Routes
 from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
-from gateway.fleet.ways import Ways
 from synergai.errors import (
     EnginePending,
     EngineUnserved,
@@ -51,10 +51,10 @@ class Versions:
             `on_stored_changed` whenever they may have changed.
 
     Attributes:
-        ways: the ways of queries through engines.
+        routes: the routes of queries through engines.
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. By default, every version is prepared.
-        on_chain_changed: called with an engine that has stages when it, or one of them, changes.
+        on_route_changed: called with an engine that has stages when it, or one of them, changes.
         on_unusable: called with a version that has a fault on every worker that has it.
     """
 
@@ -67,10 +67,10 @@ class Versions:
         check_floor: Callable[[EngineName, float, str], object] = lambda *_: None,
     ) -> None:
         self.catalogue = catalogue
-        self.ways = Ways(catalogue)
+        self.routes = Routes(catalogue)
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
-        self.on_chain_changed: Callable[[EngineName], object] = lambda _: None
+        self.on_route_changed: Callable[[EngineName], object] = lambda _: None
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
         self.hold: Callable[[str, VersionPolicy], object] = self.set_policy
         self.check_floor = check_floor
@@ -286,7 +286,7 @@ class Versions:
     def _on_service_changed(self, engine: EngineName) -> None:
         whole = engine_of_stage(engine)
         if self.catalogue.has_stages(whole):
-            self.on_chain_changed(whole)
+            self.on_route_changed(whole)
         name, version = split_version(engine)
         self._forget_default(name)
         if self.catalogue.serves(engine):

@@ -17,6 +17,7 @@ from synergai.scheduling.events import EnginesChanged, SessionSize, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from synergai.core.pipeline import HeldTensors
     from synergai.domain import (
         AssignmentId,
         Configuration,
@@ -30,16 +31,6 @@ if TYPE_CHECKING:
     from synergai.protocol.tcp_info import SentOver
     from synergai.scheduling.events import Assignment
     from synergai.v1 import common_pb2, hub_pb2
-
-
-class HeldTensors(Struct, frozen=True):
-    """Outputs of a stage that a worker holds, and where others pull them by their token."""
-
-    worker_id: WorkerId
-    token: str
-    size: int
-    address: str = ""
-    certificate: bytes = b""
 
 
 class RunAssignment(Struct, frozen=True):

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
-    from gateway.fleet.worker import ConnectedWorker, HeldTensors, Order
+    from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
+    from synergai.core.pipeline import HeldTensors
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_transport import WorkTransport

@@ -1,7 +1,7 @@
-"""Inputs of a job in stages, which are read as there is room for their tensors.
+"""Inputs of a job in stages: read as there is room for them, and prepared for each stage.
 
-Few queries are on their way at a time. How large their tensors are is known once one of them has
-reached the last stage.
+Few queries are on their way at a time, with their inputs, so that a loss needs no second read. How
+large their tensors are is known once one of them has reached the last stage.
 """
 
 from __future__ import annotations
@@ -10,26 +10,38 @@ import asyncio
 import logging
 import math
 import sys
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
+
+from gateway.fleet.routes import asked_of_exit
 from gateway.jobs.input_feed import read_inputs
 from gateway.records.log import DamagedLog
-from synergai.protocol.job_inputs import sample_input
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.job_inputs import input_of, sample_input, split_input
+from synergai.protocol.stages import as_inputs, of_stage
+from synergai.protocol.validation import EXIT, LABEL
 from synergai.runtime.tasks import TaskBag
+from synergai.versions import engine_of_stage, split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from gateway.fleet.routes import Outputs
     from gateway.jobs.tensor_room import TensorRoom
     from gateway.records.log import RecordLog
+    from gateway.records.results import InputResult
+    from synergai.core.route import Route
     from synergai.domain import Job
+    from synergai.protocol.request_codec import RequestDecoder, RequestHeader
     from synergai.scheduling.state.jobs import Ranges
 
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Their largest tensors, unless a single query has more."""
+"""Their inputs and largest tensors, unless a single query has more."""
 FIRST_QUERIES: Final = 4
 """Queries of a run that are on their way before one has reached the last stage."""
 WORTH_S: Final = 0.5
@@ -43,16 +55,79 @@ _REFILL: Final = 0.25
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class StagedQuery:
+    """A query that is not recorded.
+
+    Attributes:
+        inputs: serialised ``Input`` of the client.
+        room_bytes: room in memory that it has.
+        client: the request of the client, without its tensors.
+        data: serialised ``Input`` of the stage that it waits for.
+        result: its outcome, once it is done.
+        correct: whether a sample was answered correctly; None without a label.
+    """
+
+    index: int
+    inputs: bytes
+    room_bytes: int
+    name: str = ""
+    client: ModelInferRequest = field(default_factory=ModelInferRequest)
+    data: bytes = b""
+    result: InputResult | None = None
+    correct: bool | None = None
+
+    def begin(self, route: Route, decoder: RequestDecoder) -> None:
+        """Prepare the input of the first stage, whose worker reports what is wrong with it."""
+        self.data = self.inputs
+        try:
+            found = split_input(self.inputs)
+            self.name = found.name
+            if found.request is not None:
+                header = decoder.decode(found.request)
+                self.client = header.message
+                self.data = _first_input(route, self.inputs, header)
+        except (DecodeError, InvalidInput):
+            pass
+
+    def pass_on(self, route: Route, position: int, outputs: Outputs) -> int:
+        """Prepare the input of the engine at a position from the outputs of the stage before.
+
+        Return how many bytes the query has in memory from now on.
+        """
+        message, _ = outputs
+        engine, is_last = route.engines[position], route.is_last(position)
+        if LABEL in message.parameters:
+            self.client = ModelInferRequest(parameters={LABEL: message.parameters[LABEL]})
+        if route.begins_again(position):
+            self.data = self.inputs
+            return len(self.inputs)
+        request = of_stage(
+            as_inputs(*outputs),
+            self.client,
+            engine,
+            is_last=is_last,
+            asked=asked_of_exit(route, position),
+        )
+        if is_last:  # the response is that of the whole engine
+            request.message.model_name, _ = split_version(engine_of_stage(engine.name))
+        self.data = input_of(request.message, request.raw)
+        return len(self.inputs) + len(self.data)
+
+
 class StagedFeed:
     """Reads the queries of a run.
 
     Args:
         pending: queries that are not recorded.
         log: their inputs; None for samples.
-        largest_bytes: of their tensors, as far as it is known.
-        begin: called with the index of a query, the inputs of those from there on, and the room of
-            each.
+        largest_bytes: of a query in memory, as far as it is known.
+        begin: called with adjacent queries that have been read.
         fail: called with the reason once the inputs cannot be read.
+
+    Attributes:
+        interval_s: time between results; 0 as long as it is unknown.
+        workers: number of those that compute.
     """
 
     def __init__(
@@ -62,7 +137,7 @@ class StagedFeed:
         log: RecordLog | None,
         room: TensorRoom,
         largest_bytes: int,
-        begin: Callable[[int, Sequence[bytes], int], None],
+        begin: Callable[[Sequence[StagedQuery]], None],
         fail: Callable[[str], None],
     ) -> None:
         self._job = job
@@ -70,8 +145,8 @@ class StagedFeed:
         self._log = log
         self._room = room
         self._largest_bytes = largest_bytes
-        self._interval_s = 0.0
-        self._workers = 1
+        self.interval_s = 0.0
+        self.workers = 1
         self._begin = begin
         self._fail = fail
         self._under_way = 0
@@ -84,12 +159,8 @@ class StagedFeed:
         """Read the queries."""
         self._tasks.start(self._feed())
 
-    def read_again(self, index: int, begin: Callable[[Sequence[bytes]], None]) -> None:
-        """Read the input of a query that has its room once more."""
-        self._tasks.start(self._read_again(index, begin))
-
     def observe(self, size: int) -> None:
-        """Note the size of a query's tensors in a stage."""
+        """Note how many bytes a query has in memory."""
         self._largest_bytes = max(self._largest_bytes, size)
 
     def set_sized(self) -> None:
@@ -97,10 +168,6 @@ class StagedFeed:
         if not self._sized:
             self._sized = True
             self._moved.set()
-
-    def set_pace(self, interval_s: float, workers: int) -> None:
-        """Note the time between results, and how many workers there are."""
-        self._interval_s, self._workers = interval_s, workers
 
     def recorded(self, queries: int, room_bytes: int) -> None:
         """Make room for other queries, as so many are recorded."""
@@ -114,9 +181,12 @@ class StagedFeed:
         self._give(self._room_bytes)
 
     async def _feed(self) -> None:
-        with self._reading():
+        try:
             while self._pending.total:
                 await self._feed_some()
+        except (DamagedLog, OSError) as error:
+            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
+            self._fail("its inputs can no longer be read")
 
     async def _feed_some(self) -> None:
         """Read the next inputs once there is room for them."""
@@ -141,35 +211,39 @@ class StagedFeed:
         self._give((granted - len(found)) * size)
         self._under_way += len(found)
         self.observe(max(map(len, found)))
-        self._begin(first, found, size)
-
-    async def _read_again(self, index: int, begin: Callable[[Sequence[bytes]], None]) -> None:
-        with self._reading():
-            begin(await self._read(index, 1))
+        self._begin([StagedQuery(index, data, size) for index, data in enumerate(found, first)])
 
     async def _read(self, first: int, queries: int) -> list[bytes]:
         if self._log is None:
             return [sample_input(index) for index in range(first, first + queries)]
         return await asyncio.to_thread(read_inputs, self._log, first, queries)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (DamagedLog, OSError) as error:
-            _log.error("job %s: its inputs cannot be read: %s", self._job.id, error)
-            self._fail("its inputs can no longer be read")
-
     def _most_queries(self) -> int:
         """Return how many queries may be on their way."""
         if not self._sized:
             return FIRST_QUERIES
         most = max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
-        if not self._interval_s:
+        if not self.interval_s:
             return most
-        worth = math.ceil(WORTH_S / self._interval_s)
-        return min(most, max(worth, LEAST_QUERIES * self._workers))
+        worth = math.ceil(WORTH_S / self.interval_s)
+        return min(most, max(worth, LEAST_QUERIES * self.workers))
 
     def _give(self, size: int) -> None:
         self._room_bytes -= size
         self._room.give(size)
+
+
+def _first_input(route: Route, data: bytes, header: RequestHeader) -> bytes:
+    """Return the input of the first stage for a request of the client."""
+    answers, asked = route.engines[0].exit is not None, asked_of_exit(route, 0)
+    is_asked = EXIT in header.message.parameters  # which is not for clients
+    if not (asked or is_asked) and (answers or not header.message.outputs):
+        return data
+    message = ModelInferRequest()
+    message.CopyFrom(header.message)
+    message.parameters.pop(EXIT, None)
+    if asked:
+        message.parameters[EXIT].string_param = asked
+    if not answers:
+        message.ClearField("outputs")  # the last stage returns them
+    return input_of(message, header.raw)

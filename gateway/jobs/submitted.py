@@ -17,7 +17,7 @@ from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
-from gateway.jobs.staged_runs import StagedRuns
+from gateway.jobs.staged_job import StagedJobs
 from gateway.jobs.submitted_job import (
     Phase,
     SubmittedJob,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
-    from gateway.dispatch.chains import Chains
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.dispatch.job_routes import JobRoutes
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
@@ -76,7 +76,7 @@ class SubmittedJobs:
         clock: Clock,
         *,
         own_inputs: OwnInputs,
-        chains: Chains,
+        routes: JobRoutes,
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -86,11 +86,9 @@ class SubmittedJobs:
         self._clock = clock
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
-        self._staged_runs = StagedRuns(
-            dispatcher, versions.ways, chains, clock, journal.epoch, STAGE_BYTES
-        )
-        chains.queries_left = self._queries_left
-        chains.on_changed = versions.on_chain_changed = self._chain_changed
+        self._staged_jobs = StagedJobs(dispatcher, routes, clock, journal.epoch, STAGE_BYTES)
+        routes.queries_left = self._queries_left
+        routes.on_changed = versions.on_route_changed = self._route_changed
         self._unsent = TensorRoom(UNSENT_BYTES)
         self._tasks = TaskBag()
         self._rerouting = TaskBag()
@@ -234,7 +232,7 @@ class SubmittedJobs:
             await job.cancel()
         return await self._status(job_id)
 
-    def _chain_changed(self, engine: EngineName) -> None:
+    def _route_changed(self, engine: EngineName) -> None:
         """Run the jobs of an engine in the way in which it runs now: whole, or in stages."""
         for job in list(self._of_engine.get(engine, {}).values()):
             if job.runs_as_due:
@@ -312,16 +310,16 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         catalogue, engine = self._versions.catalogue, spec.engine_version
-        way = self._staged_runs.way(spec)
+        route = self._staged_jobs.routes.route(spec)
         try:
             catalogue.check_known(engine)
         except EngineInStages:
-            if way is None:
+            if route is None:
                 raise
-        if way is not None:
-            for stage in way.engines:
+        if route is not None:
+            for stage in route.engines:
                 catalogue.check_known(stage.name)
-            engine = way.engines[0].name
+            engine = route.engines[0].name
         if not spec.upload_id:
             catalogue.check_samples(engine)
         if len(self._unfinished) + self._accepting >= MAX_JOBS:
@@ -351,7 +349,7 @@ class SubmittedJobs:
             self._dispatcher,
             self._journal,
             self._phase_changed,
-            self._staged_runs,
+            self._staged_jobs,
         )
         self._unfinished[tracker.id] = job
         self._of_engine[tracker.spec.engine_version][tracker.id] = job

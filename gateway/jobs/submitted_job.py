@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.dispatch.job_handler import JobHandler
-from gateway.jobs.staged_run import StagedRun
+from gateway.jobs.staged_job import StagedJob
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.monitoring.counts import job_outcome
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
-    from gateway.jobs.staged_results import RecordedRange
-    from gateway.jobs.staged_runs import StagedRuns
+    from gateway.jobs.staged_job import RecordedRange, StagedJobs
     from gateway.jobs.tracker import JobTracker
     from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal
@@ -155,10 +154,10 @@ class SubmittedJob(JobHandler):
         dispatcher: Dispatcher,
         journal: Journal,
         on_phase: Callable[[SubmittedJob], None],
-        staged_runs: StagedRuns,
+        staged_jobs: StagedJobs,
     ) -> None:
         self._dispatcher = dispatcher
-        self._staged_runs = staged_runs
+        self._staged_jobs = staged_jobs
         self._stage_numbers = count(1)
         self._journal = journal
         self._on_phase = on_phase
@@ -168,7 +167,7 @@ class SubmittedJob(JobHandler):
         self.phase = Phase.OPENING
         self.feed: InputFeed | None = None
         self.ending: asyncio.Future[None] | None = None
-        self.staged: StagedRun | None = None
+        self.staged: StagedJob | None = None
 
     # --- its owner's calls ----------------------------------------------------------------------
 
@@ -185,11 +184,11 @@ class SubmittedJob(JobHandler):
         record = self.tracker.record
         job = scheduler_job(record, self.tracker.clock, with_tensors=self.with_tensors)
         done = tuple((each.first, each.stop) for each in record.executions)
-        if (way := self._staged_runs.way(record.spec)) is not None:
+        if (route := self._staged_jobs.routes.route(record.spec)) is not None:
             log = None if self.feed is None else self.feed.data.inputs.log
-            self.staged = StagedRun(
-                self._staged_runs,
-                way,
+            self.staged = StagedJob(
+                self._staged_jobs,
+                route,
                 job,
                 done,
                 log,
@@ -225,25 +224,28 @@ class SubmittedJob(JobHandler):
     @property
     def runs_as_due(self) -> bool:
         """Whether it runs whole, or in the stages that its engine runs in now, if it runs."""
-        way = None if self.staged is None else self.staged.way
-        return self.phase is not Phase.RUNNING or way == self._staged_runs.way(self.tracker.spec)
+        route = None if self.staged is None else self.staged.route
+        due = self._staged_jobs.routes.route(self.tracker.spec)
+        return self.phase is not Phase.RUNNING or route == due
 
     def change_stages(self, usable: Collection[Engine]) -> bool:
         """Go on in the stages that its engine runs in now, if it can; return whether it does.
 
         Queries on their way end in the stages in which they began, which have to be usable.
         """
-        way = self._staged_runs.way(self.tracker.spec)
+        route = self._staged_jobs.routes.route(self.tracker.spec)
         run = self.staged
-        if run is None or way is None or not all(each in usable for each in run.engines):
+        if run is None or route is None or not all(each in usable for each in run.engines):
             return False
-        run.use(way)
+        run.use(route)
         self._show_stages(run)
         return True
 
-    def _show_stages(self, run: StagedRun) -> None:
-        stages = tuple(each.name for each in run.way.engines)
-        self.tracker.show_stages(stages, self._staged_runs.reason(self.tracker.spec))
+    def _show_stages(self, run: StagedJob) -> None:
+        stages = tuple(each.name for each in run.route.engines)
+        self.tracker.show_stages(
+            stages, self._staged_jobs.routes.reason(self.tracker.spec.engine_version)
+        )
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""

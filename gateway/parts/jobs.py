@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.dispatch.chains import Chains
+from gateway.dispatch.job_routes import JobRoutes
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
@@ -35,8 +35,8 @@ async def build_jobs(
     """Return the jobs of a gateway, and continue those that have not ended."""
     config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
     journal, data = storage.journal, storage.data
-    chains = Chains(fleet.dispatcher, fleet.catalogue, fleet.model_control.load)
-    stack.push_async_callback(chains.close)
+    routes = JobRoutes(fleet.dispatcher, fleet.versions.routes, fleet.model_control.load)
+    stack.push_async_callback(routes.close)
     budget_bytes = config.data_budget or None
     uploads = InputUploads(
         data,
@@ -54,7 +54,7 @@ async def build_jobs(
         metrics,
         base.clock,
         own_inputs=own_inputs,
-        chains=chains,
+        routes=routes,
     )
     stack.push_async_callback(submitted.close)
     metrics.add_gauge(
@@ -85,6 +85,6 @@ async def build_jobs(
     )
     tasks.start(retention.run())
     tasks.start(fleet.profiles.watch(fleet.tell_changes))
-    tasks.start(chains.run())
+    tasks.start(routes.run())
     results = JobResults(submitted, data, journal.confirm)
     return JobParts(submitted, uploads, results, restored)

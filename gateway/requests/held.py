@@ -6,21 +6,21 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gateway.access.roles import Role
-from gateway.requests.parameters import parse_options
+from msgspec.structs import replace
+
+from gateway.requests.inference import Admitted
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
-    from gateway.requests.inference import Inference, RequestId
+    from gateway.requests.inference import Inference
+    from gateway.requests.parameters import InferenceCall
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import RawRequest
+    from synergai.protocol.request_codec import Buffer
 
 
 class HeldRequest:
@@ -58,63 +58,44 @@ class HeldRequests:
         for waiting in self._waiting:
             waiting.cancel()
 
-    def hold(
-        self,
-        caller: Caller,
-        raw: RawRequest[RequestHeader],
-        budget_s: float | None,
-        tenant: str,
-        request_id: RequestId,
-    ) -> HeldRequest:
-        """Accept a request whose engine is pending; for the arguments see `Inference.begin`."""
-        options = parse_options(raw.parsed.message.parameters)
-        if options.timeout_s is not None:
-            budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
-        engine = raw.parsed.message.model_name
-        tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=engine)
-        room = ExitStack()
+    def hold(self, call: InferenceCall) -> HeldRequest:
+        """Accept a request whose engine is pending."""
+        call, options = call.resolved()
+        room, size = ExitStack(), len(call.raw.data)
         try:
-            caller.check_priority(options.priority)
-            self._admission.acquire(len(raw.data))
-            room.callback(self._admission.release, len(raw.data))
-            usage = self._admission.start_request(tenant, len(raw.data))
+            call.caller.check_priority(options.priority)
+            self._admission.acquire(size)
+            room.callback(self._admission.release, size)
+            usage = self._admission.start_request(call.tenant, size)
         except SynergaiError as error:
             room.close()
-            self._count_rejected(raw, request_id, tenant, error)
+            self._count_rejected(call, error)
             raise
         if usage is not None:
             room.callback(usage.end_request)
-        held = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, room))
+        held = HeldRequest(self._run(call, room))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
         return held
 
-    async def _run(
-        self,
-        caller: Caller,
-        raw: RawRequest[RequestHeader],
-        budget_s: float | None,
-        tenant: str,
-        request_id: RequestId,
-        room: ExitStack,
-    ) -> Buffer:
+    async def _run(self, call: InferenceCall, room: ExitStack) -> Buffer:
         """Wait, free the request's `room` and run it."""
         loop = asyncio.get_running_loop()
-        deadline = None if budget_s is None else loop.time() + budget_s
+        deadline = None if call.budget_s is None else loop.time() + call.budget_s
         try:
-            await self._wait_inspected(raw.parsed.message, budget_s)
+            await self._wait_inspected(call.raw.parsed.message, call.budget_s)
         except SynergaiError as error:
-            error.request_id = request_id.job
-            self._count_rejected(raw, request_id, tenant, error)
+            error.request_id = call.request_id.job
+            self._count_rejected(call, error)
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
         try:
-            request = self._inference.begin(
-                caller, raw, remaining_s, tenant, request_id, charged=True
+            request = self._inference.begin_request(
+                replace(call, budget_s=remaining_s), charged=True
             )
         except SynergaiError as error:
-            error.request_id = request_id.job
+            error.request_id = call.request_id.job
             raise
         try:
             return await request.result
@@ -138,13 +119,7 @@ class HeldRequests:
             self._waiting.discard(waiting)
             waiting.cancel()
 
-    def _count_rejected(
-        self,
-        raw: RawRequest[RequestHeader],
-        request_id: RequestId,
-        tenant: str,
-        error: SynergaiError,
-    ) -> None:
-        message = raw.parsed.message
+    def _count_rejected(self, call: InferenceCall, error: SynergaiError) -> None:
+        message = call.raw.parsed.message
         engine = self._versions.resolve(message.model_name, message.model_version, message.id)
-        self._inference.count_rejected(request_id, engine, tenant, error)
+        self._inference.count_rejected(Admitted(call, engine, call.tenant), error)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.roles import Role
@@ -37,20 +36,19 @@ from synergai.versions import split_variant, split_version, versioned_variant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.access.caller import Caller
     from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, HeldTensors
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from gateway.monitoring.tracing import Trace
-    from synergai.domain import Fault
+    from gateway.requests.parameters import InferenceCall, RequestOptions
+    from synergai.core.pipeline import HeldTensors
+    from synergai.domain import Engine, Fault
     from synergai.explanations.facts import Cause
-    from synergai.protocol.request_codec import Buffer, RequestHeader
-    from synergai.protocol.rpc import RawRequest
+    from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
@@ -70,12 +68,17 @@ _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
 """Causes of the refusals that are remembered; without one, the core knows it."""
 
 
-class RequestId(Struct, frozen=True):
-    """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """What is known of a request while it is being admitted."""
 
-    job: JobId
-    client: str = ""
-    trace: Trace | None = None
+    call: InferenceCall
+    engine: EngineName
+    tenant: str
+    variant: str = ""
+    options: RequestOptions = DEFAULT_OPTIONS
+    usage: TenantUsage | None = None
+    budget_s: float | None = None
 
 
 class Request(JobHandler):
@@ -111,24 +114,16 @@ class Request(JobHandler):
     )
 
     def __init__(
-        self,
-        inference: Inference,
-        job: Job,
-        data: Buffer,
-        metrics: EngineMetrics,
-        usage: TenantUsage | None,
-        trace: Trace | None,
-        *,
-        timings: bool,
+        self, inference: Inference, admitted: Admitted, job: Job, metrics: EngineMetrics
     ) -> None:
         self._inference = inference
         self._answered_at = 0.0
-        self._timings = timings
+        self._timings = admitted.options.timings
         self.job = job
-        self.data = data
+        self.data = admitted.call.raw.data
         self.metrics = metrics
-        self.usage = usage
-        self.trace = trace
+        self.usage = admitted.usage
+        self.trace = admitted.call.request_id.trace
         self.run: TracedRun | None = None
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
@@ -256,19 +251,15 @@ class Inference:
         )
         self._unserved = 0
 
-    def begin(
+    def begin_request(
         self,
-        caller: Caller,
-        raw: RawRequest[RequestHeader],
-        budget_s: float | None,
-        tenant: str = "",
-        request_id: RequestId | None = None,
+        call: InferenceCall,
         *,
         charged: bool = False,
         pull: HeldTensors | None = None,
         holds_outputs: bool = False,
     ) -> Request:
-        """Accept and enqueue a request, of `tenant` if its parameters name none.
+        """Accept and enqueue a request.
 
         One that is `charged` was accepted before, so quotas count it no more, and a gateway that is
         stopping still runs it.
@@ -277,109 +268,113 @@ class Inference:
             pull: its tensors, if a worker holds them.
             holds_outputs: the worker may hold its outputs, as they are the inputs of another stage.
         """
-        request_id = request_id or RequestId(self.new_id())
-        job_id, client_id, trace = request_id.job, request_id.client, request_id.trace
+        admitted, job = self._admit(call, charged=charged, is_pulled=pull is not None)
+        request = Request(self, admitted, job, self._metrics.engines[job.engine])
+        request.pull, request.holds_outputs = pull, holds_outputs
+        self._dispatcher.submit(job, request, ready=1)
+        return request
+
+    def _admit(
+        self, call: InferenceCall, *, charged: bool, is_pulled: bool
+    ) -> tuple[Admitted, Job]:
+        """Check a request and take room for it; return what is known of it, and its job."""
         self._dispatcher.flush()  # requests that were answered count no longer
-        header, data = raw.parsed, raw.data
-        message = header.message
-        wanted = message.model_version
-        variant = split_variant(wanted)[1] if "." in wanted else ""
+        message, caller, tenant = call.raw.parsed.message, call.caller, call.tenant
+        name, wanted = message.model_name, message.model_version
         # Before the engine is looked up: its absence is not for everyone to know.
         if caller is not UNRESTRICTED:
-            tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
+            tenant = caller.tenant_of(tenant, Role.INFER, engine=name)
+        admitted = Admitted(call, EngineName(name[:_MAX_NAME]), tenant)
         try:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
             if not charged:
                 self._admission.check_open()
-            engine = self._versions.find(message.model_name, wanted, message.id or job_id)
+            engine = self._versions.find(name, wanted, message.id or call.request_id.job)
         except (EnginePending, EngineInStages):
             raise  # not rejected yet: see `gateway.requests.held` and `gateway.requests.staged`
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
             self._metrics.engines["unknown"].requests.count(request_outcome(error))
             self._unserved += isinstance(error, Unavailable)
-            name = EngineName(message.model_name[:_MAX_NAME])
-            self._note_refused(error, self._bare_job(job_id, client_id, name, tenant))
+            self._note_refused(admitted, error)
             raise
-        metrics = self._metrics.engines[engine.name]
-        options = DEFAULT_OPTIONS
-        usage = job = None
+        admitted.engine = engine.name
+        if "." in wanted:
+            admitted.variant = split_variant(wanted)[1]
         try:
-            if parameters := message.parameters:
-                options = parse_options(parameters)
-                if options.tenant:
-                    tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
-            if options.priority:
-                caller.check_priority(options.priority)
-            usage = self._admission.start_request(tenant, len(data), charged=charged)
-            template = header.template
-            if pull is None and (template is None or template.validated_for is not engine):
-                check_header(header, engine)
-            if options.min_accuracy:
-                self._versions.check_floor(engine.name, options.min_accuracy, variant)
-            timeout_s = options.timeout_s
-            if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
-                budget_s = timeout_s
-            if budget_s is not None and budget_s <= 0:
-                raise DeadlineExceeded("the deadline had passed when the request arrived")
-            now = self._clock.now()
-            job = Job(
-                id=job_id,
-                engine=engine.name,
-                queries=1,
-                arrival=now,
-                deadline=math.inf if budget_s is None else now + budget_s,
-                priority=options.priority,
-                tenant=tenant,
-                perishable=True,
-                with_tensors=True,
-                variant=variant,
-                min_accuracy=options.min_accuracy,
-                client_id=client_id,
-            )
-            if budget_s is not None:
-                self._check_feasible(job, budget_s)
-            self._admission.acquire(len(data), accepted=True)
+            self._check(admitted, engine, charged=charged, is_pulled=is_pulled)
+            job = self._describe(admitted)
+            if admitted.budget_s is not None:
+                self._check_feasible(job, admitted.budget_s)
+            self._admission.acquire(len(call.raw.data), accepted=True)
         except SynergaiError as error:
-            if usage is not None:
-                usage.end_request()
-            job = job or self._bare_job(job_id, client_id, engine.name, tenant)
-            self._count_rejected(error, job)
+            if admitted.usage is not None:
+                admitted.usage.end_request()
+            self.count_rejected(admitted, error)
             raise
-        request = Request(self, job, data, metrics, usage, trace, timings=options.timings)
-        request.pull, request.holds_outputs = pull, holds_outputs
-        self._dispatcher.submit(job, request, ready=1)
-        return request
+        return admitted, job
+
+    def _check(self, admitted: Admitted, engine: Engine, *, charged: bool, is_pulled: bool) -> None:
+        """Check the options and tensors of a request, and charge its tenant for it."""
+        call, options = admitted.call, admitted.options
+        caller, header = call.caller, call.raw.parsed
+        if parameters := header.message.parameters:
+            options = admitted.options = parse_options(parameters)
+            if options.tenant:
+                admitted.tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
+        if options.priority:
+            caller.check_priority(options.priority)
+        size = len(call.raw.data)
+        admitted.usage = self._admission.start_request(admitted.tenant, size, charged=charged)
+        template = header.template
+        if not is_pulled and (template is None or template.validated_for is not engine):
+            check_header(header, engine)
+        if options.min_accuracy:
+            self._versions.check_floor(engine.name, options.min_accuracy, admitted.variant)
+        budget_s = options.shorter_budget_s(call.budget_s)
+        if budget_s is not None and budget_s <= 0:
+            raise DeadlineExceeded("the deadline had passed when the request arrived")
+        admitted.budget_s = budget_s
+
+    def _describe(self, admitted: Admitted) -> Job:
+        """Return the job of a request, as far as it is known: it may have been refused."""
+        now, options, request_id = self._clock.now(), admitted.options, admitted.call.request_id
+        return Job(
+            id=request_id.job,
+            engine=admitted.engine,
+            queries=1,
+            arrival=now,
+            deadline=math.inf if admitted.budget_s is None else now + admitted.budget_s,
+            priority=options.priority,
+            tenant=admitted.tenant,
+            perishable=True,
+            with_tensors=True,
+            variant=admitted.variant,
+            min_accuracy=options.min_accuracy,
+            client_id=request_id.client,
+        )
 
     def new_id(self) -> JobId:
         """Return the id of a new request."""
         self._count += 1
         return JobId(f"{self._prefix}{self._count:x}")
 
-    def count_rejected(
-        self, request_id: RequestId, engine: EngineName, tenant: str, error: SynergaiError
-    ) -> None:
-        """Count and remember a request for a known engine that was rejected before it began."""
-        job = self._bare_job(request_id.job, request_id.client, engine, tenant)
-        self._count_rejected(error, job)
-
-    def _count_rejected(self, error: SynergaiError, job: Job) -> None:
-        metrics, outcome = self._metrics.engines[job.engine], request_outcome(error)
+    def count_rejected(self, admitted: Admitted, error: SynergaiError) -> None:
+        """Count and remember a request for a known engine that was rejected."""
+        metrics, outcome = self._metrics.engines[admitted.engine], request_outcome(error)
         metrics.requests.count(outcome)
         metrics.statistics.record_failure(error)
-        self._metrics.tenants.count_request(job.tenant, outcome)
+        self._metrics.tenants.count_request(admitted.tenant, outcome)
         self._unserved += isinstance(error, EnginePending)
-        self._note_refused(error, job)
+        self._note_refused(admitted, error)
 
     def expected_answer_s(self, engine: EngineName) -> float | None:
         """Return the time until a new request would be answered at the earliest, if known."""
-        now = self._clock.now()
         job = Job(
             id=JobId(""),
             engine=engine,
             queries=1,
-            arrival=now,
-            deadline=math.inf,
+            arrival=self._clock.now(),
             perishable=True,
             with_tensors=True,
         )
@@ -405,18 +400,11 @@ class Inference:
             least_s = self._dispatcher.least_answer_s(job.engine)
             raise Infeasible(job.engine, expected_s, least_s, budget_s)
 
-    def _bare_job(self, job_id: JobId, client_id: str, engine: EngineName, tenant: str) -> Job:
-        """Return the job of a request that was refused before its options were known."""
-        now = self._clock.now()
-        return Job(
-            id=job_id, engine=engine, queries=1, arrival=now, tenant=tenant, client_id=client_id
-        )
-
-    def _note_refused(self, error: SynergaiError, job: Job) -> None:
+    def _note_refused(self, admitted: Admitted, error: SynergaiError) -> None:
         """Let the core remember a refusal, unless the request itself is wrong."""
         for kind, refusal in _REFUSALS:
             if isinstance(error, kind):
-                self._dispatcher.refused(job, str(error), refusal)
+                self._dispatcher.refused(self._describe(admitted), str(error), refusal)
                 return
 
     def drop(self, held: HeldTensors) -> None:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gateway.access.roles import Role
 from synergai.domain import MAX_PRIORITY, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.call_metadata import checked_tenant
@@ -17,7 +19,12 @@ from synergai.protocol.parameters import read_parameters
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gateway.access.caller import Caller
+    from gateway.monitoring.tracing import Trace
+    from synergai.domain import JobId
     from synergai.oip.inference_pb2 import InferParameter
+    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.rpc import RawRequest
 
 STREAM_WINDOW: Final = 64
 """Default of a stream's window: requests in flight beyond which the stream is not read, so that
@@ -41,6 +48,12 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     timings: bool = False
     min_accuracy: float = 0.0
+
+    def shorter_budget_s(self, budget_s: float | None) -> float | None:
+        """Return the shorter one of the budget of a call and the timeout of its request."""
+        if self.timeout_s is None or (budget_s is not None and budget_s <= self.timeout_s):
+            return budget_s
+        return self.timeout_s
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
@@ -129,3 +142,35 @@ def float_parameter(parameter: InferParameter, name: str) -> float:
         case _:
             pass
     raise InvalidInput(f"the parameter {name!r} must be a number, or a text such as '0.9'")
+
+
+class RequestId(Struct, frozen=True):
+    """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
+
+    job: JobId
+    client: str = ""
+    trace: Trace | None = None
+
+
+class InferenceCall(Struct, frozen=True):
+    """A call of a client.
+
+    Attributes:
+        tenant: that of the request if its parameters name none.
+    """
+
+    caller: Caller
+    raw: RawRequest[RequestHeader]
+    budget_s: float | None
+    tenant: str
+    request_id: RequestId
+
+    def resolved(self) -> tuple[InferenceCall, RequestOptions]:
+        """Return the call with the tenant and the budget that its parameters name, and these."""
+        message = self.raw.parsed.message
+        options = parse_options(message.parameters)
+        tenant = self.caller.tenant_of(
+            options.tenant or self.tenant, Role.INFER, engine=message.model_name
+        )
+        budget_s = options.shorter_budget_s(self.budget_s)
+        return replace(self, budget_s=budget_s, tenant=tenant), options

@@ -12,9 +12,10 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
-from gateway.fleet.stages import EngineInStages, whole_engine
-from gateway.requests.inference import RequestId
+from gateway.fleet.stages import EngineInStages
+from gateway.requests.parameters import InferenceCall, RequestId
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
+from synergai.core.route import Route
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.call_metadata import NO_IDS, TRACEPARENT, valid_id
@@ -133,21 +134,20 @@ class InferenceCalls:
 
         The `ids` of the call precede the message's.
         """
-        caller = current_caller()
         message = raw.parsed.message
         request_id = RequestId(
             self._inference.new_id(),
             ids.chosen or (message.id and valid_id(message.id)),
             None if self._tracing is None else self._trace(self._tracing, ids, message),
         )
+        call = InferenceCall(current_caller(), raw, budget_s, tenant, request_id)
         try:
-            call = caller, raw, budget_s, tenant, request_id
             try:
-                if self._catalogue.has_any_stages and (staged := self._staged.begin(*call)):
+                if self._catalogue.has_any_stages and (staged := self._staged.begin(call)):
                     return staged
-                return self._inference.begin(*call)
+                return self._inference.begin_request(call)
             except EnginePending:
-                return self._held.hold(*call)
+                return self._held.hold(call)
         except SynergaiError as error:
             error.request_id = request_id.job
             if request_id.trace is not None:
@@ -174,7 +174,7 @@ class InferenceCalls:
         try:
             engine = self._versions.find(name, version)
         except EngineInStages as error:
-            return whole_engine(error.stages)
+            return Route(error.stages).whole
         return of_variant(engine, parse_version(version)[1]) if "." in version else engine
 
     async def model_metadata(

@@ -10,7 +10,7 @@ from synergai.errors import InternalError
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol.request_codec import RequestHeader, split_response
 from synergai.protocol.validation import EXIT
-from synergai.versions import split_version
+from synergai.versions import engine_of_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,3 +94,11 @@ def as_inputs(message: ModelInferResponse, contents: Sequence[Buffer]) -> Reques
         for output in message.outputs
     )
     return RequestHeader(ModelInferRequest(inputs=inputs), contents)
+
+
+def as_whole(response: Buffer, stage: Engine) -> bytes:
+    """Return the response of a stage under the name of its engine."""
+    name, version = split_version(engine_of_stage(stage.name))
+    whole = ModelInferResponse(model_name=name, model_version=version)
+    # Fields that are appended to a message replace those before them.
+    return b"".join((response, whole.SerializeToString()))

@@ -45,6 +45,7 @@ ORDER = {
         "routes",
         "protocol",
         "scheduling",
+        "core",
         "fleet_page",
         "models",
         "data",
@@ -243,13 +244,14 @@ def test_modules_have_no_import_cycle(package: str) -> None:
     TopologicalSorter(graph).prepare()
 
 
-def test_scheduling_core_is_pure() -> None:
-    for path in sources("synergai/scheduling"):
+@pytest.mark.parametrize("package", ["synergai/scheduling", "synergai/core"])
+def test_core_is_pure(package: str) -> None:
+    for path in sources(package):
         modules = imports(path)
         assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE), path.name
         parts = {m.split(".")[1] for m in modules if m.startswith("synergai.")}
         shared = {m for m in modules if m.startswith("synergai.runtime.")}
-        assert parts <= PURE | {"runtime"}, path.name
+        assert parts <= PURE | {"core", "runtime"}, path.name
         assert all(m.startswith("synergai.runtime.plugins") for m in shared), path.name
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.admission.admission import Admission
-from gateway.dispatch.chains import Chains
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.variants import FleetVariants
@@ -23,10 +23,11 @@ from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.records.store import DataStore
 from gateway.requests.inference import Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec, WorkerClass, WorkerId
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.protocol.request_codec import parse_header
+from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 from synergai.runtime.send_queue import SendQueue
@@ -95,7 +96,7 @@ class GatewayHarness:
         self.store = DataStore(self.directory)
         self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
-        self.chains = Chains(self.dispatcher, self.catalogue, load_nothing)
+        self.routes = JobRoutes(self.dispatcher, self.versions.routes, load_nothing)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,
@@ -104,7 +105,7 @@ class GatewayHarness:
             self.metrics,
             self.clock,
             own_inputs=self.own,
-            chains=self.chains,
+            routes=self.routes,
         )
 
     def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:
@@ -124,7 +125,20 @@ class GatewayHarness:
         message = oip.ModelInferRequest(**(usual | fields))
         message.inputs.add(name="x", datatype="FP32", shape=[1])
         data = message.SerializeToString()
-        return self.inference.begin(caller, RawRequest(data, parse_header(data)), budget_s)
+        return self.begin(RawRequest(data, parse_header(data)), budget_s, caller)
+
+    def begin(
+        self,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None = None,
+        caller: Caller = UNRESTRICTED,
+        tenant: str = "",
+    ) -> Request:
+        """Begin a request that a client sent."""
+        request_id = RequestId(self.inference.new_id())
+        return self.inference.begin_request(
+            InferenceCall(caller, raw, budget_s, tenant, request_id)
+        )
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
         """Return the orders sent to the worker since the last call."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED, Caller
+from gateway.access.caller import UNRESTRICTED
 from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Inference, Request, RequestId
+from gateway.requests.inference import Admitted, Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import Engine, JobId, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
@@ -57,22 +58,12 @@ class FakeInference:
         self.begun: list[BegunRequest] = []
         self.rejected: list[SynergaiError] = []
 
-    def count_rejected(
-        self, request_id: RequestId, _engine: str, _tenant: str, error: SynergaiError
-    ) -> None:
-        assert request_id == ID
+    def count_rejected(self, admitted: Admitted, error: SynergaiError) -> None:
+        assert admitted.call.request_id == ID
         self.rejected.append(error)
 
-    def begin(
-        self,
-        _: Caller,
-        raw: RawRequest[RequestHeader],
-        _budget_s: float | None,
-        _tenant: str,
-        _request_id: RequestId,
-        *,
-        charged: bool,
-    ) -> Request:
+    def begin_request(self, call: InferenceCall, *, charged: bool) -> Request:
+        raw = call.raw
         assert charged
         self._catalogue.find(raw.parsed.message.model_name)
         self._admission.acquire(len(raw.data))
@@ -96,6 +87,9 @@ class Harness:
         )
         self.raw = self.request()
 
+    def call(self, raw: RawRequest[RequestHeader], budget_s: float | None) -> InferenceCall:
+        return InferenceCall(UNRESTRICTED, raw, budget_s, "", ID)
+
     def request(self, timeout_us: int = 0) -> RawRequest[RequestHeader]:
         message = ModelInferRequest(model_name="echo")
         if timeout_us:
@@ -110,7 +104,7 @@ async def harness(engine: Engine) -> Harness:
 
 
 async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, None))
     await turns()
     assert harness.inference.begun == []
     harness.catalogue.update(BOX, harness.engine)
@@ -121,9 +115,9 @@ async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> 
 
 
 async def test_request_holds_room_once(harness: Harness) -> None:
-    harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    harness.held.hold(harness.call(harness.raw, None))
     with pytest.raises(Overloaded):
-        harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+        harness.held.hold(harness.call(harness.raw, None))
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     assert harness.admission.requests == 1
@@ -131,7 +125,7 @@ async def test_request_holds_room_once(harness: Harness) -> None:
 
 
 async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, None))
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     request.abandon()
@@ -140,7 +134,7 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
 
 
 async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, 0.0))
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
     assert harness.admission.requests == 0
@@ -148,7 +142,7 @@ async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) 
 
 
 async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, None))
     await turns()
     harness.held.close()
     with pytest.raises(Unavailable, match="is stopping"):
@@ -159,7 +153,7 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
 async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
     harness: Harness,
 ) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "", ID)
+    request = harness.held.hold(harness.call(harness.request(timeout_us=1), 60.0))
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
 
@@ -179,7 +173,7 @@ async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspec
     harness = without_worker(engine, worker_wait_s=60.0)
     with pytest.raises(EngineUnserved):
         harness.catalogue.find("echo")
-    request = harness.held.hold(UNRESTRICTED, harness.raw, 60.0, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, 60.0))
     await turns()
     assert harness.held.count == 1
     pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
@@ -196,7 +190,7 @@ async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspec
 
 async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None:
     harness = without_worker(engine, worker_wait_s=1e-6)
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, None))
     with pytest.raises(EngineUnserved, match="no worker that serves engine 'echo' is connected"):
         await request.result
     assert len(harness.inference.rejected) == 1
@@ -205,7 +199,7 @@ async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None
 
 async def test_wait_for_a_worker_ends_at_the_deadline(engine: Engine) -> None:
     harness = without_worker(engine, worker_wait_s=60.0)
-    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "", ID)
+    request = harness.held.hold(harness.call(harness.raw, 0.0))
     with pytest.raises(EngineUnserved):
         await request.result
 

@@ -68,8 +68,12 @@ class Dispatcher:
 class WholeEngines:
     """No engine runs in stages."""
 
-    def way(self, _spec: JobSpec) -> None:
-        """Return no way."""
+    @property
+    def routes(self) -> "WholeEngines":
+        return self
+
+    def route(self, _spec: JobSpec) -> None:
+        """Return no route."""
 
 
 class Phases:

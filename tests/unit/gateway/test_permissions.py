@@ -5,7 +5,8 @@ import pytest
 from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
-from gateway.requests.inference import RequestId
+from gateway.requests.inference import Admitted
+from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import EngineName, JobId, JobSpec
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip
@@ -34,7 +35,7 @@ def infer_request(engine: str = "echo", tenant: str = "") -> RawRequest[RequestH
 async def test_request_and_job_belong_to_the_callers_tenant(harness: GatewayHarness) -> None:
     harness.add_worker()
     camera = client("camera", Role.INFER, Role.SUBMIT)
-    assert harness.inference.begin(camera, infer_request(), None).job.tenant == "camera"
+    assert harness.begin(infer_request(), caller=camera).job.tenant == "camera"
     assert (await harness.jobs.submit(camera, SPEC)).spec.tenant == "camera"
 
 
@@ -44,9 +45,9 @@ async def test_request_for_another_tenant_is_refused_however_it_is_named(
     harness.add_worker()
     camera = client("camera", Role.INFER)
     with pytest.raises(PermissionDenied, match="in tenant 'lab'"):
-        harness.inference.begin(camera, infer_request(), None, "lab")
+        harness.begin(infer_request(), caller=camera, tenant="lab")
     with pytest.raises(PermissionDenied, match="in tenant 'lab'"):
-        harness.inference.begin(camera, infer_request(tenant="lab"), None)
+        harness.begin(infer_request(tenant="lab"), caller=camera)
 
 
 @pytest.mark.parametrize("engine", ["bert", "missing"])
@@ -55,7 +56,7 @@ async def test_refusal_does_not_tell_whether_an_engine_exists(
 ) -> None:
     harness.add_worker()
     with pytest.raises(PermissionDenied, match=f"'infer' for engine '{engine}'"):
-        harness.inference.begin(client("camera", Role.INFER), infer_request(engine), None)
+        harness.begin(infer_request(engine), caller=client("camera", Role.INFER))
 
 
 async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) -> None:
@@ -77,7 +78,8 @@ async def test_request_that_was_refused_before_it_began_has_an_explanation(
 ) -> None:
     request_id = RequestId(JobId("r1-7"), "mine")
     fault = Unavailable("connected workers lack stages of engine 'net'")
-    harness.inference.count_rejected(request_id, EngineName("net"), "camera", fault)
+    call = InferenceCall(UNRESTRICTED, infer_request("net"), None, "", request_id)
+    harness.inference.count_rejected(Admitted(call, EngineName("net"), "camera"), fault)
     found = explain(UNRESTRICTED, harness.dispatcher, "r1-7")
     assert (found.engine, found.refusal, found.client_id) == ("net", "no worker", "mine")
     assert "lack stages" in found.reason
@@ -88,8 +90,8 @@ async def test_explanation_is_for_the_tenant_and_hides_the_work_of_others(
 ) -> None:
     harness.add_worker()
     camera, lab = client("camera", Role.INFER), client("lab", Role.INFER)
-    harness.inference.begin(lab, infer_request(), None)
-    request = harness.inference.begin(camera, infer_request(), 60.0)
+    harness.begin(infer_request(), caller=lab)
+    request = harness.begin(infer_request(), 60.0, camera)
     name = request.job.id
     assert explain(UNRESTRICTED, harness.dispatcher, name).tenant == "camera"
     [mine] = explain(camera, harness.dispatcher, name).ahead

@@ -11,11 +11,12 @@ from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
-from gateway.fleet.worker import HeldTensors
 from gateway.journal.journal import Journal
 from gateway.requests.held import HeldRequest
-from gateway.requests.inference import Inference, Request, RequestId
-from gateway.requests.staged import MOST_REPEATS, StagedRequests
+from gateway.requests.inference import Admitted, Inference, Request
+from gateway.requests.parameters import InferenceCall, RequestId
+from gateway.requests.staged import MOST_LOSSES, StagedRequests
+from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
@@ -110,11 +111,9 @@ class FakeInference:
     def least_answer_s(self, _engine: str) -> float:
         return 0.5
 
-    def count_rejected(
-        self, request_id: RequestId, engine: str, _tenant: str, error: Exception
-    ) -> None:
-        assert request_id.client == "mine"
-        self.counted.append((engine, type(error)))
+    def count_rejected(self, admitted: Admitted, error: Exception) -> None:
+        assert admitted.call.request_id.client == "mine"
+        self.counted.append((admitted.engine, type(error)))
 
     def count_staged(self, engine: str, error: Exception | None, _seconds: float) -> None:
         self.counted.append((engine, error and type(error)))
@@ -122,20 +121,18 @@ class FakeInference:
     def drop(self, held: HeldTensors) -> None:
         self.dropped.append(held.token)
 
-    def begin(
+    def begin_request(
         self,
-        _caller: object,
-        raw: RawRequest[Any],
-        budget_s: float | None,
-        _tenant: str,
-        request_id: RequestId,
+        call: InferenceCall,
         *,
         charged: bool,
         pull: HeldTensors | None,
         holds_outputs: bool,
     ) -> Begun:
-        assert request_id.client == "mine"
-        begun = Begun(raw, budget_s, charged=charged, pull=pull, holds_outputs=holds_outputs)
+        assert call.request_id.client == "mine"
+        begun = Begun(
+            call.raw, call.budget_s, charged=charged, pull=pull, holds_outputs=holds_outputs
+        )
         self.begun.append(begun)
         return self.begun[-1]
 
@@ -157,7 +154,7 @@ class Harness:
         data = request.SerializeToString()
         raw = RawRequest(data, RequestDecoder().decode(data))
         ids = RequestId(JobId("first"), "mine")
-        begun = self.staged.begin(UNRESTRICTED, raw, budget_s, "", ids)
+        begun = self.staged.begin(InferenceCall(UNRESTRICTED, raw, budget_s, "", ids))
         assert begun is not None
         self.request = begun
         return begun.result
@@ -225,14 +222,14 @@ async def test_stage_runs_again_after_its_outputs_were_lost(harness: Harness) ->
 
 async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harness) -> None:
     result = harness.begin()
-    for _ in range(1 + MOST_REPEATS):
+    for _ in range(1 + MOST_LOSSES):
         await turns()
         harness.inference.begun[-1].hold("t4", "lost")
         await turns()
         harness.inference.begun[-1].result.set_exception(TensorsLost("they are gone"))
     with pytest.raises(TensorsLost):
         await result
-    assert harness.inference.dropped == ["lost"] * (1 + MOST_REPEATS)  # they may be out of reach
+    assert harness.inference.dropped == ["lost"] * (1 + MOST_LOSSES)  # they may be out of reach
 
 
 async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
@@ -269,9 +266,10 @@ async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -
     data = build_request("net", {"t0": DATA}).SerializeToString()
     begun = set()
     for _ in range(50):
-        call = UNRESTRICTED, RawRequest(data, RequestDecoder().decode(data)), None, ""
         ids = RequestId(gateway.inference.new_id())
-        request = staged.begin(*call, ids) or gateway.inference.begin(*call, ids)
+        raw = RawRequest(data, RequestDecoder().decode(data))
+        call = InferenceCall(UNRESTRICTED, raw, None, "", ids)
+        request = staged.begin(call) or gateway.inference.begin_request(call)
         begun.add(type(request))
         request.abandon()
         await turns()
@@ -371,7 +369,7 @@ async def test_query_that_leaves_at_an_exit_is_answered_there() -> None:
     assert response.parameters[EXIT].string_param == "t4"
     assert response.raw_output_contents[0] == DATA.tobytes()
     assert harness.inference.counted == [("net", None)]
-    assert harness.versions.ways.rates.rate(EARLY) > 0.75
+    assert harness.versions.routes.rates.rate(EARLY) > 0.75
 
 
 async def test_query_that_stays_goes_on_with_the_tensor() -> None:
@@ -383,7 +381,7 @@ async def test_query_that_stays_goes_on_with_the_tensor() -> None:
     harness.inference.begun[1].answer("t9")
     response = ModelInferResponse.FromString(bytes(await result))
     assert EXIT not in response.parameters
-    assert harness.versions.ways.rates.rate(EARLY) < 0.75
+    assert harness.versions.routes.rates.rate(EARLY) < 0.75
 
 
 async def test_clients_do_not_say_what_is_asked_of_an_exit() -> None:
@@ -430,7 +428,7 @@ async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
     assert asked(harness.inference.begun[0]) == LEAVE
     harness.inference.begun[0].answer("t9", left_at="t4")
     await harness.request.result
-    assert harness.versions.ways.rates.rate(EARLY) == 0.75
+    assert harness.versions.routes.rates.rate(EARLY) == 0.75
     with pytest.raises(Overloaded, match=r"would take about 1 s now"):
         harness.begin(0.9)
 

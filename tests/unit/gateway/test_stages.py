@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages, whole_engine
+from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions
 from gateway.requests.timings import join_timings
+from synergai.core.route import Route
 from synergai.domain import Engine, TensorSpec, WorkerId
 from synergai.errors import EngineUnloaded, Unavailable
 from synergai.oip.inference_pb2 import InferParameter
@@ -76,7 +77,7 @@ def test_chain_is_the_fewest_stages_of_one_model_from_inputs_to_outputs(
 
 
 def test_whole_engine_has_the_inputs_of_the_first_and_the_outputs_of_the_last_stage() -> None:
-    whole = whole_engine((stage(0, 4), stage(4, 9)))
+    whole = Route((stage(0, 4), stage(4, 9))).whole
     assert (whole.name, whole.digest) == ("net", "a" * 64)
     assert [each.name for each in (*whole.inputs, *whole.outputs)] == ["t0", "t9"]
     assert (whole.preprocess, whole.postprocess) == ("mobilenet", "classes")
@@ -94,7 +95,7 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
         versions.find("net")
     assert places(raised.value.stages) == [(0, 4), (4, 9)]
     assert versions.in_service("net") == ["1"]
-    whole = replace(whole_engine((stage(0, 4), stage(4, 9))), name=EngineName("net"))
+    whole = replace(Route((stage(0, 4), stage(4, 9))).whole, name=EngineName("net"))
     catalogue.update(BOX, whole)
     assert versions.find("net") == whole
     catalogue.withdraw(BOX, whole.name)
@@ -114,7 +115,7 @@ def test_engine_whose_stages_are_known_is_unavailable_until_they_are_back() -> N
 def test_highest_version_may_be_in_stages() -> None:
     catalogue = Catalogue()
     versions = Versions(catalogue)
-    whole = replace(whole_engine((stage(0, 4), stage(4, 9))), name=EngineName("net"))
+    whole = replace(Route((stage(0, 4), stage(4, 9))).whole, name=EngineName("net"))
     catalogue.update(BOX, whole)
     for each in (stage(0, 4, version="2"), stage(4, 9, version="2")):
         catalogue.update(BOX, each)

@@ -1,13 +1,14 @@
-"""The way of a query through its engine, with early exits and without."""
+"""The route of a query through its engine, with early exits and without."""
 
 import random
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.fleet import ways
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.ways import ExitRates, Way, Ways
+from gateway.fleet.routes import Routes, asked_of_exit
+from synergai.core import route as routes_module
+from synergai.core.route import ExitRates, Route
 from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
 from synergai.errors import InvalidInput
 from synergai.protocol.validation import DROP, STAY
@@ -44,9 +45,9 @@ def find(*engines: Engine, floor: float = 0.0, **seconds: float) -> list[str] | 
     for number, engine in enumerate(engines):
         catalogue.update(WorkerId(f"worker-{number}"), engine)
     times = SECONDS | {EngineName(name): value for name, value in seconds.items()}
-    ways = Ways(catalogue)
-    way = ways.find(NET, floor, lambda engine: times[engine.name], ways.rates.rate)
-    return way and [each.name for each in way.engines]  # type: ignore[return-value]
+    routes = Routes(catalogue)
+    route = routes.find(NET, floor, lambda engine: times[engine.name], routes.rates.rate)
+    return route and [each.name for each in route.engines]  # type: ignore[return-value]
 
 
 def test_behind_an_exit_a_query_goes_on_or_begins_again_whichever_is_faster() -> None:
@@ -65,12 +66,12 @@ def test_an_engine_whose_stages_have_no_exits_runs_whole() -> None:
     assert find(stage(0, 5), LAST) == ["net.s0-5", "net.s5-9"]
 
 
-def test_engine_whose_stages_have_all_left_has_no_way() -> None:
+def test_engine_whose_stages_have_all_left_has_no_route() -> None:
     catalogue = Catalogue()
     for each in (stage(0, 5), LAST):
         catalogue.update(WorkerId("worker"), each)
     catalogue.remove_worker(WorkerId("worker"))
-    assert Ways(catalogue).find(NET, 0.0, lambda _: 1.0, lambda _: 0.0) is None
+    assert Routes(catalogue).find(NET, 0.0, lambda _: 1.0, lambda _: 0.0) is None
 
 
 def test_exits_of_another_model_are_left_out() -> None:
@@ -80,9 +81,9 @@ def test_exits_of_another_model_are_left_out() -> None:
 def test_queries_leave_only_where_their_floor_is_held() -> None:
     assert find(FIRST, SECOND, WHOLE, floor=0.95) == [FIRST.name, SECOND.name, NET]
     assert find(FIRST, SECOND, WHOLE, floor=0.952) is None
-    way = Way((FIRST, SECOND, LAST), 0.952)
-    assert [way.may_leave(place) for place in range(3)] == [False, True, False]
-    assert [way.asks(place) for place in range(3)] == [STAY, "", ""]
+    route = Route((FIRST, SECOND, LAST), 0.952)
+    assert [route.may_leave(place) for place in range(3)] == [False, True, False]
+    assert [asked_of_exit(route, place) for place in range(3)] == [STAY, "", ""]
     assert find(FIRST, SECOND, LAST, floor=0.96) == [FIRST.name, SECOND.name, LAST.name]
     with pytest.raises(InvalidInput, match=r"accuracy of 0\.97: in stages, it has 0\.96"):
         find(FIRST, SECOND, LAST, floor=0.97)
@@ -91,19 +92,19 @@ def test_queries_leave_only_where_their_floor_is_held() -> None:
 
 
 def test_the_tensor_is_not_asked_for_where_the_query_begins_again() -> None:
-    way = Way((FIRST, SECOND, WHOLE))
-    assert [way.asks(place) for place in range(3)] == ["", DROP, ""]
-    assert [way.begins_again(place) for place in range(3)] == [False, False, True]
-    assert way.whole == WHOLE
-    assert Way((FIRST, SECOND, LAST)).whole.name == NET
+    route = Route((FIRST, SECOND, WHOLE))
+    assert [asked_of_exit(route, place) for place in range(3)] == ["", DROP, ""]
+    assert [route.begins_again(place) for place in range(3)] == [False, False, True]
+    assert route.whole == WHOLE
+    assert Route((FIRST, SECOND, LAST)).whole.name == NET
 
 
 def test_later_engines_count_for_the_queries_that_get_there() -> None:
-    way = Way((FIRST, SECOND, LAST))
+    route = Route((FIRST, SECOND, LAST))
     times = SECONDS.__getitem__
-    seconds = way.seconds(lambda engine: times(engine.name), lambda _: 0.75)
+    seconds = route.seconds(lambda engine: times(engine.name), lambda _: 0.75)
     assert seconds == pytest.approx(1 + 0.25 * 2 + 0.25 * 0.25 * 6)
-    rest = way.seconds(lambda engine: times(engine.name), lambda _: 0.75, 1)
+    rest = route.seconds(lambda engine: times(engine.name), lambda _: 0.75, 1)
     assert rest == pytest.approx(2 + 0.25 * 6)
 
 
@@ -119,7 +120,7 @@ def test_the_rate_of_an_exit_is_learned_within_a_hundred_queries(share: float) -
 
 
 def test_rates_of_exits_that_were_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "MOST_EXITS", 2)
+    monkeypatch.setattr(routes_module, "MOST_EXITS", 2)
     rates = ExitRates()
     first, second, third = (replace(FIRST, digest=str(version)) for version in range(3))
     for each in (first, second, first, third):

@@ -1,4 +1,4 @@
-"""Choice among the chains of stages that workers have.
+"""Choice of the routes of jobs, among the chains of stages that workers have.
 
 An engine may be cut in several ways at once, and a worker may have it whole. Its jobs run in the
 chain whose slowest stage or link is the fastest; the whole engine is a chain of one stage.
@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
+from synergai.core.route import Route
 from synergai.domain import WorkerId
-from synergai.errors import SynergaiError
+from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import OBSERVED
+from synergai.protocol.validation import STAY
 from synergai.runtime.tasks import TaskBag
 from synergai.versions import engine_of_stage
 
@@ -37,9 +40,9 @@ if TYPE_CHECKING:
     )
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.routes import Routes
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import Engine, EngineName, JobSpec
     from synergai.routes.links import Link, Links
     from synergai.routes.problem import Leg
     from synergai.routes.ranking import RankedChain
@@ -103,8 +106,8 @@ class _Choice:
         self.changes = 0
 
 
-class Chains:
-    """Chooses the stages that the jobs of engines run in.
+class JobRoutes:
+    """Chooses the routes of jobs, and the chains of stages that they run in.
 
     Attributes:
         queries_left: yields the queries that are left of each job of an engine; none end its
@@ -115,12 +118,13 @@ class Chains:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        routes: Routes,
         load: Callable[[EngineName], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dispatcher = dispatcher
-        self._catalogue = catalogue
+        self.routes = routes
+        self._catalogue = routes.catalogue
         self._load = load
         self._clock = clock
         self._choices: dict[EngineName, _Choice] = {}
@@ -135,6 +139,26 @@ class Chains:
     async def close(self) -> None:
         """Stop to move to other chains."""
         await self._tasks.close()
+
+    def route(self, spec: JobSpec) -> Route | None:
+        """Return the route of a job's queries now; None if its engine runs whole, or not at all.
+
+        One with exits follows from the fleet alone, so that a job does not change it with each
+        query.
+        """
+        if spec.variant or not self._catalogue.has_any_stages:  # stages have no variants
+            return None
+        engine, floor = spec.engine_version, spec.min_accuracy
+        if not self.routes.has_exits(engine):
+            chain = () if floor else self.of_jobs(engine)
+            return Route(chain) if chain else None
+        try:
+            route = self.routes.find(engine, floor, _inspected_s, _calibrated)
+        except InvalidInput:
+            return None
+        # Nothing can be asked of the exit of the first stage by an input that its worker reads.
+        is_free = route is None or not spec.upload_id or asked_of_exit(route, 0) != STAY
+        return route if is_free else None
 
     def of_jobs(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that the jobs of an engine run in; empty if it runs whole."""
@@ -336,6 +360,14 @@ class Chains:
         links = _with_peers(known.links, peers)
         ranked = rank_chains(known.paces, sizes, links, queries=_MANY)
         return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
+
+
+def _inspected_s(engine: Engine) -> float:
+    return engine.query_s
+
+
+def _calibrated(stage: Engine) -> float:
+    return 0.0 if stage.exit is None else stage.exit.rate
 
 
 def _engines(ranked: RankedChain, candidates: Candidates) -> tuple[Engine, ...]:

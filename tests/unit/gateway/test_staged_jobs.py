@@ -15,14 +15,14 @@ from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import (
     ConnectedWorker,
     DropTensors,
-    HeldTensors,
     RunAssignment,
     SendInputs,
     StopAssignment,
 )
-from gateway.jobs import staged_feed, staged_run
+from gateway.jobs import staged_feed, staged_job
 from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedFeed
 from gateway.journal.journal import Journal
+from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobStatus
@@ -192,7 +192,7 @@ async def test_large_tensors_let_fewer_queries_on_their_way(
     monkeypatch.setattr(staged_feed, "MOST_BYTES", 1000)
     await stages.submit(10 * MOST_QUERIES)
     assert 5 <= await run_all(stages, stages.head, "t4") <= 50
-    room = stages.gateway.jobs._staged_runs.room
+    room = stages.gateway.jobs._staged_jobs.room
     assert 0 < room.used_bytes <= 1000
 
 
@@ -228,7 +228,7 @@ async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Sta
     tail = stages.tail
     stages.gateway.catalogue.withdraw(tail.id, TAIL.name)
     assert (await stages.status(job)).state is JobState.RUNNING
-    assert stages.gateway.jobs._staged_runs.room.used_bytes == 0
+    assert stages.gateway.jobs._staged_jobs.room.used_bytes == 0
     stages.answer(stages.head, assignment, "t4")  # too late: it runs again
     stages.gateway.catalogue.update(tail.id, TAIL)
     async with asyncio.timeout(5):
@@ -366,7 +366,7 @@ async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_th
 async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
     stages: Stages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(staged_run, "MOST_REPEATS", 0)
+    monkeypatch.setattr(staged_job, "MOST_LOSSES", 0)
     job = await stages.submit(2)
     assignment, _ = await stages.next(stages.head)
     stages.answer(stages.head, assignment, "t4")
@@ -389,10 +389,10 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
         worker.engines[other.name] = other
         stages.gateway.catalogue.update(worker.id, other)
         stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
-    chains = stages.gateway.chains
+    routes = stages.gateway.routes
     chosen = [stage(0, 2), stage(2, 9)]
-    monkeypatch.setattr(chains, "of_jobs", lambda _: tuple(chosen))
-    chains.on_changed(NET)
+    monkeypatch.setattr(routes, "of_jobs", lambda _: tuple(chosen))
+    routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
     progress = hub_pb2.Progress(assignment_id=first.id, done=2)
     ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_STOPPED)
@@ -465,7 +465,7 @@ async def test_query_that_stays_begins_again_where_the_engine_is_whole(tmp_path:
         assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2)
 
 
-async def test_query_that_moves_to_another_way_is_prepared_for_it(tmp_path: Path) -> None:
+async def test_query_that_moves_to_another_route_is_prepared_for_it(tmp_path: Path) -> None:
     async with running(tmp_path, EARLY, replace(TAIL, query_s=5.0)) as stages:
         job = await stages.submit(1)
         first, [request] = await stages.next(stages.head)
@@ -488,9 +488,9 @@ async def test_query_that_moves_to_another_way_is_prepared_for_it(tmp_path: Path
 
 async def test_job_with_a_floor_leaves_only_where_it_is_held(tmp_path: Path) -> None:
     async with running(tmp_path, EARLY, WHOLE) as stages:
-        way = stages.gateway.jobs._staged_runs.way
-        found = way(JobSpec(engine=NET, queries=1, min_accuracy=0.95))
+        route = stages.gateway.routes.route
+        found = route(JobSpec(engine=NET, queries=1, min_accuracy=0.95))
         assert found is not None
         assert [each.name for each in found.engines] == [HEAD.name, NET]
-        assert way(JobSpec(engine=NET, queries=1, min_accuracy=0.955)) is None
-        assert way(JobSpec(engine=NET, queries=1, variant="int8")) is None
+        assert route(JobSpec(engine=NET, queries=1, min_accuracy=0.955)) is None
+        assert route(JobSpec(engine=NET, queries=1, variant="int8")) is None

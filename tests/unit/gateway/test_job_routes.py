@@ -6,9 +6,10 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.dispatch.chains import REVIEW_S, REVIEWS, Chains
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.job_routes import REVIEW_S, REVIEWS, JobRoutes
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.routes import Routes
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
@@ -35,9 +36,11 @@ class Fleet:
         self.pace = dict.fromkeys(self.fleet, 1.0)
         for worker in self.fleet.values():
             worker.engines = {}
-        self.chains = Chains(cast("Dispatcher", self), self.catalogue, self.load, self.clock)
-        self.chains.queries_left = lambda _: iter([self.left])
-        self.chains.on_changed = self.moved
+        self.routes = JobRoutes(
+            cast("Dispatcher", self), Routes(self.catalogue), self.load, self.clock
+        )
+        self.routes.queries_left = lambda _: iter([self.left])
+        self.routes.on_changed = self.moved
         self.left = 10_000
         self.loaded: list[str] = []
         self.moves: list[list[tuple[int, int]]] = []
@@ -77,7 +80,7 @@ class Fleet:
         return SEGMENT_S * (last - first)
 
     def chain(self, engine: EngineName = NET) -> list[tuple[int, int]]:
-        return places(self.chains.of_jobs(engine))
+        return places(self.routes.of_jobs(engine))
 
     async def review(self, times: int = 1) -> None:
         """Run queries of all stages, or those of the chain, and review the chains."""
@@ -91,7 +94,7 @@ class Fleet:
                     seconds, queries = worker.computed.get(each.name, (0.0, 0))
                     took = self.pace[name] * self.seconds(each)
                     worker.computed[each.name] = seconds + took, queries + 1
-            self.chains.review()
+            self.routes.review()
             await turns()
 
 
@@ -108,7 +111,7 @@ def test_jobs_run_in_the_chain_whose_slowest_stage_is_the_fastest(fleet: Fleet) 
     fleet.add("a", stage(0, 4))
     fleet.add("b", stage(4, 9))
     assert fleet.chain() == [(0, 4), (4, 9)]
-    assert fleet.chains.reason(NET).startswith("50 ms between queries are expected, 60 ms")
+    assert fleet.routes.reason(NET).startswith("50 ms between queries are expected, 60 ms")
 
 
 def test_slow_link_makes_a_cut_with_a_smaller_tensor_better() -> None:
@@ -223,13 +226,13 @@ async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
         await loading.wait()
         ended.append(engine)
 
-    fleet.chains._load = load
+    fleet.routes._load = load
     fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
     await fleet.review(2 * REVIEWS)
-    assert fleet.chains._moves
+    assert fleet.routes._moves
     loading.set()
     await turns()
-    assert (len(ended), len(fleet.chains._moves), fleet.chain()) == (2, 0, before)
+    assert (len(ended), len(fleet.routes._moves), fleet.chain()) == (2, 0, before)
 
 
 async def test_chain_that_lost_a_stage_is_left_at_once(fleet: Fleet) -> None:
@@ -317,5 +320,5 @@ def test_known_links_are_those_that_were_used_however_many_workers_there_are() -
         worker.engines, worker.peer_address = {}, f"{name}:9000"
         fleet.add(name, stage(0, 5), stage(5, 9))
     fleet.fleet["w0"].peer_links = {"w1": FAST}
-    known = fleet.chains._known(fleet.catalogue.candidates(NET))
+    known = fleet.routes._known(fleet.catalogue.candidates(NET))
     assert [*known.links] == [("w1", "w0")]

@@ -1,0 +1,1 @@
+"""What the gateway decides: pure and synchronous, events in, commands out."""
