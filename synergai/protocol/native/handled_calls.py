@@ -119,7 +119,7 @@ class TaskCall(Call):
             first = b"" if self.state is RESPONDING else RESPONSE
             self._enter(ENDED)
             self._ignore_requests()
-            last = SUCCEEDED + encoded(self._trailers)
+            last = SUCCEEDED + encoded(self._trailers) if self._trailers else SUCCEEDED
             self._stream.respond(first, prefixed(data), last)
 
     def _on_requests(self) -> None:

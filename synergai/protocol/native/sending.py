@@ -89,7 +89,8 @@ class Stream:
 
     def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        self._sender.send(self._begin(fields))
+        block = self._sender.block(fields)
+        self._sender.send(http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block))
 
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
@@ -134,12 +135,15 @@ class Stream:
 
     def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
         """Do the same with data that the client `takes` now, in frames that are sent together."""
-        size = len(data)
-        self._sender.window -= size
-        self._forget(self._number)
-        begin = self._begin(first) if first else b""
-        header = http2.header(size, http2.DATA, 0, self._number)
-        self._sender.gather(b"".join((begin, header, data, self._end(last))))
+        sender, number, size = self._sender, self._number, len(data)
+        sender.window -= size
+        self._forget(number)
+        begin: tuple[bytes, ...] = ()
+        if first:
+            block = sender.block(first)
+            begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
+        of_data = http2.header(size, http2.DATA, 0, number)
+        sender.gather(b"".join((*begin, of_data, data, self._end(last))))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -177,11 +181,6 @@ class Stream:
             self.end_response(self._last_fields)
         if owner is not None:
             owner.sent()
-
-    def _begin(self, fields: bytes) -> bytes:
-        """Return the frame that begins a response."""
-        block = self._sender.block(fields)
-        return http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block)
 
     def _end(self, fields: bytes) -> bytes:
         """Return the frames that end the stream; the client need not send the rest."""
