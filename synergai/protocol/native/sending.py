@@ -143,7 +143,10 @@ class Stream:
             block = sender.block(first)
             begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
         of_data = http2.header(size, http2.DATA, 0, number)
-        sender.gather(b"".join((*begin, of_data, data, self._end(last))))
+        flags = http2.END_HEADERS | http2.END_STREAM
+        end = http2.header(len(last), http2.HEADERS, flags, number), last
+        rest = self._reset_of_rest() if self.is_open else b""
+        sender.gather(b"".join((*begin, of_data, data, *end, rest)))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -186,9 +189,10 @@ class Stream:
         """Return the frames that end the stream; the client need not send the rest."""
         flags, block = http2.END_HEADERS | http2.END_STREAM, self._sender.block(fields)
         last = http2.frame(http2.HEADERS, flags, self._number, block)
-        if not self.is_open:
-            return last
-        return last + http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
+        return last + self._reset_of_rest() if self.is_open else last
+
+    def _reset_of_rest(self) -> bytes:
+        return http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
 
 
 class Sender:
