@@ -50,7 +50,7 @@ class CallTurns:
         now = asyncio.get_running_loop().time()
         if now - self._began_at >= _TURN_S:
             self._left, self._began_at = _CALLS, now
-        self._let_begin(begin_calls, self._left if self._left > 0 else 0, self._others)
+        self._let_begin(begin_calls, max(0, self._left), self._others)
 
     def leave(self, begin_calls: BeginCalls) -> None:
         """Forget a client."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.protocol.native import http2
 from synergai.protocol.native.headers import NO_TABLE
@@ -13,12 +13,31 @@ from synergai.protocol.native.headers import NO_TABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.protocol.native.call import Call
+    from synergai.protocol.request_codec import Buffer
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
+
+
+class StreamOwner(Protocol):
+    """What happens on a stream."""
+
+    def message_buffer(self) -> memoryview | None:
+        """Return memory for data that is to be received there; None for any other."""
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take data, but keep no view of it; `Stream.widen_window` lets the client send more."""
+
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+
+    def sent(self) -> None:
+        """Note that all data has been sent that was blocked."""
+
+    def lost(self) -> None:
+        """Note that the client has reset the stream, or left."""
 
 
 class Stream:
@@ -28,7 +47,7 @@ class Stream:
         forget: called with its number once it has ended.
 
     Attributes:
-        owner: the call on it; None before it is accepted, and once it has ended.
+        owner: what happens on it; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
         content_length: bytes of data that the client has announced and not sent; None if it has
@@ -53,7 +72,7 @@ class Stream:
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: Call | None = None
+        self.owner: StreamOwner | None = None
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True
