@@ -24,15 +24,15 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.workloads import identity
-from gateway.access.authenticator import Authenticator
-from gateway.access.methods import METHODS
-from gateway.access.peer_certificate import PeerCertificate
-from gateway.access.table import LiveTable
-from gateway.admission.admission import Admission
-from gateway.passage.call_guard import CallGuard
-from synergai.protocol.rpc import channel_options
+from gateway.entry.access.authenticator import Authenticator
+from gateway.entry.access.methods import METHODS
+from gateway.entry.access.peer_certificate import PeerCertificate
+from gateway.entry.access.table import LiveTable
+from gateway.entry.admission.admission import Admission
+from gateway.entry.passage.call_guard import CallGuard
 from synergai.runtime.clock import Clock
 from synergai.testing import LocalFleet
+from synergai.wire.rpc import channel_options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

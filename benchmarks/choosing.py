@@ -13,6 +13,9 @@ from typing import Literal
 
 from benchmarks.timed_core import TimedCore
 from benchmarks.variants.simulation import profile_entries
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import JobArrived, Worker, WorkerJoined
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -24,9 +27,6 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import JobArrived, Worker, WorkerJoined
-from synergai.scheduling.settings import SchedulingSettings
 
 FAMILY, PLAIN = EngineName("family"), EngineName("plain")
 VARIANTS = {f"v{number}": (0.001 * 2**number, 0.8 + 0.03 * number) for number in range(5)}

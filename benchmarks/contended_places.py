@@ -16,6 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    QueriesDone,
+    Stop,
+    Worker,
+    WorkerJoined,
+)
+from synergai.core.scheduling.policies.malleable.contended import Contended, play
+from synergai.core.scheduling.policies.malleable.planner import Problem
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -27,24 +40,11 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    QueriesDone,
-    Stop,
-    Worker,
-    WorkerJoined,
-)
-from synergai.scheduling.policies.malleable.contended import Contended, play
-from synergai.scheduling.policies.malleable.planner import Problem
-from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.scheduling.events import Assignment, Command
+    from synergai.core.scheduling.events import Assignment, Command
 
 ENGINES: Final = (EngineName("a"), EngineName("b"))
 BUSY: Final = EngineName("busy")

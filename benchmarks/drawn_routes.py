@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from synergai.core.routes.links import GATEWAY, Link, Links
+from synergai.core.routes.problem import (
+    HOST_BYTES,
+    SESSION_PER_WEIGHT,
+    Chain,
+    RouteProblem,
+    RouteWorker,
+)
 from synergai.domain import EngineName
-from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Chain, RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from numpy.random import Generator

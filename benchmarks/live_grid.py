@@ -34,12 +34,12 @@ from benchmarks.namespaces import Namespaces
 from benchmarks.splits import BYTES_PER_VALUE, FORMS, MBIT_S, SLOWNESS
 from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai import SyncClient
+from synergai.core.routes.links import GATEWAY, Link, Links
+from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Leg
+from synergai.core.routes.ranking import RankedChain, rank_chains
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
-from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Leg
-from synergai.routes.ranking import RankedChain, rank_chains
 from synergai.testing import LocalFleet, reserved_port
 from synergai.versions import stage_name
 

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
 from profiler.zoo.build import build
 from synergai.client.client import Client
+from synergai.core.scheduling.events import JobArrived, TimePassed
+from synergai.core.scheduling.registry import POLICIES
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.scheduling.events import JobArrived, TimePassed
-from synergai.scheduling.registry import POLICIES
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

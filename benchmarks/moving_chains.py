@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.emulated_stages import slow_down, write_stages
 from synergai import SyncClient
+from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
+from synergai.core.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.domain import EngineName
-from synergai.routes.links import Hop, Link, Links
-from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.testing import LocalFleet, reserved_port
 from synergai.versions import stage_name
 

@@ -26,14 +26,14 @@ import uvloop
 
 from benchmarks.ports import free_port
 from benchmarks.workloads import identity
+from gateway.calls.requests.inference import Request
+from gateway.calls.servicers.inference_calls import InferenceCalls
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.gateway_settings import GatewaySettings
-from gateway.requests.inference import Request
 from gateway.serve.serve_settings import ServeSettings
 from gateway.serve.server import LocalServer
-from gateway.servicers.inference_calls import InferenceCalls
-from synergai.protocol.native.connection import ClientConnection
-from synergai.protocol.request_codec import RequestDecoder
+from synergai.wire.native.connection import ClientConnection
+from synergai.wire.request_codec import RequestDecoder
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
 from worker_agent.host import spare

@@ -21,16 +21,16 @@ from profiler.planning.moves import joined, moved
 from profiler.planning.pipe_search import pipe_search
 from profiler.planning.tuning import shisha
 from profiler.simulator.pipelines.measured_chains import measured_chains
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.optimal import optimal_route
+from synergai.core.routes.problem import RouteProblem, RouteWorker
 from synergai.domain import EngineName
-from synergai.routes.links import Link, Links
-from synergai.routes.optimal import optimal_route
-from synergai.routes.problem import RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from synergai.routes.planner import Search
-    from synergai.routes.problem import Route
+    from synergai.core.routes.planner import Search
+    from synergai.core.routes.problem import Route
 
 FLEETS: Final = 30
 NETWORK: Final = EngineName("onnx_resnet50_op11")

@@ -20,14 +20,14 @@ from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
 from profiler.planning.enumeration import routes
 from profiler.planning.genetic import genetic
-from synergai.routes.optimal import optimal_route
-from synergai.routes.plan import partition
-from synergai.routes.planner import run_search
+from synergai.core.routes.optimal import optimal_route
+from synergai.core.routes.plan import partition
+from synergai.core.routes.planner import run_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.routes.problem import Route, RouteProblem, RouteWorker
+    from synergai.core.routes.problem import Route, RouteProblem, RouteWorker
 
 QUERIES = (1, 3, 10, 1000)
 SIZES = ((18, 4), (28, 6), (50, 8))

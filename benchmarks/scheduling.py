@@ -16,14 +16,14 @@ import random
 from typing import TYPE_CHECKING
 
 from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
+from synergai.core.scheduling.events import JobArrived, QueriesDone
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.scheduling.events import JobArrived, QueriesDone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.core import SchedulerCore
+    from synergai.core.scheduling.core import SchedulerCore
 
 ENGINES = [EngineName(f"engine-{number}") for number in range(12)]
 CLASSES = {WorkerClass("server"): 100.0, WorkerClass("agx"): 30.0, WorkerClass("nx"): 20.0}

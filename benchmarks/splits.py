@@ -16,9 +16,9 @@ from benchmarks.drawn_routes import MBIT
 from benchmarks.report import table
 from profiler.planning.enumeration import routes
 from profiler.simulator.pipelines.measured_chains import measured_chains
-from synergai.routes.links import Link, Links
-from synergai.routes.plan import RoutePlan, partition, pour
-from synergai.routes.problem import RouteProblem, RouteWorker
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.plan import RoutePlan, partition, pour
+from synergai.core.routes.problem import RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from profiler.simulator.pipelines.measured_chains import MeasuredChain

@@ -25,9 +25,9 @@ import psutil
 import synergai
 from profiler.measuring.stages import StageSetting, measure_split
 from profiler.zoo.build import build
+from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.stages import cut_engine, split_engine
-from synergai.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from time import thread_time
 from typing import TYPE_CHECKING
 
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import AssignmentEnded, Dispatch, Stop, Worker, WorkerJoined
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, Outcome, Session, WorkerId
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import AssignmentEnded, Dispatch, Stop, Worker, WorkerJoined
-from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from synergai.core.scheduling.events import Assignment, Command, Event
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
-    from synergai.scheduling.events import Assignment, Command, Event
 
 CONFIGURATION = Configuration(4)
 

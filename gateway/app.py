@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.calls.requests.held import HeldRequests
+from gateway.calls.requests.inference import Inference
+from gateway.calls.requests.staged import StagedRequests
+from gateway.calls.servicers.inference_calls import InferenceCalls
 from gateway.monitoring.tracing import Tracing
 from gateway.parts.agents import AgentParts, build_agents
 from gateway.parts.entry import EntryParts, build_entry
@@ -12,10 +16,6 @@ from gateway.parts.fleet import FleetParts, build_fleet
 from gateway.parts.foundation import Foundation, lay_foundation
 from gateway.parts.jobs import JobParts, build_jobs
 from gateway.parts.storage import StorageParts, open_storage
-from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Inference
-from gateway.requests.staged import StagedRequests
-from gateway.servicers.inference_calls import InferenceCalls
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

@@ -71,7 +71,7 @@ def check(state: State = None, as_json: AsJson = False) -> None:
 
 
 def _check(state: Path) -> Iterator[_Checked]:
-    from gateway.access.enrolments import FILE, EnrolmentStore
+    from gateway.entry.access.enrolments import FILE, EnrolmentStore
     from gateway.fleet.version_policy import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
     from synergai.profiles.files import check_dictionary
@@ -150,7 +150,7 @@ class GatewayInstallation:
     def refusal(self, root: Path) -> str:
         """Return why the gateway will refuse to start once it is installed, or nothing."""
         # Imported here: they are slow to import.
-        from gateway.access.exposure import check_before_start
+        from gateway.entry.access.exposure import check_before_start
         from gateway.gateway_settings import GatewaySettings
         from synergai.runtime.settings import options_of
 

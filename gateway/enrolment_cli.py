@@ -19,7 +19,7 @@ from synergai.runtime.durations import parse_duration
 from synergai.runtime.paths import gateway_state
 
 if TYPE_CHECKING:
-    from gateway.access.enrolments import EnrolledWorker, EnrolmentStore
+    from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
 
 _LONGEST_S: Final = 30 * 366 * 86_400.0
 
@@ -95,7 +95,7 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
 
 
 def _enrolments(state: Path | None) -> EnrolmentStore:
-    from gateway.access.enrolments import EnrolmentStore
+    from gateway.entry.access.enrolments import EnrolmentStore
     from gateway.journal.files import check_leads
 
     directory = state or gateway_state()

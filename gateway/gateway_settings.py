@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size
 from synergai.runtime.settings import Settings
-from synergai.scheduling.registry import POLICIES
-from synergai.scheduling.settings import SchedulingSettings
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
 
 _MIB: Final = 1024 * 1024
 _HUB_OVERHEAD_BYTES: Final = 64 * 1024

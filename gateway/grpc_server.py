@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.tls import server_context, server_credentials
+from synergai.wire.native.server import NativeServer
+from synergai.wire.tls import server_context, server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gateway.gateway_settings import GatewaySettings
     from synergai.errors import SynergaiError
-    from synergai.protocol.grpcio_server import GrpcioServer
-    from synergai.protocol.server_call import Interceptor
+    from synergai.wire.grpcio_server import GrpcioServer
+    from synergai.wire.server_call import Interceptor
 
     GrpcServer: TypeAlias = NativeServer | GrpcioServer
 
@@ -42,7 +42,7 @@ def bind_server(
     files = config.tls_cert, config.tls_key, client_authority
     if config.grpc_server == "grpcio":
         # Imported on demand: it costs memory.
-        from synergai.protocol.grpcio_server import GrpcioServer
+        from synergai.wire.grpcio_server import GrpcioServer
 
         other = GrpcioServer(max_connections, max_bytes, on_broken, interceptor, *ages)
         return other, other.bind(address, server_credentials(*files))

@@ -10,26 +10,26 @@ import threading
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from gateway.access.caller import current_caller
-from gateway.admission.connections import current_connection_limits
 from gateway.app import App, build_app
+from gateway.calls.http.app import HttpApp
+from gateway.calls.http.bodies import Bodies
+from gateway.calls.http.fleet_page import fleet_page_routes
+from gateway.calls.http.monitoring import monitoring_routes
+from gateway.calls.http.pages import page_routes
+from gateway.calls.http.rest import RestCalls
+from gateway.calls.http.server import HttpServer
+from gateway.calls.servicers.fleet import FleetServicer
+from gateway.calls.servicers.health import HealthServicer
+from gateway.calls.servicers.inference import InferenceServicer
+from gateway.calls.servicers.jobs import JobsServicer
+from gateway.calls.servicers.store import StoreServicer
+from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
+from gateway.entry.access.caller import current_caller
+from gateway.entry.admission.connections import current_connection_limits
+from gateway.entry.passage.interceptor import CallGuardInterceptor
+from gateway.entry.passage.middleware import guard
 from gateway.grpc_server import bind_server
-from gateway.http.app import HttpApp
-from gateway.http.bodies import Bodies
-from gateway.http.fleet_page import fleet_page_routes
-from gateway.http.monitoring import monitoring_routes
-from gateway.http.pages import page_routes
-from gateway.http.rest import RestCalls
-from gateway.http.server import HttpServer
 from gateway.jobs.explanations import explain
-from gateway.passage.interceptor import CallGuardInterceptor
-from gateway.passage.middleware import guard
-from gateway.servicers.fleet import FleetServicer
-from gateway.servicers.health import HealthServicer
-from gateway.servicers.inference import InferenceServicer
-from gateway.servicers.jobs import JobsServicer
-from gateway.servicers.store import StoreServicer
-from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from gateway.entry.passage.call_guard import CallGuard
     from gateway.gateway_settings import GatewaySettings
     from gateway.grpc_server import GrpcServer
-    from gateway.passage.call_guard import CallGuard
     from synergai.errors import SynergaiError
 
 _log = logging.getLogger(__name__)
@@ -298,6 +298,6 @@ def _port_hint(address: str, peers: str) -> str:
 
 def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
     # Imported on demand: it costs memory.
-    from gateway.servicers.reflection import reflection_handlers
+    from gateway.calls.servicers.reflection import reflection_handlers
 
     return reflection_handlers(SERVICES)

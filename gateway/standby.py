@@ -12,15 +12,15 @@ from grpc_health.v1 import health_pb2
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.access.exposure import check_before_start
-from gateway.admission.connections import current_connection_limits
+from gateway.calls.http.app import HttpApp
+from gateway.calls.http.server import HttpServer
+from gateway.entry.access.exposure import check_before_start
+from gateway.entry.admission.connections import current_connection_limits
 from gateway.grpc_server import bind_server
-from gateway.http.app import HttpApp
-from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
-from synergai.protocol import rpc
-from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.systemd import notify_ready
+from synergai.wire import rpc
+from synergai.wire.unread import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from gateway.gateway_settings import GatewaySettings
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Exceptions of the domain.
 
-They know no transport: ``synergai.protocol.status`` maps each class to a gRPC code, and the command
+They know no transport: ``synergai.wire.status`` maps each class to a gRPC code, and the command
 line prints the message. A message states what is wrong, where, and what to do.
 """
 

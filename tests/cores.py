@@ -6,6 +6,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import (
+    Assignment,
+    AssignmentStarted,
+    Command,
+    Dispatch,
+    JobArrived,
+    Worker,
+    WorkerJoined,
+)
+from synergai.core.scheduling.settings import SchedulingSettings
+from synergai.core.scheduling.state.jobs import JobRecord, Ranges
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -17,18 +29,6 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    Assignment,
-    AssignmentStarted,
-    Command,
-    Dispatch,
-    JobArrived,
-    Worker,
-    WorkerJoined,
-)
-from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.jobs import JobRecord, Ranges
 
 ONE = Configuration(1)
 """A single thread."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from synergai.protocol.grpcio_server import GrpcioServer
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
+from synergai.wire.grpcio_server import GrpcioServer
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.native.server import NativeServer
 
 if TYPE_CHECKING:
     from synergai.errors import SynergaiError

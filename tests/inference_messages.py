@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol import arrays
+from synergai.wire import arrays
 
 
 def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[np.generic]]:

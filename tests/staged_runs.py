@@ -4,19 +4,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import (
+from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
@@ -30,7 +19,18 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.settings import SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary
 
 Step = tuple[Event, float, list[Command]]
 ENGINES = ("resnet50", "mobilenet", "bert", "yolo", "<img src=x onerror=alert(1)>")

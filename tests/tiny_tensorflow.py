@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from synergai.protocol.request_codec import field_prefix
+from synergai.wire.request_codec import field_prefix
 
 FLOAT: Final = 1
 INT: Final = 3

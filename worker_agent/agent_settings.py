@@ -14,12 +14,12 @@ from msgspec import Meta
 from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.memory import usable_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.setting_types import HUB, Checked, Cores, HubAddresses, LogLevel, Size, named
 from synergai.runtime.settings import Settings
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_places, check_thread_counts
 from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers.provider_settings import Providers

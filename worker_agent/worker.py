@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable
 from synergai.models.runtimes import MODULES
-from synergai.protocol import converters
-from synergai.protocol.hub import HUB_VERSION
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.memory import rss_bytes, usable_memory_bytes
 from synergai.v1 import hub_pb2
+from synergai.wire import converters
+from synergai.wire.hub import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts

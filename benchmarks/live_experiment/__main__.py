@@ -25,8 +25,8 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.cli.output import print_json, print_table
+from synergai.core.scheduling.registry import POLICIES
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.registry import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

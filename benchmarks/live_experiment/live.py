@@ -14,9 +14,9 @@ from benchmarks.live_experiment.emulation import Emulation
 from benchmarks.live_experiment.recording import read_recording
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.client.client import Client
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput, Unavailable
-from synergai.scheduling.registry import POLICIES
-from synergai.scheduling.settings import SchedulingSettings
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

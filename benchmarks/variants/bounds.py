@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import highspy
 import numpy as np
 
+from synergai.core.scheduling.variants.allowance import concave_hull
 from synergai.errors import InternalError
-from synergai.scheduling.variants.allowance import concave_hull
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.variants.load import Load
+    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.margins import Query
     from synergai.domain import EngineName, WorkerId
-    from synergai.scheduling.variants.fronts import ConvexFront
-    from synergai.scheduling.variants.margins import Query
 
     Allocation = dict[EngineName, int]
 

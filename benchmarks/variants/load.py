@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.variants.demand import ArrivalRate
+from synergai.core.scheduling.variants.demand import ArrivalRate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

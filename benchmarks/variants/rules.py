@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.variants.load import Load
-    from synergai.scheduling.variants.margins import Query
+    from synergai.core.scheduling.variants.margins import Query
 
 _MARGIN: Final = 1.2
 """Ratio of the times that rules without a margin of their own count with to the profiled ones."""

@@ -13,6 +13,21 @@ import numpy as np
 
 from benchmarks.variants.load import Load
 from benchmarks.variants.rules import RULES
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    Expire,
+    Finish,
+    JobArrived,
+    SessionLoaded,
+    Stop,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+)
+from synergai.core.scheduling.events import Load as LoadSession
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -25,27 +40,12 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    Expire,
-    Finish,
-    JobArrived,
-    SessionLoaded,
-    Stop,
-    TimePassed,
-    Worker,
-    WorkerJoined,
-)
-from synergai.scheduling.events import Load as LoadSession
-from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from synergai.core.scheduling.events import Assignment, Event
     from synergai.domain import AssignmentId
-    from synergai.scheduling.events import Assignment, Event
 
     Fronts: TypeAlias = Mapping[EngineName, Mapping[str, tuple[float, float]]]
     """Seconds and accuracy by variant and engine."""

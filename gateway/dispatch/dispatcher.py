@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.dispatch.preloads import PreloadCosts
 from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
-from synergai.domain import Fault, JobState, Session
-from synergai.protocol.converters import session_to_proto
-from synergai.scheduling.events import (
+from synergai.core.scheduling.events import (
     AssignmentsRevoked,
     Dispatch,
     Eject,
@@ -42,8 +40,10 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.state.loads import preload_limit_s
+from synergai.core.scheduling.state.loads import preload_limit_s
+from synergai.domain import Fault, JobState, Session
 from synergai.v1 import hub_pb2
+from synergai.wire.converters import session_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
+    from synergai.core.explanations.facts import Cause, Explanation
     from synergai.core.pipeline import HeldTensors
+    from synergai.core.scheduling.core import SchedulerCore
+    from synergai.core.scheduling.events import Assignment, Command, Event
     from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
-    from synergai.explanations.facts import Cause, Explanation
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.events import Assignment, Command, Event
 
     Recorder = Callable[[Event, float, list[Command]], None]
 

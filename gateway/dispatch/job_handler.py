@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.core.pipeline import HeldTensors
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import Job
-    from synergai.protocol.request_codec import Buffer
-    from synergai.scheduling.events import Assignment
+    from synergai.wire.request_codec import Buffer
 
 _log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from synergai.core.route import Route
 from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import OBSERVED
-from synergai.protocol.validation import STAY
 from synergai.runtime.tasks import TaskBag
 from synergai.versions import engine_of_stage
+from synergai.wire.validation import STAY
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.routes import Routes
     from gateway.fleet.worker import ConnectedWorker
+    from synergai.core.routes.links import Link, Links
+    from synergai.core.routes.problem import Leg
+    from synergai.core.routes.ranking import RankedChain
     from synergai.domain import Engine, EngineName, JobSpec
-    from synergai.routes.links import Link, Links
-    from synergai.routes.problem import Leg
-    from synergai.routes.ranking import RankedChain
 
     Candidates: TypeAlias = Mapping[tuple[int, int], Engine]
     """Stages of one model in service, by the cuts at which they begin and end."""
@@ -301,7 +301,7 @@ class JobRoutes:
         return [each for each in workers if each is not None and not each.draining]
 
     def _known(self, candidates: Candidates) -> _Known:
-        from synergai.routes.problem import Leg
+        from synergai.core.routes.problem import Leg
 
         workers = self._workers(candidates.values())
         paces: dict[Leg, float] = {}
@@ -349,7 +349,7 @@ class JobRoutes:
     def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
         """Return the chains, that with the shortest interval first."""
         # Imported on demand: most gateways have no stages.
-        from synergai.routes.ranking import rank_chains
+        from synergai.core.routes.ranking import rank_chains
 
         sizes = {}
         for (first, last), stage in candidates.items():
@@ -384,7 +384,7 @@ def _reason(ranked: Sequence[RankedChain]) -> str:
 
 def _links(workers: Sequence[ConnectedWorker]) -> dict[tuple[str, str], Link]:
     """Return the links that were measured, by pair of hosts."""
-    from synergai.routes.links import GATEWAY, Link
+    from synergai.core.routes.links import GATEWAY, Link
 
     links: dict[tuple[str, str], Link] = {}
     names = {worker.id for worker in workers}
@@ -410,7 +410,7 @@ def _with_peers(known: Mapping[tuple[str, str], Link], peers: Collection[str]) -
     workers may be at the same site.
     """
     # Imported on demand: most gateways have no stages.
-    from synergai.routes.links import Link, Links
+    from synergai.core.routes.links import Link, Links
 
     default = Link(_BYTES_PER_S, _LATENCY_S)
 

@@ -21,10 +21,10 @@ from gateway.fleet.agent_validation import (
 )
 from gateway.fleet.worker import CompletedQueries
 from synergai.core.pipeline import HeldTensors
+from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
 from synergai.domain import AssignmentId, Fault, Outcome
-from synergai.protocol.limits import MAX_HELD_BYTES
-from synergai.protocol.request_codec import check_response
-from synergai.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
+from synergai.wire.limits import MAX_HELD_BYTES
+from synergai.wire.request_codec import check_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_messages import Reports
     from synergai.runtime.clock import Clock
     from synergai.v1 import hub_pb2
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.work_messages import Reports
 
 
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.errors import InvalidInput
-from synergai.protocol.converters import engine_from_proto
 from synergai.runtime.text import printable
+from synergai.wire.converters import engine_from_proto
 
 if TYPE_CHECKING:
     from synergai.domain import Engine

@@ -141,7 +141,7 @@ class Catalogue:
         found = self._alternatives.get(engine)
         if found is None:
             # Imported on demand: most gateways have no stages.
-            from synergai.routes.ranking import fewest_stages
+            from synergai.core.routes.ranking import fewest_stages
 
             stages = {
                 positions: each

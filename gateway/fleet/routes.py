@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.core.route import ExitRates, Route
 from synergai.errors import InvalidInput
-from synergai.protocol.stages import has_left, parse_stage_response
-from synergai.protocol.validation import DROP, LEAVE, STAY
 from synergai.versions import split_version
+from synergai.wire.stages import has_left, parse_stage_response
+from synergai.wire.validation import DROP, LEAVE, STAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from synergai.domain import Engine, EngineName
     from synergai.oip.inference_pb2 import ModelInferResponse
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
 
     Outputs: TypeAlias = tuple[ModelInferResponse, Sequence[Buffer]]
 

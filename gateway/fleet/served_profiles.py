@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from synergai.core.scheduling.events import ProfilesAdded, ProfilesRemoved
 from synergai.profiles.dictionary import OBSERVED
 from synergai.profiles.service import key_of
 from synergai.runtime.text import counted
-from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable
-from synergai.protocol.validation import ELEMENT_BYTES
 from synergai.versions import stage_positions
+from synergai.wire.validation import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,7 +65,7 @@ def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:
     """Return the fewest stages of one model from its inputs to its outputs; empty if some lack."""
     # Imported on demand: most gateways have no stages.
-    from synergai.routes.ranking import fewest_stages
+    from synergai.core.routes.ranking import fewest_stages
 
     models: defaultdict[tuple[str, int], dict[tuple[int, int], Engine]] = defaultdict(dict)
     for stage in stages:

@@ -9,15 +9,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.fleet.power import WorkerPower
+from synergai.core.scheduling.events import EnginesChanged, SessionSize, Worker
 from synergai.domain import Session
-from synergai.protocol.work_messages import RelayedTensors
 from synergai.runtime.send_queue import SendQueue
-from synergai.scheduling.events import EnginesChanged, SessionSize, Worker
+from synergai.wire.work_messages import RelayedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from synergai.core.pipeline import HeldTensors
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import (
         AssignmentId,
         Configuration,
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
         WorkerClass,
         WorkerId,
     )
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.tcp_info import SentOver
-    from synergai.scheduling.events import Assignment
     from synergai.v1 import common_pb2, hub_pb2
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.tcp_info import SentOver
 
 
 class RunAssignment(Struct, frozen=True):

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.status import MAX_DETAILS
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.status import MAX_DETAILS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gateway.access.worker_rules import JoiningWorker
+    from gateway.entry.access.worker_rules import JoiningWorker
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId

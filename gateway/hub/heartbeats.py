@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.protocol.hub import WORKER_LOST_AFTER
+from synergai.wire.hub import WORKER_LOST_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

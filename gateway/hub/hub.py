@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.audit.calls import current_call
+from gateway.entry.audit.calls import current_call
 from gateway.fleet.agent_validation import (
     ProtocolViolation,
     checked_rate,
@@ -34,28 +34,28 @@ from gateway.hub.registration import (
     unusable_sessions,
     worker_from_registration,
 )
-from synergai.domain import EngineName
-from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
-from synergai.names import validate_name
-from synergai.protocol import rpc
-from synergai.protocol.converters import session_from_proto
-from synergai.runtime.tasks import TaskBag
-from synergai.runtime.text import counted
-from synergai.scheduling.events import (
+from synergai.core.scheduling.events import (
     ConfigurationsUnusable,
     ModeChanged,
     SessionDropped,
     SessionLoaded,
     WorkerDraining,
 )
+from synergai.domain import EngineName
+from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
+from synergai.names import validate_name
+from synergai.runtime.tasks import TaskBag
+from synergai.runtime.text import counted
 from synergai.v1 import hub_pb2
+from synergai.wire import rpc
+from synergai.wire.converters import session_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from gateway.access.table import AllowedWorkers
-    from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.entry.access.table import AllowedWorkers
+    from gateway.entry.access.worker_rules import WorkerRules
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.worker import ConnectedWorker
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from gateway.hub.work_streams import WorkStreams
     from gateway.journal.journal import Journal
     from synergai.domain import Engine, WorkerId
-    from synergai.protocol.server_call import ServerCall
     from synergai.runtime.clock import Clock
+    from synergai.wire.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.protocol.converters import session_to_proto
 from synergai.v1 import hub_pb2
+from synergai.wire.converters import session_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import printable_detail
-from gateway.store.selectors import selects
+from gateway.hub.store.selectors import selects
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.versions import versioned
@@ -20,12 +20,12 @@ from synergai.versions import versioned
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from gateway.access.worker_rules import WorkerRules
+    from gateway.entry.access.worker_rules import WorkerRules
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
-    from gateway.store.pacer import Pacer
-    from gateway.store.storage import StoredVersion
-    from gateway.store.store import EngineStore
+    from gateway.hub.store.pacer import Pacer
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
 
 MAX_FETCHES: Final = 2
 """Calls of one worker at a time: one that its agent has given up may not have ended yet."""

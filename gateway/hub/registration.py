@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from gateway.access.enrolments import sha256
-from gateway.access.peer_certificate import peer_certificate
-from gateway.access.worker_rules import JoiningWorker
+from gateway.entry.access.enrolments import sha256
+from gateway.entry.access.peer_certificate import peer_certificate
+from gateway.entry.access.worker_rules import JoiningWorker
 from gateway.fleet.agent_validation import (
     ProtocolViolation,
     checked_rate,
@@ -20,22 +20,22 @@ from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, WorkerClass, WorkerId
 from synergai.errors import InvalidInput, NotSupported, Unauthenticated
 from synergai.names import validate_name
-from synergai.protocol.converters import (
+from synergai.runtime.send_queue import SendQueue
+from synergai.wire.converters import (
     configuration_from_proto,
     session_from_proto,
     unusable_session_from_proto,
 )
-from synergai.protocol.hub import HUB_VERSION
-from synergai.protocol.tcp_info import SentOver
-from synergai.runtime.send_queue import SendQueue
+from synergai.wire.hub import HUB_VERSION
+from synergai.wire.tcp_info import SentOver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.fleet.worker import Order
     from synergai.domain import Engine, Session
-    from synergai.protocol.server_call import ServerCall
     from synergai.v1 import common_pb2, hub_pb2
+    from synergai.wire.server_call import ServerCall
 
 MAX_ENGINES: Final = 10_000
 """Engines of one worker."""

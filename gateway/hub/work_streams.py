@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.converters import configuration_to_proto
-from synergai.protocol.work_messages import Orders, RelayedTensors, decode_reports
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
+from synergai.wire.converters import configuration_to_proto
+from synergai.wire.work_messages import Orders, RelayedTensors, decode_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.core.pipeline import HeldTensors
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_messages import Reports
-    from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.work_messages import Reports
+    from synergai.wire.work_transport import WorkTransport
 
 
 _log = logging.getLogger(__name__)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.access.engines import READERS
+from gateway.entry.access.engines import READERS
+from synergai.core.explanations.wording import duration, worded
+from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound
-from synergai.explanations.wording import duration, worded
-from synergai.scheduling.rules.history import KEPT
 from synergai.versions import engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
-    from synergai.explanations.facts import Ahead, Explanation
+    from gateway.entry.access.caller import Caller
+    from synergai.core.explanations.facts import Ahead, Explanation
 
 _QUOTED: Final = 128
 

@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError
 
 from gateway.fleet.worker import SendInputs
 from gateway.jobs.suspects import Suspects
-from gateway.records.log import DamagedLog
-from gateway.records.results import InputResult
-from synergai.protocol.job_inputs import split_input, without_sample
+from gateway.journal.records.log import DamagedLog
+from gateway.journal.records.results import InputResult
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.job_inputs import split_input, without_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.tensor_room import TensorRoom
     from gateway.journal.job_record import RecordedExecution
-    from gateway.records.log import RecordLog
-    from gateway.records.results import ResultLog
-    from gateway.records.store import OpenLog
+    from gateway.journal.records.log import RecordLog
+    from gateway.journal.records.results import ResultLog
+    from gateway.journal.records.store import OpenLog
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import AssignmentId, Job
-    from synergai.protocol.request_codec import Buffer
-    from synergai.scheduling.events import Assignment
+    from synergai.wire.request_codec import Buffer
 
 PORTION_BYTES: Final = 2 * 1024 * 1024
 """Inputs sent in one message, unless a single one is larger."""

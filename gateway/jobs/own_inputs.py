@@ -10,16 +10,16 @@ from msgspec import structs
 
 from gateway.jobs.input_feed import JobData
 from gateway.journal.errors import StoreFull
-from gateway.records.log import DamagedLog, is_out_of_space
-from gateway.records.results import ResultLog
-from gateway.records.store import DataKey
+from gateway.journal.records.log import DamagedLog, is_out_of_space
+from gateway.journal.records.results import ResultLog
+from gateway.journal.records.store import DataKey
 from synergai.errors import InvalidInput, Unavailable, UploadUsed
 
 if TYPE_CHECKING:
     from gateway.jobs.uploads import InputUploads
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
-    from gateway.records.store import DataStore, OpenLog
+    from gateway.journal.records.store import DataStore, OpenLog
     from synergai.domain import JobSpec
 
 

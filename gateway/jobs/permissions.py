@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gateway.access.roles import Role
+from gateway.entry.access.roles import Role
 from synergai.errors import JobNotFound
 
 if TYPE_CHECKING:
-    from gateway.access.caller import Caller
+    from gateway.entry.access.caller import Caller
     from synergai.domain import JobSpec
     from synergai.jobs import JobStatus
 

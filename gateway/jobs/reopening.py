@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.submitted_job import Phase
 from gateway.journal.errors import StoreFull
-from gateway.records.log import DamagedLog
+from gateway.journal.records.log import DamagedLog
 from synergai.domain import Fault, JobState
 from synergai.errors import UploadNotFound
 from synergai.runtime.backoff import Backoff

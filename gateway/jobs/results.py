@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from gateway.jobs.permissions import check_visible
-from gateway.records.store import DataKey
+from gateway.journal.records.store import DataKey
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from gateway.access.caller import Caller
+    from gateway.entry.access.caller import Caller
     from gateway.jobs.submitted import SubmittedJobs
-    from gateway.records.store import DataStore
+    from gateway.journal.records.store import DataStore
 
 BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 """Results in one message, unless a single one is larger."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from gateway.records.store import DataKey
+from gateway.journal.records.store import DataKey
 from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gateway.journal.job_record import UploadUse
     from gateway.journal.journal import Journal
-    from gateway.records.store import DataStore, Stored
+    from gateway.journal.records.store import DataStore, Stored
 
 _INTERVAL_S: Final = 60.0
 

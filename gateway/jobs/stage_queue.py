@@ -9,8 +9,8 @@ from gateway.dispatch.job_handler import JobHandler
 from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES
 from gateway.jobs.suspects import Suspects
+from synergai.core.scheduling.events import QueriesReady
 from synergai.domain import Fault, JobState
-from synergai.scheduling.events import QueriesReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.core.pipeline import HeldTensors, Visit
     from synergai.core.route import Route
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import Configuration, Job, WorkerId
-    from synergai.protocol.request_codec import Buffer
-    from synergai.scheduling.events import Assignment
+    from synergai.wire.request_codec import Buffer
 
     OnAnswered: TypeAlias = Callable[
         ["StageQueue", Sequence["StageAnswer"], Sequence[Visit], Configuration], None

@@ -17,26 +17,26 @@ from google.protobuf.message import DecodeError
 
 from gateway.fleet.routes import asked_of_exit
 from gateway.jobs.input_feed import read_inputs
-from gateway.records.log import DamagedLog
+from gateway.journal.records.log import DamagedLog
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.job_inputs import input_of, sample_input, split_input
-from synergai.protocol.stages import as_inputs, of_stage
-from synergai.protocol.validation import EXIT, LABEL
 from synergai.runtime.tasks import TaskBag
 from synergai.versions import engine_of_stage, split_version
+from synergai.wire.job_inputs import input_of, sample_input, split_input
+from synergai.wire.stages import as_inputs, of_stage
+from synergai.wire.validation import EXIT, LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.fleet.routes import Outputs
     from gateway.jobs.tensor_room import TensorRoom
-    from gateway.records.log import RecordLog
-    from gateway.records.results import InputResult
+    from gateway.journal.records.log import RecordLog
+    from gateway.journal.records.results import InputResult
     from synergai.core.route import Route
+    from synergai.core.scheduling.state.jobs import Ranges
     from synergai.domain import Job
-    from synergai.protocol.request_codec import RequestDecoder, RequestHeader
-    from synergai.scheduling.state.jobs import Ranges
+    from synergai.wire.request_codec import RequestDecoder, RequestHeader
 
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""

@@ -21,14 +21,14 @@ from gateway.jobs.stage_queue import StageQueue
 from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
 from gateway.jobs.tensor_room import TensorRoom
 from gateway.journal.job_record import RecordedExecution
-from gateway.records.results import InputResult
+from gateway.journal.records.results import InputResult
 from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
+from synergai.core.scheduling.state.jobs import Ranges
 from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
 from synergai.errors import InternalError
-from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.stages import as_whole, parse_stage_response
-from synergai.protocol.validation import CORRECT
-from synergai.scheduling.state.jobs import Ranges
+from synergai.wire.request_codec import RequestDecoder
+from synergai.wire.stages import as_whole, parse_stage_response
+from synergai.wire.validation import CORRECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
     from gateway.jobs.stage_queue import StageAnswer
-    from gateway.records.log import RecordLog
+    from gateway.journal.records.log import RecordLog
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import Configuration, Engine, Job
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.events import Assignment
 
     RecordRange: TypeAlias = Callable[
         ["RecordedRange", RecordedExecution, Sequence[InputResult], int], None

@@ -36,11 +36,11 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator
 
-    from gateway.access.caller import Caller
-    from gateway.admission.admission import Admission
-    from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
+    from gateway.entry.access.caller import Caller
+    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission.tenant_usage import TenantUsage
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs

@@ -22,20 +22,20 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.entry.admission.tenant_usage import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.staged_job import RecordedRange, StagedJobs
     from gateway.jobs.tracker import JobTracker
     from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal
+    from gateway.journal.records.results import InputResult
     from gateway.monitoring.metrics import Metrics
-    from gateway.records.results import InputResult
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import Engine, JobSpec
-    from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.events import Assignment
+    from synergai.wire.request_codec import Buffer
 
 _log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from gateway.jobs.estimate_errors import EstimateErrors
     from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.events import Assignment
     from synergai.versions import EngineName
 
 MIN_INTERVAL_S: Final = 0.1

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from gateway.audit.calls import current_call
+from gateway.entry.audit.calls import current_call
 from gateway.journal.errors import StoreFull
-from gateway.records.log import Record, is_out_of_space
-from gateway.records.store import DataKey
+from gateway.journal.records.log import Record, is_out_of_space
+from gateway.journal.records.store import DataKey
 from synergai.domain import MAX_QUERIES
 from synergai.errors import (
     Conflict,
@@ -30,18 +30,18 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.names import validate_name
-from synergai.protocol.job_inputs import chain_digest
-from synergai.protocol.request_codec import split_fields
 from synergai.v1.jobs_pb2 import UploadRequest
+from synergai.wire.job_inputs import chain_digest
+from synergai.wire.request_codec import split_fields
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from gateway.admission.admission import Admission
+    from gateway.entry.admission.admission import Admission
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
-    from gateway.records.store import DataStore, OpenLog
+    from gateway.journal.records.store import DataStore, OpenLog
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an upload in memory, unless a single message is larger."""

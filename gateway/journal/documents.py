@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.access import enrolments
+from gateway.entry.access import enrolments
 from gateway.fleet.version_policy import POLICY_FILE
 from synergai.profiles.records import KEY, from_record, to_record
 from synergai.profiles.store import DictionaryStore

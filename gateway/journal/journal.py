@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         SubmissionTerms,
         UploadUse,
     )
+    from gateway.journal.records.results import InputResult, ResultLog
     from gateway.journal.store import Connection, Operation, Store
-    from gateway.records.results import InputResult, ResultLog
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
 T = TypeVar("T")

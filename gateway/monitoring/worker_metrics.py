@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.families import MetricFamily, Series
     from synergai.domain import EngineName, WorkerId
-    from synergai.protocol.tcp_info import SentOver
+    from synergai.wire.tcp_info import SentOver
 
     Value: TypeAlias = Callable[[ConnectedWorker], float | None]
 

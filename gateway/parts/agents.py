@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.access.worker_rules import WorkerRules
 from gateway.dispatch.report_intake import ReportIntake
+from gateway.entry.access.worker_rules import WorkerRules
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
+from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
-from gateway.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
-from synergai.protocol.tls import server_context
-from synergai.protocol.work_socket_server import WorkSocketServer
+from synergai.wire.tls import server_context
+from synergai.wire.work_socket_server import WorkSocketServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.access.table import LiveTable
+    from gateway.entry.access.table import LiveTable
     from gateway.fleet.version_policy import VersionPolicy
     from gateway.parts.fleet import FleetParts
     from gateway.parts.foundation import Foundation

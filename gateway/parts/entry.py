@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.access.authenticator import Authenticator
-from gateway.access.exposure import check_exposure
-from gateway.access.table import LiveTable
-from gateway.admission.admission import Admission
-from gateway.audit.file import AuditFile
-from gateway.audit.log import AuditLog
+from gateway.entry.access.authenticator import Authenticator
+from gateway.entry.access.exposure import check_exposure
+from gateway.entry.access.table import LiveTable
+from gateway.entry.admission.admission import Admission
+from gateway.entry.audit.file import AuditFile
+from gateway.entry.audit.log import AuditLog
+from gateway.entry.passage.call_guard import CallGuard
 from gateway.monitoring.counts import OTHER
 from gateway.monitoring.families import counter, gauge
-from gateway.passage.call_guard import CallGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

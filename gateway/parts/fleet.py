@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.access.caller import current_caller
-from gateway.access.engines import is_visible
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.entry.access.caller import current_caller
+from gateway.entry.access.engines import is_visible
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.variants import FleetVariants
@@ -17,11 +17,11 @@ from gateway.hub.connections import AgentConnections
 from gateway.hub.model_control import ModelControl
 from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.monitoring.worker_metrics import conflict_family, worker_families
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.events import ProfilesRemoved
 from synergai.fleet_page.page_state import PageState
 from synergai.profiles.service import ProfileService
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import ProfilesRemoved
 
 if TYPE_CHECKING:
     from gateway.parts.foundation import Foundation

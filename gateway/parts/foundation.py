@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.monitoring.metrics import Metrics
-from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.unread import UnreadResponses
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from gateway.hub.store.files import open_files
+from gateway.hub.store.store import EngineStore
 from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
+from gateway.journal.records.store import DIRECTORY, DataStore
 from gateway.journal.shared_state import SharedState
-from gateway.records.store import DIRECTORY, DataStore
-from gateway.store.files import open_files
-from gateway.store.store import EngineStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

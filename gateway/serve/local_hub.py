@@ -7,9 +7,9 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.work_messages import decode_orders
-from synergai.protocol.work_transport import WorkPipe, open_pipe
 from synergai.v1 import hub_pb2
+from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_transport import WorkPipe, open_pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.hub.hub import Hub
     from gateway.hub.work_streams import WorkStreams
     from gateway.server import Gateway
-    from synergai.protocol.work_messages import Orders
+    from synergai.wire.work_messages import Orders
 
 
 class LocalHub:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from gateway.access.exposure import check_before_start
+from gateway.entry.access.exposure import check_before_start
 from gateway.serve.local_hub import LocalHub
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.ready_file import ready_file

@@ -12,9 +12,9 @@ from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.models.descriptions import EngineDescription
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol.arrays import read_outputs
-from synergai.protocol.validation import LABEL, SAMPLE
 from synergai.runtime.text import printable
+from synergai.wire.arrays import read_outputs
+from synergai.wire.validation import LABEL, SAMPLE
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.client import Client
 from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError, Unavailable
 from synergai.models.postprocess import CLASSES
-from synergai.protocol import arrays
 from synergai.runtime.reexec import decode_config
+from synergai.wire import arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from synergai.domain import EngineName
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
-from synergai.protocol.bearer_token import token_metadata
-from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.converters import engine_from_metadata
-from synergai.protocol.rpc import channel_options
-from synergai.protocol.status import error_from_stream
-from synergai.protocol.tls import Identity, channel_credentials
+from synergai.wire.bearer_token import token_metadata
+from synergai.wire.call_errors import error_from_call
+from synergai.wire.converters import engine_from_metadata
+from synergai.wire.rpc import channel_options
+from synergai.wire.status import error_from_stream
+from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

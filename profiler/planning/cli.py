@@ -13,8 +13,8 @@ from synergai.cli.commands import check_plot
 from synergai.cli.durations import parse_duration
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
 from synergai.cli.output import print_json
+from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.routes.links import GATEWAY
 from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from profiler.planning.plan_output import PlanAnswer
-    from synergai.routes.plan import Share
+    from synergai.core.routes.plan import Share
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -78,7 +78,7 @@ def plan(
     from profiler.planning.options import OPTIMAL
     from profiler.planning.plan_case import Case
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
-    from synergai.routes.planner import ROUTE_PLANNERS
+    from synergai.core.routes.planner import ROUTE_PLANNERS
 
     planners = planner or [OPTIMAL]
     try:

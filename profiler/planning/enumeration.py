@@ -8,14 +8,14 @@ from math import comb, perm
 from typing import TYPE_CHECKING, Final
 
 from profiler.planning.moves import joined
+from synergai.core.routes.planner import found
 from synergai.errors import InvalidInput
-from synergai.routes.planner import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.routes.planner import Search
-    from synergai.routes.problem import Route, RouteProblem
+    from synergai.core.routes.planner import Search
+    from synergai.core.routes.problem import Route, RouteProblem
 
 MAX_ROUTES: Final = 200_000
 """Number of routes above which they are not enumerated."""

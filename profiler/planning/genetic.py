@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from synergai.routes.planner import found
-from synergai.routes.problem import Leg, Route
-from synergai.routes.tables import Tables
+from synergai.core.routes.planner import found
+from synergai.core.routes.problem import Leg, Route
+from synergai.core.routes.tables import Tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from synergai.routes.planner import Search
-    from synergai.routes.problem import RouteProblem
+    from synergai.core.routes.planner import Search
+    from synergai.core.routes.problem import RouteProblem
 
 _POPULATION: Final = 40
 _PARENTS: Final = 13

@@ -6,12 +6,12 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from synergai.routes.problem import Leg, Route
+from synergai.core.routes.problem import Leg, Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.routes.problem import RouteProblem
+    from synergai.core.routes.problem import RouteProblem
 
 
 def joined(end: int, cuts: Sequence[int], workers: Sequence[str]) -> Route:

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from profiler.planning.enumeration import routes
 from profiler.planning.moves import seconds
-from synergai.routes.optimal import optimal_route
-from synergai.routes.plan import RoutePlan, partition, pour
-from synergai.routes.planner import ROUTE_PLANNERS, run_search
+from synergai.core.routes.optimal import optimal_route
+from synergai.core.routes.plan import RoutePlan, partition, pour
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.routes.problem import RouteProblem
+    from synergai.core.routes.problem import RouteProblem
 
 OPTIMAL: Final = "optimal"
 MAX_LEGS: Final = 8

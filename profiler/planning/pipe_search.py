@@ -18,8 +18,8 @@ from profiler.planning.moves import is_possible, joined, moved, weights
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.routes.planner import Search
-    from synergai.routes.problem import Route, RouteProblem
+    from synergai.core.routes.planner import Search
+    from synergai.core.routes.problem import Route, RouteProblem
 
 _POPULATION: Final = 8
 _RANKS: Final = 8

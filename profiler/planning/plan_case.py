@@ -11,6 +11,8 @@ from rich.filesize import decimal
 
 from profiler.dictionary.stages import class_times
 from profiler.planning.options import staged_options, whole_options
+from synergai.core.routes.links import GATEWAY, Link, Links
+from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
@@ -19,8 +21,6 @@ from synergai.models.origins import present_entries
 from synergai.names import validate_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.profiles.files import load_dictionary
-from synergai.routes.links import GATEWAY, Link, Links
-from synergai.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 from synergai.versions import stage_name
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profiler.dictionary.stages import ClassTimes
+    from synergai.core.routes.plan import RoutePlan
+    from synergai.core.routes.problem import Leg
     from synergai.domain import WorkerClass
     from synergai.models.cutting.cuts import Cut
     from synergai.profiles.dictionary import ConfigurationDictionary
-    from synergai.routes.plan import RoutePlan
-    from synergai.routes.problem import Leg
 
 
 _BYTES_PER_MBIT: Final = 125_000.0

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from profiler.planning.plan_case import Case
+    from synergai.core.routes.plan import RoutePlan, Share
     from synergai.models.cutting.cuts import Cut
-    from synergai.routes.plan import RoutePlan, Share
 
 _SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12

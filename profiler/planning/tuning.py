@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from profiler.planning.moves import is_possible, joined, moved, weights
-from synergai.routes.problem import Route, RouteTimes
+from synergai.core.routes.problem import Route, RouteTimes
 
 if TYPE_CHECKING:
-    from synergai.routes.planner import Search
-    from synergai.routes.problem import RouteProblem, RouteWorker
+    from synergai.core.routes.planner import Search
+    from synergai.core.routes.problem import RouteProblem, RouteWorker
 
 Taker: TypeAlias = Callable[["tuple[float, ...]", int], "Sequence[int]"]
 """Returns which legs may get a segment of the slowest one, the best first, by the times of legs."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from profiler.simulator.simulation import SimulationRun
     from profiler.simulator.workload import Profile, Workload
+    from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.domain import Configuration, EngineName, Job, WorkerClass
-    from synergai.scheduling.settings import SchedulingSettings
 
 _DEADLINES: Final = 200
 """Most deadlines up to which the work of a fleet is summed."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from profiler.simulator.virtual_worker import BusySpan
-from synergai.scheduling.event_log import recorded_settings, replay
-from synergai.scheduling.events import (
+from synergai.core.scheduling.event_log import recorded_settings, replay
+from synergai.core.scheduling.events import (
     AssignmentEnded,
     AssignmentsRevoked,
     AssignmentStarted,
@@ -29,9 +29,9 @@ from synergai.scheduling.events import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from synergai.core.scheduling.event_log import ReplayStep
+    from synergai.core.scheduling.events import Assignment
     from synergai.domain import Job, JobId, WorkerClass, WorkerId
-    from synergai.scheduling.event_log import ReplayStep
-    from synergai.scheduling.events import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

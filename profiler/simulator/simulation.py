@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final
 from profiler.simulator.outcomes import LATE_S
 from profiler.simulator.virtual_worker import VirtualWorker
 from profiler.simulator.workload import JOBS
-from synergai.domain import Session
-from synergai.errors import InternalError
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import (
     Dispatch,
     Expire,
     Fail,
@@ -31,16 +29,18 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.settings import SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
+from synergai.domain import Session
+from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from profiler.simulator.virtual_worker import BusySpan, Loaded, VirtualSessionChange
     from profiler.simulator.workload import Workload
+    from synergai.core.scheduling.events import Command, Event
     from synergai.domain import Job, JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
-    from synergai.scheduling.events import Command, Event
 
 _MAX_STEPS: Final = 20_000
 """Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""

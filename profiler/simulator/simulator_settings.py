@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from profiler.simulator.workload import EXPERIMENTS, Sessions, TPre
+from synergai.core.scheduling.registry import POLICIES
 from synergai.errors import InvalidInput
 from synergai.names import is_number
 from synergai.runtime.setting_types import Checked, OptionName
 from synergai.runtime.settings import Settings
-from synergai.scheduling.registry import POLICIES
 
 DEFAULT_POLICIES: Final = (
     "rr",

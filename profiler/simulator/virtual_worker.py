@@ -6,8 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Outcome, Session
-from synergai.scheduling.events import (
+from synergai.core.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
     Event,
@@ -15,13 +14,14 @@ from synergai.scheduling.events import (
     SessionDropped,
     SessionLoaded,
 )
+from synergai.domain import Outcome, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from profiler.simulator.workload import Workload
+    from synergai.core.scheduling.events import Assignment, Worker
     from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
-    from synergai.scheduling.events import Assignment, Worker
 
 REPORT_S: Final = 5.0
 """Interval of progress reports."""

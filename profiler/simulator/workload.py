@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from synergai.core.scheduling.state.estimate import batches_for_jobs
 from synergai.domain import EngineName, Job, JobId, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.state.estimate import batches_for_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -200,7 +200,7 @@ def tensor_as_json(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _datatype(array: NDArray[Any]) -> str:
-    from synergai.protocol.arrays import datatype_of
+    from synergai.wire.arrays import datatype_of
 
     return "BYTES" if array.dtype.hasobject else datatype_of(array.dtype)
 

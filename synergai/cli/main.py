@@ -67,7 +67,7 @@ APPLICATIONS: Final = {
         "gateway",
     ),
     "access": Application(
-        "gateway.access.cli:app",
+        "gateway.entry.access.cli:app",
         "Make tokens for clients, and check the access table of a gateway.",
         _SERVE,
         "gateway",

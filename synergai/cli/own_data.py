@@ -23,8 +23,8 @@ from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.text_files import TextFormat
 from synergai.domain import JobState
-from synergai.protocol.validation import check_output_names
 from synergai.runtime.text import counted
+from synergai.wire.validation import check_output_names
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -12,8 +12,8 @@ from synergai.cli.engine_store import placed_rows
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, format_age, format_seconds, format_watts, print_table
+from synergai.core.routes.links import GATEWAY
 from synergai.profiles.dictionary import DISTURBED
-from synergai.routes.links import GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from synergai.errors import InvalidInput
-from synergai.protocol.arrays import DTYPES
+from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

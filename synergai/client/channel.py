@@ -13,19 +13,19 @@ import grpc.aio
 
 from synergai.client.forks import check_not_forked
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
-from synergai.protocol.bearer_token import authorized
-from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.call_metadata import ids_from_metadata
-from synergai.protocol.rpc import channel_options
-from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
+from synergai.wire.bearer_token import authorized
+from synergai.wire.call_errors import error_from_call
+from synergai.wire.call_metadata import ids_from_metadata
+from synergai.wire.rpc import channel_options
+from synergai.wire.tls import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from synergai.oip import inference_pb2_grpc
-    from synergai.protocol.bearer_token import Metadata
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
+    from synergai.wire.bearer_token import Metadata
 
 CALL_TIMEOUT_S: Final = 10.0
 """Timeout of calls without inference, which a healthy gateway answers at once."""

@@ -37,8 +37,8 @@ from synergai.client.requests import (
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.domain import JobId, JobSpec, JobState
 from synergai.errors import InvalidInput
-from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
 from synergai.v1 import jobs_pb2
+from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

@@ -14,11 +14,11 @@ from synergai.client.shared_stream import SharedStream
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import Engine, EngineName
 from synergai.errors import InvalidInput
-from synergai.protocol.bearer_token import token_metadata
-from synergai.protocol.converters import engine_from_metadata
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
-from synergai.protocol.tls import Identity, channel_credentials
 from synergai.runtime.addresses import check_target
+from synergai.wire.bearer_token import token_metadata
+from synergai.wire.converters import engine_from_metadata
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
+from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.protocol.converters import (
+from synergai.wire.converters import (
     configuration_from_proto,
     engine_from_proto,
     from_message,

@@ -11,11 +11,11 @@ from synergai.client.connection import GatewayConnection
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
+from synergai.core.explanations.facts import Explanation
 from synergai.errors import NotFound, Unavailable
-from synergai.explanations.facts import Explanation
-from synergai.protocol.converters import profile_entry_from_proto
 from synergai.v1 import fleet_pb2
 from synergai.versions import validate_stored_version
+from synergai.wire.converters import profile_entry_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

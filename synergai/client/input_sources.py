@@ -16,7 +16,7 @@ from synergai.data.columns import count_rows, iterate_rows
 from synergai.data.inventory import InputInventory
 from synergai.data.items import NamedInput
 from synergai.errors import Conflict, InvalidInput
-from synergai.protocol.job_inputs import chain_digest
+from synergai.wire.job_inputs import chain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

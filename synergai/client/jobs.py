@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from synergai.client.reconnecting import Patience, messages_of
 from synergai.errors import Unavailable
-from synergai.protocol.converters import job_status_from_proto
 from synergai.v1 import jobs_pb2
+from synergai.wire.converters import job_status_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

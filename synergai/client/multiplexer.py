@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.oip_stream import WINDOW_METADATA
-from synergai.protocol.writes import keep_status, write_all
+from synergai.wire.oip_stream import WINDOW_METADATA
+from synergai.wire.writes import keep_status, write_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -134,7 +134,7 @@ def request_builder(
         merged["timeout"] = to_microseconds(timeout)
 
     def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
-        from synergai.protocol import arrays
+        from synergai.wire import arrays
 
         return arrays.build_request(
             name,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from synergai.client.reconnecting import Patience, messages_of
 from synergai.data.results import JobResult
-from synergai.protocol.arrays import read_outputs
 from synergai.v1 import jobs_pb2
+from synergai.wire.arrays import read_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -11,9 +11,9 @@ import grpc
 
 from synergai.client.reconnecting import Patience
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.converters import from_message
-from synergai.protocol.writes import keep_status, write_all
 from synergai.v1 import store_pb2
+from synergai.wire.converters import from_message
+from synergai.wire.writes import keep_status, write_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

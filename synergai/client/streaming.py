@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.client.multiplexer import QueryMultiplexer
 from synergai.errors import InvalidInput, SynergaiError
-from synergai.protocol.parameters import read_parameters
-from synergai.protocol.status import error_from_stream
+from synergai.wire.parameters import read_parameters
+from synergai.wire.status import error_from_stream
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -56,7 +56,7 @@ class InferResult:
 
 def parse_response(response: inference_pb2.ModelInferResponse) -> InferResult:
     """Convert a response of the protocol."""
-    from synergai.protocol import arrays
+    from synergai.wire import arrays
 
     return InferResult(
         outputs=arrays.read_outputs(response),

@@ -12,8 +12,8 @@ from synergai.client.uploads import Upload, UploadProgress
 from synergai.data.inventory import InputInventory
 from synergai.data.text_files import DEFAULT_TEXT
 from synergai.errors import Conflict, EngineUnusable, IdempotencyConflict, InvalidInput
-from synergai.protocol.converters import job_spec_to_proto
 from synergai.v1 import jobs_pb2
+from synergai.wire.converters import job_spec_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,10 +18,10 @@ from synergai.data.items import MAX_REASON, Unusable
 from synergai.data.names import clean_name
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.arrays import datatype_of, to_raw
-from synergai.protocol.request_codec import field_prefix
-from synergai.protocol.validation import UNUSABLE, check_output_names, check_request
 from synergai.v1 import jobs_pb2
+from synergai.wire.arrays import datatype_of, to_raw
+from synergai.wire.request_codec import field_prefix
+from synergai.wire.validation import UNUSABLE, check_output_names, check_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

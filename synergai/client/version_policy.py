@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synergai.protocol.converters import from_message
+from synergai.wire.converters import from_message
 
 if TYPE_CHECKING:
     from synergai.v1 import fleet_pb2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synergai.errors import InvalidInput
-from synergai.protocol.validation import shape_matches
+from synergai.wire.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

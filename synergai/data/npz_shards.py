@@ -18,7 +18,7 @@ import numpy as np
 from synergai.data.results import JobResult
 from synergai.data.shard_description import column_of, decode_description, encode_description, flat
 from synergai.errors import InvalidInput
-from synergai.protocol.arrays import DTYPES
+from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from synergai.errors import InvalidInput
-from synergai.protocol.arrays import datatype_of
+from synergai.wire.arrays import datatype_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

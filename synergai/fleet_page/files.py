@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw, Struct
 
+from synergai.core.scheduling.event_log import recorded_steps
 from synergai.errors import InvalidInput
 from synergai.fleet_page.page_state import INTERVAL_S, PageState
 from synergai.fleet_page.records import Batch, encode
-from synergai.scheduling.event_log import recorded_steps
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from synergai.core.scheduling import events
 from synergai.fleet_page.records import (
     Incident,
     PageAssignment,
@@ -19,11 +20,10 @@ from synergai.fleet_page.records import (
     PageWorker,
     Second,
 )
-from synergai.scheduling import events
 
 if TYPE_CHECKING:
     from synergai import domain
-    from synergai.scheduling.events import Command, Event
+    from synergai.core.scheduling.events import Command, Event
 
 KEPT: Final = 10_000
 """Assignments, and jobs, that are kept once they have ended."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.protocol.arrays import DTYPES
+from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAMPLES_FILE
 from synergai.models.synthetic import Synthesiser, SyntheticCandidate, dtype_of, to_bytes
-from synergai.protocol.validation import shape_matches
+from synergai.wire.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,8 +17,8 @@ import numpy as np
 from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import DEFINITION_FILE
-from synergai.protocol.arrays import BFLOAT16_BITS, DTYPES
-from synergai.protocol.validation import shape_matches
+from synergai.wire.arrays import BFLOAT16_BITS, DTYPES
+from synergai.wire.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

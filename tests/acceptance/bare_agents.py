@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final, cast
 
-from synergai.protocol.hub import HUB_VERSION
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire.hub import HUB_VERSION
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.registration import ControlHandler

@@ -34,8 +34,8 @@ from profiler.zoo.build import build
 from synergai import Client
 from synergai.domain import JobState
 from synergai.errors import Cancelled, SynergaiError, Unavailable
-from synergai.protocol.tls import ClientTls
 from synergai.testing import LocalFleet
+from synergai.wire.tls import ClientTls
 from tests.acceptance import hostile_messages as hostile
 from tests.acceptance.hostile_senders import (
     TIMEOUT_S,

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from profiler.loadgen.traces.arrivals import arrivals, constant
+from synergai.core.scheduling.event_log import replay
+from synergai.core.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.domain import EngineName
-from synergai.scheduling.event_log import replay
-from synergai.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.testing import LocalFleet
 from tests.acceptance.scripts import verdict
 from tests.emulated_engines import write_emulated_engines

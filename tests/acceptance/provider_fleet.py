@@ -29,8 +29,8 @@ from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
-from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
+from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice

@@ -40,7 +40,7 @@ from typing import Final, TypeVar
 import grpc
 
 import synergai
-from gateway.records.store import DIRECTORY
+from gateway.journal.records.store import DIRECTORY
 from profiler.zoo.build import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc

@@ -29,8 +29,8 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
+from synergai.wire.arrays import build_request, read_outputs
 from tests.drawn_graphs import Arrays
 from worker_agent.hosts.sync_client import HostClient
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.models.runtimes import runtime_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol.arrays import read_outputs
+from synergai.wire.arrays import read_outputs
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 

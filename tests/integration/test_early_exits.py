@@ -22,9 +22,9 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.profiles.store import DictionaryStore
-from synergai.protocol.arrays import build_request, read_outputs
-from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from synergai.testing import LocalFleet
+from synergai.wire.arrays import build_request, read_outputs
+from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from tests.cores import new_entry
 from worker_agent.host.tensor_codec import BINARY_PARAMETER
 from worker_agent.hosts.sync_client import HostClient

@@ -12,16 +12,16 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol import rpc
-from synergai.protocol.grpcio_server import GrpcioServer
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire import rpc
+from synergai.wire.grpcio_server import GrpcioServer
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from tests import http2
 from tests.calls import raw_stream
 from tests.integration.gateway.conftest import config_in
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
 
 MOST_CONNECTIONS = 4
 

@@ -12,9 +12,9 @@ from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
+from synergai.core.scheduling.event_log import replay
+from synergai.core.scheduling.events import WorkerJoined
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.event_log import replay
-from synergai.scheduling.events import WorkerJoined
 
 ENGINES = {"onnx_mobilenet_op11", "tf_mobilenet"}
 SCALE = 100.0

@@ -11,11 +11,11 @@ import grpc
 import psutil
 import pytest
 
-from synergai.protocol import rpc
-from synergai.protocol.native import connection as connection_module
-from synergai.protocol.native import server as server_module
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.peer import SocketPeer
+from synergai.wire import rpc
+from synergai.wire.native import connection as connection_module
+from synergai.wire.native import server as server_module
+from synergai.wire.native.server import NativeServer
+from synergai.wire.peer import SocketPeer
 from tests import http2
 from tests.calls import raw_stream, raw_unary
 from tests.waiting import until

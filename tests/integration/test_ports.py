@@ -4,13 +4,13 @@ import socket
 
 import pytest
 
+from gateway.calls.http.app import HttpApp
+from gateway.calls.http.server import HttpServer
 from gateway.gateway_settings import GatewaySettings
-from gateway.http.app import HttpApp
-from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
-from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.ports import bind, check_free
 from synergai.testing import reserved_port
+from synergai.wire.unread import UnreadResponses
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:

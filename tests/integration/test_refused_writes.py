@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from synergai.errors import PermissionDenied
-from synergai.protocol import rpc
-from synergai.protocol.writes import keep_status
+from synergai.wire import rpc
+from synergai.wire.writes import keep_status
 from tests.grpc_servers import new_server
 from tests.integration.conftest import both_servers
 
 if TYPE_CHECKING:
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
 
 CALLS = 60
 AT_ONCE = 20

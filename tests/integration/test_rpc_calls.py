@@ -1,4 +1,4 @@
-"""Handlers of `synergai.protocol.rpc` on a real server: failures as seen by a client."""
+"""Handlers of `synergai.wire.rpc` on a real server: failures as seen by a client."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import grpc
 import pytest
 
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
-from synergai.protocol import rpc
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire import rpc
 from tests.calls import raw_responses, raw_stream, raw_unary
 from tests.grpc_servers import new_server
 from tests.integration.conftest import both_servers
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.server_call import ServerCall
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]

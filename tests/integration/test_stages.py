@@ -20,11 +20,11 @@ import synergai
 from profiler.planning.plan_case import read_fleet
 from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
+from synergai.core.routes.links import GATEWAY
 from synergai.data.results import JobResult
 from synergai.domain import JobState
 from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.routes.links import GATEWAY
 from synergai.testing import LocalFleet
 from synergai.versions import stage_positions
 from tests.staged_engines import ENGINE, all_stages, build_stages

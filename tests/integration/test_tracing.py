@@ -19,8 +19,8 @@ import synergai
 from profiler.zoo import build as zoo
 from synergai.oip import inference_pb2_grpc
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.arrays import build_request
 from synergai.testing import LocalFleet
+from synergai.wire.arrays import build_request
 from tests.waiting import wait_until
 
 ENGINE = "onnx_digits"

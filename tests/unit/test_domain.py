@@ -11,7 +11,6 @@ from synergai import errors
 from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
-from synergai.protocol import status
 from synergai.versions import (
     parse_version,
     split_version,
@@ -19,6 +18,7 @@ from synergai.versions import (
     validate_version,
     versioned,
 )
+from synergai.wire import status
 from tests.malformed_versions import MALFORMED_VERSIONS
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

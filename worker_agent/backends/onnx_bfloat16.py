@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from synergai.protocol.arrays import BFLOAT16_BITS
+from synergai.wire.arrays import BFLOAT16_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set

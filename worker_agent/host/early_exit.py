@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.errors import EngineUnusable
-from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
+from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from synergai.errors import InvalidInput
 from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
 from synergai.models.preprocess import ImageInput
-from synergai.protocol.validation import classification_count
 from synergai.runtime.text import pip_install
+from synergai.wire.validation import classification_count
 from worker_agent.backends import Quantised
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from synergai.domain import Outcome
 from synergai.errors import InvalidInput, ResponseTooLarge
 from synergai.models.warmup import ADVICE
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
-from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.validation import CORRECT, EXIT, LABEL, SAMPLE, check_header
 from synergai.versions import versioned_variant
+from synergai.wire.request_codec import RequestDecoder
+from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, check_header
 from worker_agent.host.early_exit import EarlyExit
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES

@@ -15,9 +15,9 @@ import numpy as np
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
-from synergai.protocol.arrays import DTYPES
-from synergai.protocol.request_codec import MAX_TEMPLATES, SMALL_MESSAGE_BYTES, raw_output_prefix
-from synergai.protocol.validation import TYPED_FIELDS
+from synergai.wire.arrays import DTYPES
+from synergai.wire.request_codec import MAX_TEMPLATES, SMALL_MESSAGE_BYTES, raw_output_prefix
+from synergai.wire.validation import TYPED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.protocol.request_codec import RequestHeader, RequestTemplate
+    from synergai.wire.request_codec import RequestHeader, RequestTemplate
 
     Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]

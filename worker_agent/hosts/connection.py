@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
     from synergai.domain import BatchTimes
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
     from worker_agent.ipc.arena import Arena
     from worker_agent.ipc.frames import Message, Order, StopRun
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput, TensorsLost
-from synergai.protocol import converters
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
+from synergai.wire import converters
 from worker_agent.ipc.frames import Tally
 from worker_agent.runner.inputs import Failure, InputQueue
 from worker_agent.runner.work_item import AssignmentReporter, WorkItem
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_messages import Orders, Reports
     from synergai.v1 import hub_pb2
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.work_messages import Orders, Reports
     from worker_agent.peers.held import HeldTensorStore
     from worker_agent.peers.pulls import Pulls
     from worker_agent.runner.runner import Runner

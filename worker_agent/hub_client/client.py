@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import grpc
 
 from synergai.errors import SynergaiError
-from synergai.protocol import converters, rpc
-from synergai.protocol.call_errors import error_from_call
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
+from synergai.wire import converters, rpc
+from synergai.wire.call_errors import error_from_call
 from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from synergai.protocol.work_messages import Orders
-    from synergai.protocol.work_transport import WorkTransport
     from synergai.v1 import hub_pb2
+    from synergai.wire.work_messages import Orders
+    from synergai.wire.work_transport import WorkTransport
 
 
 class HubConnection(Protocol):

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol import converters
-from synergai.protocol.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
-from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
+from synergai.wire import converters
+from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
+from synergai.wire.work_messages import Reports
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.peers.pulls import Pulls
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from synergai.domain import Configuration, Session
-    from synergai.protocol.work_transport import WorkTransport
+    from synergai.wire.work_transport import WorkTransport
     from worker_agent.hub_client.link import HubConnection, HubLink
     from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol import rpc
-from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.hub import GATEWAY_LOST_AFTER
-from synergai.protocol.tls import ClientTls, open_channel
-from synergai.protocol.work_messages import decode_orders
-from synergai.protocol.work_socket import WorkSocket
-from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
+from synergai.wire import rpc
+from synergai.wire.call_errors import error_from_call
+from synergai.wire.hub import GATEWAY_LOST_AFTER
+from synergai.wire.tls import ClientTls, open_channel
+from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_socket import WorkSocket
+from synergai.wire.writes import keep_status
 from worker_agent.hub_client.identity import NO_CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from synergai.protocol.work_messages import Orders
+    from synergai.wire.work_messages import Orders
     from worker_agent.hub_client.identity import Credentials, WorkerIdentity
     from worker_agent.hub_client.latest_leader import LatestLeader
 

@@ -21,8 +21,8 @@ from synergai.models.descriptions import (
     write_descriptions,
 )
 from synergai.models.warmup import ADVICE
-from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
+from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine

@@ -10,13 +10,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.work_socket import WorkSocket
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.work_socket import WorkSocket
 from worker_agent.peers.held import TOKEN_LENGTH
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
     from synergai.v1.hub_pb2 import Pull
+    from synergai.wire.request_codec import Buffer
 
 DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0

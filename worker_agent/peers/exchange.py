@@ -8,18 +8,18 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied
-from synergai.protocol.tls import server_context
-from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.tls import server_context
+from synergai.wire.work_socket_server import WorkSocketServer
 from worker_agent.peers.client import Peers
 from worker_agent.peers.held import HELD_S, HeldTensorStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_socket import WorkSocket
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.work_socket import WorkSocket
 
 
 class Exchange:

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.limits import MAX_HELD_BYTES
-from synergai.protocol.request_codec import request_parts, split_response
-from synergai.protocol.validation import EXIT
+from synergai.wire.limits import MAX_HELD_BYTES
+from synergai.wire.request_codec import request_parts, split_response
+from synergai.wire.validation import EXIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
 
 LEAST_BYTES: Final = 16 << 10
 """Smaller responses are reported with their contents, which costs less than to pull them."""

@@ -9,15 +9,15 @@ from google.protobuf.message import DecodeError
 
 from synergai.errors import TensorsLost
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.request_codec import iter_fields
-from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.v1.hub_pb2 import Wanted
+from synergai.wire.request_codec import iter_fields
+from synergai.wire.work_messages import RelayedTensors, Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from synergai.protocol.request_codec import Buffer
     from synergai.v1.hub_pb2 import Pull
+    from synergai.wire.request_codec import Buffer
     from worker_agent.peers.client import Peers
     from worker_agent.peers.held import HeldTensorStore
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 from synergai.domain import Fault
-from synergai.protocol.job_inputs import split_input, without_version
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.job_inputs import split_input, without_version
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
-    from synergai.protocol.request_codec import Buffer
     from synergai.v1.hub_pb2 import Pull
+    from synergai.wire.request_codec import Buffer
 
 _PULLED_AHEAD: Final = 8
 """Inputs whose tensors are being pulled, or were pulled and are not fed yet."""

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Fault, Outcome
-from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
+from synergai.wire.work_messages import Reports
 from worker_agent.ipc.frames import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from synergai.domain import BatchTimes, Session
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc.frames import RunEnded
     from worker_agent.peers.held import Holding

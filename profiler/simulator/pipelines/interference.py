@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from profiler.planning.tuning import lls, odin
 from profiler.simulator.pipelines.balancers import Balancer, Part, Planning, Searching, best_route
 from profiler.simulator.pipelines.measured_chains import WORKERS, pipeline
-from synergai.routes.links import Hop, Link, Links
-from synergai.routes.problem import Route, RouteProblem, RouteTimes
+from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.problem import Chain, RouteProblem, RouteWorker
 from synergai.domain import EngineName
-from synergai.routes.links import Link, Links
-from synergai.routes.problem import Chain, RouteProblem, RouteWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

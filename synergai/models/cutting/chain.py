@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from synergai.core.routes.problem import Chain
 from synergai.errors import InvalidInput
 from synergai.models.cutting.process import ModelCuts, read_cuts
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import size_bytes
-from synergai.protocol.arrays import DTYPES
-from synergai.routes.problem import Chain
 from synergai.versions import is_stage
+from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from synergai.errors import InvalidInput
 from synergai.models.cutting.cuts import Cut
 from synergai.models.formats.model_files import MAX_MODEL_BYTES
 from synergai.models.formats.onnx_file import tensor_spec
-from synergai.protocol.arrays import DTYPES
+from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

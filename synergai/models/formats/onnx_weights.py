@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.engine_paths import RULE, is_engine_path
-from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
+from synergai.wire.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
+from synergai.wire.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

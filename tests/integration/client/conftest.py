@@ -30,12 +30,12 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
-from synergai.protocol import rpc
-from synergai.protocol.job_inputs import chain_digest
-from synergai.protocol.oip_stream import is_cancel_request
-from synergai.protocol.server_call import ServerCall
-from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
+from synergai.wire import rpc
+from synergai.wire.job_inputs import chain_digest
+from synergai.wire.oip_stream import is_cancel_request
+from synergai.wire.server_call import ServerCall
+from synergai.wire.status import stream_error
 from tests.grpc_servers import new_server
 from tests.inference_messages import build_response, read_inputs
 

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.server_call import ServerCall
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.native.server import NativeServer
+from synergai.wire.server_call import ServerCall
 from tests.integration.client.conftest import FakeGateway
 
 ALWAYS = 10**6

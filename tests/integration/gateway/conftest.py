@@ -15,12 +15,6 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
-from synergai.protocol import rpc
-from synergai.protocol.hub import HUB_VERSION
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.tls import ClientTls, open_channel
-from synergai.protocol.work_socket import WorkSocket
-from synergai.protocol.writes import keep_status
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,
@@ -30,10 +24,16 @@ from synergai.v1 import (
     jobs_pb2,
     jobs_pb2_grpc,
 )
+from synergai.wire import rpc
+from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.tls import ClientTls, open_channel
+from synergai.wire.work_socket import WorkSocket
+from synergai.wire.writes import keep_status
 from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
 
     ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
     InferStream: TypeAlias = grpc.aio.StreamStreamCall[

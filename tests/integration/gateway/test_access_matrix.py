@@ -21,15 +21,15 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import Route
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.server import SERVICES, Gateway
-from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.domain import EngineName, JobSpec
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
+from synergai.wire.tls import ClientTls
 from tests.authorities import Authority, Issuer
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request

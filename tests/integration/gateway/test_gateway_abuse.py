@@ -14,8 +14,8 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.v1 import hub_pb2
+from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from tests import http2
 from tests.calls import raw_unary
 from tests.integration.gateway.conftest import Caller, FakeAgent

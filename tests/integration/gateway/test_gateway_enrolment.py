@@ -13,8 +13,8 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.enrolments import FILE, EnrolmentStore
-from gateway.access.table import AllowedWorkers
+from gateway.entry.access.enrolments import FILE, EnrolmentStore
+from gateway.entry.access.table import AllowedWorkers
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.runtime.state_file import StateDamaged

@@ -16,8 +16,8 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import SERVICES, Gateway
 from synergai.domain import Job
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol import rpc
-from synergai.protocol.writes import keep_status
+from synergai.wire import rpc
+from synergai.wire.writes import keep_status
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers
 from tests.message_fields import RequestFactory

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from gateway.http import bodies, connections
-from gateway.http.connections import LimitedConnection
+from gateway.calls.http import bodies, connections
+from gateway.calls.http.connections import LimitedConnection
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
 from synergai.v1 import fleet_pb2

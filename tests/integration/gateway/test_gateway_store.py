@@ -14,11 +14,11 @@ from typing import Final, cast
 import grpc
 import pytest
 
-from gateway.access.caller import UNRESTRICTED
-from gateway.access.enrolments import EnrolmentStore
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.entry.access.enrolments import EnrolmentStore
+from gateway.hub.store.pushes import PushKey
+from gateway.hub.store.store import EngineStore
 from gateway.server import Gateway
-from gateway.store.pushes import PushKey
-from gateway.store.store import EngineStore
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
 from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError

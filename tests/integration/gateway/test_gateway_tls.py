@@ -24,17 +24,11 @@ from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.protocol import rpc, work_socket_server
-from synergai.protocol.tls import (
-    ClientTls,
-    Identity,
-    channel_credentials,
-    open_channel,
-    server_context,
-)
-from synergai.protocol.work_socket import WorkSocket
-from synergai.protocol.work_socket_server import WorkSocketServer
 from synergai.testing import LocalFleet
+from synergai.wire import rpc, work_socket_server
+from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
+from synergai.wire.work_socket import WorkSocket
+from synergai.wire.work_socket_server import WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import FakeAgent

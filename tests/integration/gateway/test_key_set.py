@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.jwt_tokens import KeySet
+from gateway.entry.access.jwt_tokens import KeySet
 from synergai.errors import Unavailable
 from tests.authorities import Authority, Issuer
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.cli import app
+from gateway.entry.access.enrolments import EnrolmentStore, sha256
 from gateway.fleet.version_policy import PolicyFile, VersionPolicy
 from gateway.journal.copying import copy_journal
 from gateway.journal.files import check_leads

@@ -11,12 +11,12 @@ import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import fleet_pb2, hub_pb2
+from synergai.wire.work_socket import WorkSocket
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 

@@ -12,9 +12,9 @@ import pytest
 from profiler.zoo import build as zoo
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName
-from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from synergai.wire import converters
 from tests.cores import new_entry
 from tests.emulated_board.board import EmulatedBoard
 

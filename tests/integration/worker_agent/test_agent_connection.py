@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol import rpc
-from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
+from synergai.wire import rpc
+from synergai.wire.tls import ClientTls
 from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
@@ -29,7 +29,7 @@ from worker_agent.peers.exchange import Exchange
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
     from worker_agent.placements.reconciler import Fetch
 
 

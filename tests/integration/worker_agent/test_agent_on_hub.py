@@ -18,16 +18,16 @@ import psutil
 import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol import rpc
-from synergai.protocol.hub import HUB_VERSION
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.native.server import NativeServer
-from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire import rpc
+from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.native.server import NativeServer
+from synergai.wire.work_socket import WorkSocket
 from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
+    from synergai.wire.request_codec import Buffer
 
 Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended
 

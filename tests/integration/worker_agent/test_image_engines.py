@@ -14,9 +14,9 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.arrays import build_request, read_outputs
-from synergai.protocol.parameters import read_parameters
 from synergai.testing import LocalFleet
+from synergai.wire.arrays import build_request, read_outputs
+from synergai.wire.parameters import read_parameters
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, mobilenet_input, picture, save_image_engines
 from worker_agent.hosts.sync_client import HostClient

@@ -9,11 +9,11 @@ from benchmarks.variants.chain import Chain
 from benchmarks.variants.load import Load
 from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
+from synergai.core.scheduling.state.estimate import Estimate
+from synergai.core.scheduling.state.workers import WorkerRecord
+from synergai.core.scheduling.variants.fronts import ConvexFront, build_front
+from synergai.core.scheduling.variants.margins import Margins, Query
 from synergai.domain import EngineName, Session, WorkerClass, WorkerId
-from synergai.scheduling.state.estimate import Estimate
-from synergai.scheduling.state.workers import WorkerRecord
-from synergai.scheduling.variants.fronts import ConvexFront, build_front
-from synergai.scheduling.variants.margins import Margins, Query
 
 ONE, OTHER, CIFAR10 = map(EngineName, ("one", "other", "cifar10"))
 VARIANTS = {"large": (0.2, 0.9), "medium": (0.1, 0.8), "small": (0.02, 0.6)}

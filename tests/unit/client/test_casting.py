@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from synergai.client.casting import cast_inputs, cast_value
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.protocol.arrays import DTYPES, datatype_of
+from synergai.wire.arrays import DTYPES, datatype_of
 from tests.engines import new_engine
 
 

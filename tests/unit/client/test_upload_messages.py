@@ -9,9 +9,9 @@ from synergai.data.items import NamedInput, Unusable
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.arrays import read_tensors
-from synergai.protocol.validation import check_request
 from synergai.v1.jobs_pb2 import Input, UploadRequest
+from synergai.wire.arrays import read_tensors
+from synergai.wire.validation import check_request
 from tests.engines import new_engine
 
 LIMIT = 6 << 20

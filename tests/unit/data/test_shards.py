@@ -21,8 +21,8 @@ from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirect
 from synergai.data.results import JobResult
 from synergai.data.shards import Format
 from synergai.errors import Conflict, InvalidInput
-from synergai.protocol.arrays import BFLOAT16_BITS
 from synergai.runtime.atomic_file import write_atomic
+from synergai.wire.arrays import BFLOAT16_BITS
 
 FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

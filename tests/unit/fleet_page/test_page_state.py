@@ -4,11 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
-from synergai.fleet_page import page_state
-from synergai.fleet_page.page_state import MAX_REQUESTS, PageState
-from synergai.fleet_page.records import Batch, PageRecord, encode
-from synergai.scheduling.events import (
+from synergai.core.scheduling.events import (
     AssignmentEnded,
     Eject,
     Expire,
@@ -19,6 +15,10 @@ from synergai.scheduling.events import (
     TimePassed,
     WorkerLeft,
 )
+from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
+from synergai.fleet_page import page_state
+from synergai.fleet_page.page_state import MAX_REQUESTS, PageState
+from synergai.fleet_page.records import Batch, PageRecord, encode
 from tests.staged_runs import staged_run
 
 

@@ -7,11 +7,13 @@ from typing import Unpack
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED, Caller
-from gateway.admission.admission import Admission
+from gateway.calls.requests.inference import Inference, Request
+from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
+from gateway.entry.access.caller import UNRESTRICTED, Caller
+from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.versions import Versions
@@ -20,21 +22,19 @@ from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
+from gateway.journal.records.store import DataStore
 from gateway.monitoring.metrics import Metrics
-from gateway.records.store import DataStore
-from gateway.requests.inference import Inference, Request
-from gateway.requests.parameters import InferenceCall, RequestId
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.events import Assignment
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec, WorkerClass, WorkerId
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.protocol.request_codec import RequestHeader, parse_header
-from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 from synergai.runtime.send_queue import SendQueue
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import Assignment
-from synergai.scheduling.settings import SchedulingSettings
 from synergai.v1 import hub_pb2
+from synergai.wire.request_codec import RequestHeader, parse_header
+from synergai.wire.rpc import RawRequest
 from tests.cores import new_entry
 from tests.engines import new_engine
 from tests.message_fields import ProgressCounts, RequestFields

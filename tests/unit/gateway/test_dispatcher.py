@@ -6,11 +6,18 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.calls.requests.inference import Request
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
 from gateway.jobs.estimate_errors import LEAST, PRIOR
-from gateway.requests.inference import Request
+from synergai.core.scheduling.events import (
+    Command,
+    EnginesChanged,
+    Event,
+    ProgressChecked,
+    WorkerDraining,
+)
 from synergai.domain import AssignmentId, EngineName, JobSpec, JobState
 from synergai.errors import (
     DeadlineExceeded,
@@ -23,13 +30,6 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.scheduling.events import (
-    Command,
-    EnginesChanged,
-    Event,
-    ProgressChecked,
-    WorkerDraining,
-)
 from synergai.v1 import hub_pb2
 from tests.message_fields import ProgressFields, RequestFields
 from tests.unit.gateway.conftest import ENGINE, GatewayHarness, make_worker

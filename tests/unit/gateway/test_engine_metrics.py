@@ -32,7 +32,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.protocol.tcp_info import SentOver
+from synergai.wire.tcp_info import SentOver
 from tests.unit.gateway.conftest import GatewayHarness
 
 

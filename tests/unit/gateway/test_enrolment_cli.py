@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.cli import app
 from gateway.enrolment_cli import parse_time
+from gateway.entry.access.enrolments import EnrolmentStore, sha256
 from synergai.errors import InvalidInput, NotFound
 
 

@@ -11,8 +11,9 @@ import apsw
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.access.caller import UNRESTRICTED
-from gateway.admission.admission import Admission
+from gateway.calls.servicers.health import HealthServicer
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
@@ -20,13 +21,12 @@ from gateway.journal.archive import check
 from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
-from gateway.servicers.health import HealthServicer
+from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import Overloaded, Unavailable
 from synergai.jobs import JobStatus
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
-from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.unit.gateway.test_journal import a_record, an_execution, database, ended

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.admission.admission import Admission
+from gateway.calls.servicers.health import MAX_WATCHERS, HealthServicer
+from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
-from gateway.servicers.health import MAX_WATCHERS, HealthServicer
 from synergai.errors import Overloaded
 from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
 
 
 async def test_watchers_are_limited_and_leave_their_room() -> None:

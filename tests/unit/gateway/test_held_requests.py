@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
-from gateway.admission.admission import Admission
+from gateway.calls.requests.held import HeldRequests
+from gateway.calls.requests.inference import Admitted, Inference, Request
+from gateway.calls.requests.parameters import InferenceCall, RequestId
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
-from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Admitted, Inference, Request
-from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import Engine, JobId, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
@@ -25,14 +25,14 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 from synergai.versions import versioned
+from synergai.wire.request_codec import RequestDecoder
+from synergai.wire.rpc import RawRequest
 from tests.waiting import turns
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.wire.request_codec import Buffer, RequestHeader
 
 BOX = WorkerId("box")
 ID = RequestId(JobId("r1-1"))

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from gateway.http.bodies import Bodies
+from gateway.calls.http.bodies import Bodies
 from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded
 
 MAX = 1000

@@ -11,8 +11,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from gateway.http.connections import IDLE_S, LINGER_S, MAX_HEAD_BYTES, LimitedConnection
-from synergai.protocol.unread import UnreadResponses
+from gateway.calls.http.connections import IDLE_S, LINGER_S, MAX_HEAD_BYTES, LimitedConnection
+from synergai.wire.unread import UnreadResponses
 
 POST = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 HALF_A_HEAD = b"GET /2 HTTP/1.1\r\nhost: a\r\nx-filler: "

@@ -1,6 +1,6 @@
 """Rules for the index page of the HTTP port."""
 
-from gateway.http.pages import engine_rows
+from gateway.calls.http.pages import engine_rows
 from synergai.oip.repository_pb2 import RepositoryIndexResponse
 
 ModelIndex = RepositoryIndexResponse.ModelIndex

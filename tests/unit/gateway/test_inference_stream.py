@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.requests.inference import Request
-from gateway.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
-from gateway.servicers.inference_calls import InferenceCalls
-from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
+from gateway.calls.requests.inference import Request
+from gateway.calls.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
+from gateway.calls.servicers.inference_calls import InferenceCalls
+from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
-from synergai.protocol.request_codec import RequestHeader, parse_header
-from synergai.protocol.rpc import Malformed, RawRequest
-from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
+from synergai.wire.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.wire.request_codec import RequestHeader, parse_header
+from synergai.wire.rpc import Malformed, RawRequest
+from synergai.wire.unread import COUNTED_BYTES, UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
@@ -129,7 +129,7 @@ async def test_delayed_refusal_is_sent_at_once_and_pauses_reading(
         delayed.append(error)
         await may_go_on.wait()
 
-    monkeypatch.setattr("synergai.protocol.rpc.delay_refusal", delay_refusal)
+    monkeypatch.setattr("synergai.wire.rpc.delay_refusal", delay_refusal)
     streaming = Streaming(window=8)
     messages = [oip.ModelInferRequest(id="a", model_name="flooded"), *requests("b")]
     async with streaming.reading(messages):

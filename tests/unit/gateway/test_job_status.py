@@ -9,11 +9,11 @@ import pytest
 from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.job_record import RecordedExecution, RecordedJob
+from synergai.core.scheduling.events import Assignment
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.jobs import JobStatus
-from synergai.protocol.converters import job_status_from_proto, job_status_to_proto
 from synergai.runtime.clock import Clock
-from synergai.scheduling.events import Assignment
+from synergai.wire.converters import job_status_from_proto, job_status_to_proto
 from tests.cores import new_assignment
 
 W1 = WorkerId("w1")

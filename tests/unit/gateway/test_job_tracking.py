@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
+from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.runtime.clock import Clock
-from synergai.scheduling.events import Assignment
 from tests.cores import new_assignment
 
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")

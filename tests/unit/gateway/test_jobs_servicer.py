@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from gateway.calls.servicers.jobs import JobsServicer
 from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
-from gateway.servicers.jobs import JobsServicer
 from synergai.jobs import JobStatus
-from synergai.protocol.unread import UnreadResponses
 from synergai.v1 import jobs_pb2
+from synergai.wire.unread import UnreadResponses
 
 if TYPE_CHECKING:
-    from synergai.protocol.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall
 
 
 class _SlowJobs:

@@ -12,9 +12,9 @@ import pytest
 from gateway.serve.local_hub import LocalConnection, LocalHub
 from gateway.server import Gateway
 from synergai.errors import Unavailable
-from synergai.protocol.work_messages import Orders, Reports, decode_reports
-from synergai.protocol.work_transport import WorkPipe
 from synergai.v1 import hub_pb2
+from synergai.wire.work_messages import Orders, Reports, decode_reports
+from synergai.wire.work_transport import WorkPipe
 from tests.waiting import turns
 
 HEARTBEAT = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=7))

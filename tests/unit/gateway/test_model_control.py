@@ -17,8 +17,8 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.converters import session_from_proto
 from tests.cores import new_entry
 from tests.unit.gateway.conftest import GatewayHarness
 

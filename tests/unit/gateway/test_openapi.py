@@ -6,15 +6,17 @@ from typing import Any, cast
 
 from starlette.routing import Route
 
-from gateway.http.bodies import Bodies
-from gateway.http.fleet_page import fleet_page_routes
-from gateway.http.monitoring import monitoring_routes
-from gateway.http.pages import page_routes
-from gateway.http.rest import UNSUPPORTED, RestCalls
+from gateway.calls.http.bodies import Bodies
+from gateway.calls.http.fleet_page import fleet_page_routes
+from gateway.calls.http.monitoring import monitoring_routes
+from gateway.calls.http.pages import page_routes
+from gateway.calls.http.rest import UNSUPPORTED, RestCalls
+from gateway.calls.servicers.inference_calls import InferenceCalls
 from gateway.monitoring.fleet_feed import FleetFeed
-from gateway.servicers.inference_calls import InferenceCalls
 
-DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
+DOCUMENT: dict[str, Any] = json.loads(
+    files("gateway.calls.http").joinpath("openapi.json").read_text()
+)
 
 
 async def render(_accepted: str) -> tuple[bytes, str]:

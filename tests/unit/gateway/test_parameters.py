@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.requests.parameters import RequestOptions, parse_options
+from gateway.calls.requests.parameters import RequestOptions, parse_options
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.protocol.call_metadata import tenant_from_metadata
+from synergai.wire.call_metadata import tenant_from_metadata
 
 
 def parameters(**values: float | str) -> dict[str, InferParameter]:

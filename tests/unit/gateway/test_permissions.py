@@ -2,16 +2,16 @@
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED, Caller
-from gateway.access.roles import Grant, Role
+from gateway.calls.requests.inference import Admitted
+from gateway.calls.requests.parameters import InferenceCall, RequestId
+from gateway.entry.access.caller import UNRESTRICTED, Caller
+from gateway.entry.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
-from gateway.requests.inference import Admitted
-from gateway.requests.parameters import InferenceCall, RequestId
 from synergai.domain import EngineName, JobId, JobSpec
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.request_codec import RequestDecoder, RequestHeader
-from synergai.protocol.rpc import RawRequest
+from synergai.wire.request_codec import RequestDecoder, RequestHeader
+from synergai.wire.rpc import RawRequest
 from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)

@@ -3,10 +3,10 @@
 import pytest
 
 from gateway.dispatch.preloads import PreloadCosts
+from synergai.core.scheduling.events import Load
 from synergai.domain import Configuration, EngineName, Session
-from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
-from synergai.scheduling.events import Load
+from synergai.wire.converters import session_from_proto
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 
 FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first", "second"))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.access.table import AccessTable, Quota
-from gateway.admission.admission import Admission
-from gateway.admission.tenant_usage import TenantUsage, TokenBucket
+from gateway.entry.access.table import AccessTable, Quota
+from gateway.entry.admission.admission import Admission
+from gateway.entry.admission.tenant_usage import TenantUsage, TokenBucket
 from gateway.monitoring.families import FamilyCollector
 from gateway.parts.entry import quota_families
 from synergai.errors import Overloaded, QuotaExceeded

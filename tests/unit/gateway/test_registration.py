@@ -7,12 +7,12 @@ import pytest
 from gateway.fleet.agent_validation import engine_from_agent
 from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.registration import worker_from_registration
+from synergai.core.scheduling.events import SessionSize
 from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput
-from synergai.protocol.converters import engine_to_proto
-from synergai.protocol.hub import HUB_VERSION
-from synergai.scheduling.events import SessionSize
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire.converters import engine_to_proto
+from synergai.wire.hub import HUB_VERSION
 from tests.unit.gateway.conftest import ECHO, ENGINE
 
 

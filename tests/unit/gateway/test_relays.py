@@ -4,9 +4,9 @@ from gateway.fleet.worker import ConnectedWorker, Order, SendTensors
 from gateway.hub.connections import AgentConnection, AgentConnections
 from gateway.hub.work_streams import MOST_WANTED, Relays
 from gateway.monitoring.metrics import Metrics
-from synergai.protocol.work_messages import RelayedTensors, Reports
 from synergai.runtime.send_queue import SendQueue
 from synergai.v1.hub_pb2 import Wanted
+from synergai.wire.work_messages import RelayedTensors, Reports
 from tests.unit.gateway.conftest import make_worker
 
 

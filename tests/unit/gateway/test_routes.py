@@ -11,8 +11,8 @@ from synergai.core import route as routes_module
 from synergai.core.route import ExitRates, Route
 from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
 from synergai.errors import InvalidInput
-from synergai.protocol.validation import DROP, STAY
 from synergai.versions import stage_name
+from synergai.wire.validation import DROP, STAY
 
 NET = EngineName("net")
 DIGEST = "a" * 64

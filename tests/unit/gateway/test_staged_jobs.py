@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import (
     ConnectedWorker,
@@ -23,17 +23,17 @@ from gateway.jobs import staged_feed, staged_job
 from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedFeed
 from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors
+from synergai.core.scheduling.events import Assignment
 from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.job_inputs import split_input
-from synergai.protocol.limits import MAX_HELD_BYTES
-from synergai.protocol.request_codec import parse_header
-from synergai.protocol.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
-from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
 from synergai.versions import stage_name
+from synergai.wire.job_inputs import split_input
+from synergai.wire.limits import MAX_HELD_BYTES
+from synergai.wire.request_codec import parse_header
+from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
-from gateway.admission.admission import Admission
+from gateway.calls.requests.held import HeldRequest
+from gateway.calls.requests.inference import Admitted, Inference, Request
+from gateway.calls.requests.parameters import InferenceCall, RequestId
+from gateway.calls.requests.staged import MOST_LOSSES, StagedRequests
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from gateway.journal.journal import Journal
-from gateway.requests.held import HeldRequest
-from gateway.requests.inference import Admitted, Inference, Request
-from gateway.requests.parameters import InferenceCall, RequestId
-from gateway.requests.staged import MOST_LOSSES, StagedRequests
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
 from synergai.errors import (
@@ -28,12 +28,12 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip.inference_pb2 import ModelInferResponse
-from synergai.protocol.arrays import build_request
-from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.rpc import RawRequest
-from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
 from synergai.runtime.clock import Clock
 from synergai.versions import stage_name
+from synergai.wire.arrays import build_request
+from synergai.wire.request_codec import RequestDecoder
+from synergai.wire.rpc import RawRequest
+from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 

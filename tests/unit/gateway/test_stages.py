@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import Caller
-from gateway.access.roles import Grant, Role
+from gateway.calls.requests.timings import join_timings
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.roles import Grant, Role
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions
-from gateway.requests.timings import join_timings
 from synergai.core.route import Route
 from synergai.domain import Engine, TensorSpec, WorkerId
 from synergai.errors import EngineUnloaded, Unavailable

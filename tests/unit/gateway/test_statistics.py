@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from gateway.calls.servicers.engine_messages import engine_config, engine_statistics
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.monitoring.counts import EngineStatistics
-from gateway.servicers.engine_messages import engine_config, engine_statistics
 from synergai.domain import Engine
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded
 from tests.unit.gateway.conftest import GatewayHarness

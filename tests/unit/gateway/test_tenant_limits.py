@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.caller import Caller
-from gateway.access.roles import Grant, Role
-from gateway.access.table import AccessTable, Quota
-from gateway.admission.tenant_usage import TenantUsage
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.table import AccessTable, Quota
+from gateway.entry.admission.tenant_usage import TenantUsage
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import InvalidInput, PermissionDenied, QuotaExceeded

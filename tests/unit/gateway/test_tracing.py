@@ -4,8 +4,8 @@ import pytest
 
 from gateway.monitoring.tracing import Tracing
 from synergai.errors import InvalidInput
-from synergai.protocol.call_metadata import CallIds, ids_from_metadata
 from synergai.runtime.clock import Clock
+from synergai.wire.call_metadata import CallIds, ids_from_metadata
 
 CONTEXT = f"00-{'1' * 32}-{'2' * 16}"
 

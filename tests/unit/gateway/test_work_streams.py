@@ -9,7 +9,7 @@ import pytest
 from gateway.fleet.worker import Order, RunAssignment, SendInputs, StopAssignment
 from gateway.hub.work_streams import LARGE_BYTES, WorkStreams, pack_orders
 from synergai.domain import AssignmentId, BatchTimes
-from synergai.protocol.work_messages import Orders
+from synergai.wire.work_messages import Orders
 from tests.cores import new_assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
 from tests.waiting import turns

@@ -11,8 +11,8 @@ from gateway.monitoring.families import FamilyCollector
 from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
-from synergai.protocol.hub import HUB_VERSION
 from synergai.v1 import hub_pb2
+from synergai.wire.hub import HUB_VERSION
 
 DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
 

@@ -9,7 +9,7 @@ import pytest
 from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
-from gateway.servicers.engine_messages import engine_config, engine_metadata
+from gateway.calls.servicers.engine_messages import engine_config, engine_metadata
 from synergai.client.casting import cast_value
 from synergai.domain import UNKNOWN_RANK, Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
@@ -18,8 +18,8 @@ from synergai.models.formats.inspect import describe, unranked_tensors
 from synergai.models.samples import load_samples, write_samples
 from synergai.models.synthetic import Synthesiser
 from synergai.models.warmup import WarmUpInput
-from synergai.protocol.converters import engine_from_metadata, tensor_from_proto, tensor_to_proto
-from synergai.protocol.validation import shape_matches
+from synergai.wire.converters import engine_from_metadata, tensor_from_proto, tensor_to_proto
+from synergai.wire.validation import shape_matches
 from tests.tiny_tensorflow import FLOAT_TYPE, node, saved_model
 from tests.tiny_tflite import save_reshape
 from worker_agent.host.batches import check_batchable

@@ -12,8 +12,8 @@ from synergai.runtime.plugins import Registry
 POLICIES = Registry[object](
     "synergai.policies",
     {
-        "plain": "synergai.scheduling.policies.fifo:Fifo",
-        "rich": "synergai.scheduling.policies.malleable.policy:Malleable",
+        "plain": "synergai.core.scheduling.policies.fifo:Fifo",
+        "rich": "synergai.core.scheduling.policies.malleable.policy:Malleable",
     },
 )
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
-from synergai.protocol.work_messages import Orders, Reports
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire.work_messages import Orders, Reports
 from tests.engines import new_engine
 from tests.pulls import new_pulls
 from tests.waiting import until

@@ -6,7 +6,7 @@ import pytest
 from synergai.domain import Engine, EngineName, Exit, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.validation import DROP, EXIT, LEAVE, STAY
+from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
 from worker_agent.host.early_exit import EarlyExit, check_exit
 
 ANSWER = TensorSpec("probabilities", "FP32", (-1, 3))

@@ -17,7 +17,7 @@ from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, SynergaiError, Unavailable
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
-from synergai.protocol.converters import engine_from_proto, engine_to_proto
+from synergai.wire.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from tests.waiting import turns, until
 from worker_agent.hosts.loads import LoadCrashed, LoadHung

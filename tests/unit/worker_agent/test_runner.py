@@ -20,7 +20,7 @@ from synergai.domain import (
     Variant,
 )
 from synergai.errors import EngineUnusable, Unavailable
-from synergai.protocol.work_messages import Reports
+from synergai.wire.work_messages import Reports
 from tests.clocks import FakeClock
 from tests.engines import new_engine
 from tests.pulls import no_pulls

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
-from synergai.protocol.arrays import read_outputs
+from synergai.wire.arrays import read_outputs
 from worker_agent.host.tensor_codec import write_response
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.authenticator import Authenticator
-from gateway.access.peer_certificate import PeerCertificate
-from gateway.access.roles import Role
-from gateway.access.table import LiveTable
+from gateway.entry.access.authenticator import Authenticator
+from gateway.entry.access.peer_certificate import PeerCertificate
+from gateway.entry.access.roles import Role
+from gateway.entry.access.table import LiveTable
 from synergai.errors import Unauthenticated
 
 TABLE = f"""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED, Caller, current_caller
-from gateway.access.roles import ANONYMOUS, Grant, Role
+from gateway.entry.access.caller import UNRESTRICTED, Caller, current_caller
+from gateway.entry.access.roles import ANONYMOUS, Grant, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 
 CAMERA_GRANTS = (

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.table import read_access_table
+from gateway.entry.access.table import read_access_table
 from synergai.cli.main import main
 
 

@@ -1,8 +1,8 @@
 """Engines that callers are told of."""
 
-from gateway.access.caller import Caller
-from gateway.access.engines import visible_engines
-from gateway.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.engines import visible_engines
+from gateway.entry.access.roles import Grant, Role
 from synergai.domain import EngineName
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.enrolments import FILE, EnrolmentStore, sha256
+from gateway.entry.access.enrolments import FILE, EnrolmentStore, sha256
 from synergai.errors import NotFound, Unauthenticated
 
 NOW = 1_000_000.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.exposure import check_before_start, check_exposure
+from gateway.entry.access.exposure import check_before_start, check_exposure
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.caller import Caller
-from gateway.access.engines import READERS
-from gateway.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
-from gateway.access.roles import ANONYMOUS, Grant, Role
-from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
+from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.engines import READERS
+from gateway.entry.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
+from gateway.entry.access.roles import ANONYMOUS, Grant, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 
 NOBODY = Caller("nobody", "nobody", ())

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.roles import Role
-from gateway.access.table import Quota, read_access_table
+from gateway.entry.access.roles import Role
+from gateway.entry.access.table import Quota, read_access_table
 from synergai.errors import InvalidInput
 
 TOKEN = "0" * 64

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.table import WatchedFiles
+from gateway.entry.access.table import WatchedFiles
 from synergai.errors import InvalidInput
 
 

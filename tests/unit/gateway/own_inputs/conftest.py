@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import reopening
 from gateway.jobs.results import JobResults
 from gateway.journal.journal import Journal
-from gateway.records.store import DataKey, DataStore, OpenLog
+from gateway.journal.records.store import DataKey, DataStore, OpenLog
+from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobSpec
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.backoff import Backoff
-from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, Order, SendInputs
 from gateway.jobs import input_feed, submitted
 from gateway.jobs.tracker import ProgressRate
+from synergai.core.scheduling.events import Stop
 from synergai.domain import Job, JobSpec, JobState
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.tcp_info import SentOver
-from synergai.protocol.validation import SAMPLE
-from synergai.scheduling.events import Stop
 from synergai.v1 import hub_pb2, jobs_pb2
+from synergai.wire.tcp_info import SentOver
+from synergai.wire.validation import SAMPLE
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness, own_data
 from tests.waiting import turns, until
 

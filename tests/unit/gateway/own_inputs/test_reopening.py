@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs import own_inputs
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedJob
-from gateway.records import log as record_log
-from gateway.records.log import DamagedLog, Record, RecordLog
-from gateway.records.store import DataKey
+from gateway.journal.records import log as record_log
+from gateway.journal.records.log import DamagedLog, Record, RecordLog
+from gateway.journal.records.store import DataKey
 from synergai.domain import JobState
 from synergai.errors import Unavailable
 from synergai.v1 import hub_pb2

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs.retention import Retention
 from gateway.journal.errors import StoreFull
-from gateway.records.store import DataKey
+from gateway.journal.records.store import DataKey
 from synergai.errors import NotFound
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness

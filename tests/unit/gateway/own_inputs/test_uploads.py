@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED
-from gateway.access.table import AccessTable, Quota
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.entry.access.table import AccessTable, Quota
 from gateway.jobs import uploads
 from gateway.jobs.uploads import AHEAD_BYTES, InputUploads, Receipt
-from gateway.records.log import RecordLog
-from gateway.records.store import DataKey
+from gateway.journal.records.log import RecordLog
+from gateway.journal.records.store import DataKey
 from synergai.domain import JobSpec
 from synergai.errors import (
     Conflict,
@@ -272,7 +272,7 @@ async def test_files_that_cannot_be_opened_on_an_intact_disk_do_not_break_the_jo
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.records.store.RecordLog", refuse)
+        patch.setattr("gateway.journal.records.store.RecordLog", refuse)
         with pytest.raises(refusal, match=text):
             await harness.upload(1)
     assert not harness.journal.broken.done()

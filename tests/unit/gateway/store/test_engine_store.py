@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access.caller import Caller
-from gateway.access.roles import Grant, Role
-from gateway.store.files import Files, FsspecFiles, LocalFiles, open_files
-from gateway.store.pushes import ABANDONED_S, Push, Pushes, PushKey
-from gateway.store.store import EngineStore
-from gateway.store.threads import Threads
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.roles import Grant, Role
+from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, open_files
+from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
+from gateway.hub.store.store import EngineStore
+from gateway.hub.store.threads import Threads
 from synergai.errors import (
     Conflict,
     EngineUnusable,

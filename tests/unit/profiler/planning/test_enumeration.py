@@ -5,11 +5,9 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
-from synergai.domain import EngineName
-from synergai.errors import InvalidInput
-from synergai.routes.links import Link, Links
-from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import (
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
+from synergai.core.routes.problem import (
     HOST_BYTES,
     SESSION_PER_WEIGHT,
     Chain,
@@ -18,6 +16,8 @@ from synergai.routes.problem import (
     RouteProblem,
     RouteWorker,
 )
+from synergai.domain import EngineName
+from synergai.errors import InvalidInput
 
 SECONDS = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
 CHAIN = Chain(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from profiler.planning.plan_case import read_fleet
+from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput
-from synergai.routes.links import GATEWAY
 
 WORKERS = """
 [[workers]]

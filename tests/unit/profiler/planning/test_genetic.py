@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.genetic import genetic
-from synergai.routes.optimal import optimal_route
-from synergai.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.routes.problem import Route, RouteProblem
+from synergai.core.routes.optimal import optimal_route
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
+from synergai.core.routes.problem import Route, RouteProblem
 
 PROBLEMS = st.builds(
     drawn_problem,

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from profiler.planning.options import split_options, staged_options, whole_options
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 from synergai.domain import EngineName
-from synergai.routes.links import Link, Links
-from synergai.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 
 CHAIN = Chain(
     engine=EngineName("net"),

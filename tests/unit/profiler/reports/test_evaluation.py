@@ -16,13 +16,9 @@ from profiler.simulator.recording import read_log
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from profiler.simulator.sweep import simulate_all
 from profiler.simulator.workload import Profile
-from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
-from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.files import load_dictionary
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import (
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
     Dispatch,
@@ -37,7 +33,11 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.settings import SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
+from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.files import load_dictionary
 from tests.cores import new_assignment, new_entry, new_job
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")

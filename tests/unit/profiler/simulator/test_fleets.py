@@ -7,12 +7,12 @@ import pytest
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from profiler.simulator.sweep import make_workload, read_arrivals, run, run_count, sweep
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
+from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import new_job
 
 

@@ -22,7 +22,7 @@ from profiler.simulator.pipelines.interference import (
     tables,
 )
 from profiler.simulator.pipelines.measured_chains import pipeline
-from synergai.routes.problem import Route, RouteProblem
+from synergai.core.routes.problem import Route, RouteProblem
 
 
 @pytest.fixture(scope="module")

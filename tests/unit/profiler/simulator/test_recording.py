@@ -11,10 +11,10 @@ from profiler.simulator.simulation import SimulationRun, scheduling_settings, si
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.virtual_worker import BusySpan
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
+from synergai.core.scheduling.core import SchedulerCore
+from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.events import Command, Event
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import Command, Event
 
 Simulated = tuple["Workload", "SimulationRun", "Path"]
 

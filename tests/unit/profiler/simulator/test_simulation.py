@@ -30,12 +30,12 @@ from profiler.simulator.workload import (
     Workload,
     draw,
 )
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.registry import POLICIES
-from synergai.scheduling.settings import SchedulingSettings
 
 
 @pytest.fixture(scope="module")

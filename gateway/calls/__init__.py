@@ -1,0 +1,1 @@
+"""Calls of clients, from gRPC and HTTP to the dispatcher and back."""

@@ -1,0 +1,182 @@
+"""The ASGI application of the HTTP port: routing, errors, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Router
+
+from gateway.calls.http.connections import SURPLUS
+from gateway.calls.http.errors import error_response, response_to
+from synergai.errors import SynergaiError, Unavailable
+from synergai.wire.call_metadata import REQUEST_ID, valid_id
+from synergai.wire.rpc import delay_refusal, log_internal_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+    from starlette.types import Message, Receive, Scope, Send
+
+_ALWAYS_SERVED: Final = frozenset({"/healthz", "/metrics", "/v2/health/live", "/v2/health/ready"})
+"""Paths that connections beyond the limit may request."""
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+
+class HttpApp:
+    """Routes requests and turns every failure into a response.
+
+    Args:
+        any_host: serve under any host name, because callers must have credentials, or need none.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute], *, any_host: bool = False) -> None:
+        self._any_host = any_host
+        self._router = Router(routes, redirect_slashes=False)
+        self._running: set[asyncio.Task[object]] = set()
+        self._stopping = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        task = _current_task()
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        self._running.add(task)
+        scope["app"] = self  # makes the router raise its errors instead of responding itself
+        try:
+            _check_allowed(scope)
+            if not self._any_host:
+                _check_host(HTTPConnection(scope).url.hostname or "")
+            await self._router(scope, receive, send_and_note)
+        except ClientDisconnect:
+            pass
+        except asyncio.CancelledError:
+            # By `stop`, or leaked from something that the handler awaited; see also rpc.py.
+            if task.cancelling() and not self._stopping:
+                raise
+            task.uncancel()
+            if not started:
+                error = Unavailable("the server cancelled the work; try another one, or later")
+                await response_to(error, chosen_id(scope))(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - a bug must not reach the client
+            if not started:
+                if isinstance(error, SynergaiError):
+                    await delay_refusal(error)
+                response = _failure(scope, error)
+                if "expect" in Headers(scope=scope):  # its body, which may still be sent or not
+                    response.headers["connection"] = "close"
+                await response(scope, receive, send)
+        finally:
+            self._running.discard(task)
+
+    def stop(self) -> None:
+        """End all requests, as unavailable."""
+        self._stopping = True
+        for task in self._running:
+            task.cancel()
+
+
+def _failure(scope: Scope, error: Exception) -> Response:
+    match error:
+        case SynergaiError():
+            return response_to(error, chosen_id(scope))
+        case HTTPException(status_code=HTTPStatus.NOT_FOUND):
+            text = f"{scope['path']!r} is not served here; /openapi.json lists all paths"
+            return error_response(text, HTTPStatus.NOT_FOUND)
+        case HTTPException(status_code=HTTPStatus.METHOD_NOT_ALLOWED):
+            text = f"{scope['path']!r} does not support the method {scope['method']}"
+            return error_response(text, HTTPStatus.METHOD_NOT_ALLOWED, error.headers)
+        case HTTPException():
+            return error_response(error.detail, error.status_code, error.headers)
+        case _:
+            return response_to(log_internal_error(scope["path"]), chosen_id(scope))
+
+
+def chosen_id(scope: Scope) -> str:
+    """Return the valid id that the client chose for a request; empty if there is none."""
+    return valid_id(Headers(scope=scope).get(REQUEST_ID, ""))
+
+
+def _check_allowed(scope: Scope) -> None:
+    """Refuse requests on surplus connections, and those that a browser sends for other sites."""
+    if scope.get("state", {}).get(SURPLUS) and scope["path"] not in _ALWAYS_SERVED:
+        raise HTTPException(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "too many connections are open; try later",
+            {"connection": "close", "retry-after": "1"},
+        )
+    if scope["method"] not in _SAFE_METHODS:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+            raise HTTPException(
+                HTTPStatus.FORBIDDEN, f"pages of {origin} may not send requests to this server"
+            )
+
+
+def _check_host(host: str) -> None:
+    """Refuse names that another site's owner may have pointed at this machine (DNS rebinding)."""
+    if host in {"localhost", socket.gethostname().lower()} or host.endswith(".localhost"):
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise HTTPException(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"nothing is served as {host!r} without an access table: use an address of the "
+            "machine, or localhost",
+        ) from None
+
+
+@asynccontextmanager
+async def cancelled_on_disconnect(request: Request) -> AsyncGenerator[None, None]:
+    """Cancel the work in the context once the client of `request` is gone.
+
+    The request's body must have been received.
+    """
+    work = _current_task()
+    working = True
+
+    def on_gone(_: asyncio.Task[None]) -> None:
+        if working:
+            work.cancel()
+
+    gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(on_gone)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise
+        work.uncancel()
+        raise ClientDisconnect from None
+    finally:
+        working = False
+        gone.cancel()
+
+
+def _current_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("not called from a task")
+    return task
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

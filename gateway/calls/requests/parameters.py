@@ -1,0 +1,176 @@
+"""Parameters of requests, the protocol's and SynergAI's extensions, and call metadata."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.entry.access.roles import Role
+from synergai.domain import MAX_PRIORITY, validate_accuracy
+from synergai.errors import InvalidInput, NotSupported
+from synergai.wire.call_metadata import checked_tenant
+from synergai.wire.oip_stream import WINDOW_METADATA
+from synergai.wire.parameters import read_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gateway.entry.access.caller import Caller
+    from gateway.monitoring.tracing import Trace
+    from synergai.domain import JobId
+    from synergai.oip.inference_pb2 import InferParameter
+    from synergai.wire.request_codec import RequestHeader
+    from synergai.wire.rpc import RawRequest
+
+STREAM_WINDOW: Final = 64
+"""Default of a stream's window: requests in flight beyond which the stream is not read, so that
+flow control slows the client down."""
+MAX_WINDOW: Final = 16_384
+"""Largest window a client can ask for. It exceeds a gateway's default request limit, so that a
+client with a wide window sees rejections instead of flow control."""
+_MAX_NUMBER_CHARS: Final = 32
+_WINDOW: Final = re.compile("[1-9][0-9]{0,18}")
+
+
+class RequestOptions(Struct, frozen=True, kw_only=True):
+    """Options that a request's parameters set.
+
+    Attributes:
+        priority: 0 (default) to 9 (most urgent).
+    """
+
+    priority: int = 0
+    timeout_s: float | None = None
+    tenant: str = ""
+    timings: bool = False
+    min_accuracy: float = 0.0
+
+    def shorter_budget_s(self, budget_s: float | None) -> float | None:
+        """Return the shorter one of the budget of a call and the timeout of its request."""
+        if self.timeout_s is None or (budget_s is not None and budget_s <= self.timeout_s):
+            return budget_s
+        return self.timeout_s
+
+
+DEFAULT_OPTIONS: Final = RequestOptions()
+"""Options of a request without parameters."""
+
+
+def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
+    """Parse the parameters meant for the gateway; ignore others, which may be for the worker.
+
+    In the protocol, priority 1 is the highest and 0 means default; ours range from 0, the default,
+    to 9, the highest. 1 to 9 therefore map to 9 to 1, and lower priorities to the default.
+    """
+    # 0 and "" stand for no sequence.
+    if "sequence_id" in parameters and read_parameters(parameters).get("sequence_id"):
+        raise NotSupported("sequences are not supported: engines are stateless; drop 'sequence_id'")
+    priority, timeout_s, tenant, timings, min_accuracy = 0, None, "", False, 0.0
+    for name, parameter in parameters.items():
+        match name:
+            case "priority":
+                level = int_parameter(parameter, name)
+                priority = MAX_PRIORITY + 1 - level if 1 <= level <= MAX_PRIORITY else 0
+            case "timeout":
+                timeout_s = int_parameter(parameter, name) / 1e6 or None
+            case "synergai_tenant":
+                if parameter.WhichOneof("parameter_choice") != "string_param":
+                    raise InvalidInput(f"the parameter {name!r} must be a string")
+                tenant = checked_tenant(parameter.string_param)
+            case "synergai_timings":
+                timings = bool_parameter(parameter, name)
+            case "synergai_min_accuracy":
+                min_accuracy = validate_accuracy(float_parameter(parameter, name), name)
+            case _:
+                pass
+    return RequestOptions(
+        priority=priority,
+        timeout_s=timeout_s,
+        tenant=tenant,
+        timings=timings,
+        min_accuracy=min_accuracy,
+    )
+
+
+def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
+    """Return a stream's window from its call metadata."""
+    for key, value in metadata:
+        if key == WINDOW_METADATA:
+            if _WINDOW.fullmatch(str(value)) is None:
+                raise InvalidInput(f"metadata {key!r} must be a positive integer, not {value!r}")
+            return min(int(value), MAX_WINDOW)
+    return STREAM_WINDOW
+
+
+def bool_parameter(parameter: InferParameter, name: str) -> bool:
+    """Return the value of a boolean parameter."""
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidInput(f"the parameter {name!r} must be a boolean")
+    return parameter.bool_param
+
+
+def int_parameter(parameter: InferParameter, name: str) -> int:
+    """Return the value of a nonnegative integer parameter."""
+    match parameter.WhichOneof("parameter_choice"):
+        case "int64_param":
+            number = parameter.int64_param
+        case "uint64_param":
+            number = parameter.uint64_param
+        case _:
+            raise InvalidInput(f"the parameter {name!r} must be an integer")
+    if number < 0:
+        raise InvalidInput(f"the parameter {name!r} must be 0 or more, not {number}")
+    return number
+
+
+def float_parameter(parameter: InferParameter, name: str) -> float:
+    """Return the value of a numeric parameter, maybe a text: tritonclient sends no floats."""
+    match parameter.WhichOneof("parameter_choice"):
+        case "double_param":
+            return parameter.double_param
+        case "int64_param":
+            return float(parameter.int64_param)
+        case "uint64_param":
+            return float(parameter.uint64_param)
+        case "string_param" if len(parameter.string_param) <= _MAX_NUMBER_CHARS:
+            with suppress(ValueError):
+                return float(parameter.string_param)
+        case _:
+            pass
+    raise InvalidInput(f"the parameter {name!r} must be a number, or a text such as '0.9'")
+
+
+class RequestId(Struct, frozen=True):
+    """The id of a request's job, the id that its client chose, and its trace, if it is sampled."""
+
+    job: JobId
+    client: str = ""
+    trace: Trace | None = None
+
+
+class InferenceCall(Struct, frozen=True):
+    """A call of a client.
+
+    Attributes:
+        tenant: that of the request if its parameters name none.
+    """
+
+    caller: Caller
+    raw: RawRequest[RequestHeader]
+    budget_s: float | None
+    tenant: str
+    request_id: RequestId
+
+    def resolved(self) -> tuple[InferenceCall, RequestOptions]:
+        """Return the call with the tenant and the budget that its parameters name, and these."""
+        message = self.raw.parsed.message
+        options = parse_options(message.parameters)
+        tenant = self.caller.tenant_of(
+            options.tenant or self.tenant, Role.INFER, engine=message.model_name
+        )
+        budget_s = options.shorter_budget_s(self.budget_s)
+        return replace(self, budget_s=budget_s, tenant=tenant), options

@@ -1,0 +1,296 @@
+"""``synergai.v1.Fleet``: connected workers, the dictionary, and the versions of engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gateway.entry.access.caller import current_caller
+from gateway.entry.access.roles import Role
+from gateway.jobs.explanations import explain
+from synergai.domain import UnusableSession
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import validate_name
+from synergai.v1 import common_pb2, fleet_pb2
+from synergai.versions import is_selected, split_version
+from synergai.wire import rpc
+from synergai.wire.converters import (
+    configuration_to_proto,
+    engine_to_proto,
+    profile_entry_from_proto,
+    profile_entry_to_proto,
+    session_to_proto,
+    unusable_session_to_proto,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.entry.access.caller import Caller
+    from gateway.fleet.served_profiles import ServedProfiles
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.hub import Hub
+    from gateway.hub.model_control import ModelControl
+    from gateway.hub.rollouts import Rollouts
+    from gateway.journal.journal import Journal
+    from gateway.monitoring.metrics import Metrics
+    from synergai.domain import EngineName
+    from synergai.profiles.service import ProfileService
+    from synergai.runtime.clock import Clock
+    from synergai.wire.server_call import ServerCall
+
+_ERRORS: Final = ("failed", "expired", "rejected")
+"""Outcomes of requests that count as errors of their version."""
+
+
+class FleetServicer:
+    """Serves ``synergai.v1.Fleet``."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        versions: Versions,
+        profiles: ProfileService,
+        served: ServedProfiles,
+        hub: Hub,
+        journal: Journal,
+        clock: Clock,
+        rollouts: Rollouts,
+        model_control: ModelControl,
+        metrics: Metrics,
+        save_state: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._versions = versions
+        self._profiles = profiles
+        self._served = served
+        self._hub = hub
+        self._journal = journal
+        self._clock = clock
+        self._rollouts = rollouts
+        self._model_control = model_control
+        self._metrics = metrics
+        self._save_state = save_state
+
+    def handler(self) -> rpc.Service:
+        """Return the handler to add to a server."""
+        return rpc.Service(
+            "synergai.v1.Fleet",
+            {
+                "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),
+                "Explain": rpc.unary(self.explain, fleet_pb2.ExplainRequest),
+                "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
+                "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
+                "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
+                "GetVersionPolicy": rpc.unary(
+                    self.get_version_policy, fleet_pb2.GetVersionPolicyRequest
+                ),
+                "SetVersionPolicy": rpc.unary(
+                    self.set_version_policy, fleet_pb2.SetVersionPolicyRequest
+                ),
+            },
+        )
+
+    async def list_workers(
+        self, _request: fleet_pb2.ListWorkersRequest, _context: ServerCall
+    ) -> fleet_pb2.ListWorkersResponse:
+        """Return the connected workers that have engines which the caller may observe."""
+        caller = current_caller()
+        return fleet_pb2.ListWorkersResponse(
+            workers=[
+                self._worker(worker, caller)
+                for worker in self._dispatcher.workers()
+                if not worker.engines
+                or any(caller.may(Role.OBSERVE, engine=name) for name in worker.engines)
+            ]
+        )
+
+    async def explain(
+        self, request: fleet_pb2.ExplainRequest, _context: ServerCall
+    ) -> fleet_pb2.Explanation:
+        """Explain where the time of a request or job went."""
+        found = explain(current_caller(), self._dispatcher, request.id)
+        return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
+
+    async def get_dictionary(
+        self, request: fleet_pb2.GetDictionaryRequest, _context: ServerCall
+    ) -> fleet_pb2.Dictionary:
+        """Return the dictionary entries of an engine or worker class, or all that are visible."""
+        caller = current_caller()
+        return fleet_pb2.Dictionary(
+            entries=[
+                profile_entry_to_proto(entry)
+                for entry in self._profiles.entries()
+                if is_selected(entry.engine, request.engine)
+                and request.worker_class in ("", entry.worker_class)
+                and caller.may(Role.OBSERVE, engine=entry.engine)
+            ]
+        )
+
+    async def put_dictionary(
+        self, request: fleet_pb2.Dictionary, _context: ServerCall
+    ) -> fleet_pb2.PutDictionaryResponse:
+        """Add or replace entries atomically."""
+        entries = [profile_entry_from_proto(entry) for entry in request.entries]
+        caller = current_caller()
+        for entry in entries:
+            caller.check(Role.ADMIN, engine=entry.engine)
+        await self._profiles.store(entries)
+        await self._save_state()
+        engines = {entry.engine for entry in entries}
+        await self._journal.recall_engines(engines)
+        self._versions.catalogue.add_known(engines)
+        for event in self._served.put(entries):
+            self._dispatcher.post(event)
+        return fleet_pb2.PutDictionaryResponse(stored=len(entries))
+
+    async def forget_engine(
+        self, request: fleet_pb2.ForgetEngineRequest, _context: ServerCall
+    ) -> fleet_pb2.ForgetEngineResponse:
+        """Forget the committed description of an engine, durably."""
+        current_caller().check(Role.OPERATE, engine=request.engine)
+        for engine in self._versions.selected(request.engine):
+            self._hub.forget_engine(engine)
+            await self._journal.set_description(engine, None)
+            if not self._versions.catalogue.is_known(engine):
+                await self._journal.forget_engines([engine])
+        return fleet_pb2.ForgetEngineResponse()
+
+    async def get_version_policy(
+        self, request: fleet_pb2.GetVersionPolicyRequest, _context: ServerCall
+    ) -> fleet_pb2.VersionPolicy:
+        """Return the version policy of an engine, and figures of its versions."""
+        current_caller().check(Role.OBSERVE, engine=request.engine)
+        return self._policy(validate_name(request.engine, "engine name"))
+
+    async def set_version_policy(
+        self, request: fleet_pb2.SetVersionPolicyRequest, _context: ServerCall
+    ) -> fleet_pb2.VersionPolicy:
+        """Change the version policy of an engine."""
+        current_caller().check(Role.OPERATE, engine=request.engine)
+        name = validate_name(request.engine, "engine name")
+        match request.WhichOneof("change"):
+            case "rollout":
+                await self._rollouts.start(name, request.rollout.version, request.rollout.share)
+            case "promote":
+                await self._rollouts.promote(name)
+            case "roll_back":
+                await self._rollouts.roll_back(name)
+            case "pin":
+                await self._rollouts.pin(name, request.pin)
+            case "latest":
+                await self._rollouts.follow_latest(name)
+            case _:
+                raise InvalidInput("the request names no change")
+        return self._policy(name)
+
+    def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
+        def visible(engine: str) -> bool:
+            return caller.may(Role.OBSERVE, engine=engine)
+
+        if worker.draining:
+            state = fleet_pb2.WORKER_STATE_DRAINING
+        elif self._dispatcher.is_ejected(worker):
+            state = fleet_pb2.WORKER_STATE_EJECTED
+        elif worker.in_flight:
+            state = fleet_pb2.WORKER_STATE_BUSY
+        else:
+            state = fleet_pb2.WORKER_STATE_IDLE
+        return fleet_pb2.Worker(
+            id=worker.id,
+            worker_class=worker.worker_class,
+            state=state,
+            cores=worker.cores,
+            memory_bytes=worker.memory_bytes,
+            configurations=map(configuration_to_proto, worker.configurations),
+            engines=[
+                engine_to_proto(engine)
+                for name, engine in sorted(worker.engines.items())
+                if visible(name)
+            ],
+            sessions=[
+                session_to_proto(session)
+                for session in sorted(worker.sessions)
+                if visible(session.engine)
+            ],
+            unusable=[
+                unusable_session_to_proto(UnusableSession(session, reason))
+                for session, reason in sorted(
+                    (self._dispatcher.paused(worker) | worker.unusable).items()
+                )
+                if visible(session.engine)
+            ],
+            queries_done=worker.queries_done,
+            engines_rss_bytes=worker.engines_rss_bytes,
+            memory_limit_bytes=worker.memory_limit_bytes,
+            memory_enforcement=worker.memory_enforcement,
+            placed=[
+                placed for key, placed in sorted(worker.placed.items()) if visible(placed.engine)
+            ],
+            labels=worker.labels,
+            last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
+            unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
+            power_mode=worker.power.mode,
+            switch_s=worker.power.switch_s,
+            meter=worker.power.meter,
+            watts=worker.power.watts,
+            joules=worker.power.joules,
+            profiles=[
+                fleet_pb2.WorkerProfile(
+                    entry=profile_entry_to_proto(self._profiles.completed(entry)), pace=pace
+                )
+                for entry, pace in self._dispatcher.profiles(worker)
+                if visible(entry.engine)
+            ],
+            link=_link(worker),
+            peers=(
+                common_pb2.PeerLink(worker_id=name, **link._asdict())
+                for name, link in worker.peer_links.items()
+            ),
+        )
+
+    def _policy(self, name: str) -> fleet_pb2.VersionPolicy:
+        known = self._versions.selected(name)
+        policy = self._versions.policy(name)
+        rollout = fleet_pb2.Rollout(version=policy.target, share=policy.share)
+        return fleet_pb2.VersionPolicy(
+            engine=name,
+            base=policy.base,
+            rollout=rollout if policy.target else None,
+            reason=policy.reason,
+            versions=map(self._figures, known),
+        )
+
+    def _figures(self, engine: EngineName) -> fleet_pb2.VersionFigures:
+        in_service, reason = True, ""
+        try:
+            self._versions.catalogue.check_in_service(engine)
+        except SynergaiError as error:
+            in_service, reason = False, str(error)
+        if in_service and not self._versions.counts(engine):
+            reason = "not in the store: requests get it only if they name it, or if it is pinned"
+        metrics = self._metrics.engines[engine]
+        outcomes, success = metrics.requests.outcomes, metrics.statistics.success
+        return fleet_pb2.VersionFigures(
+            version=split_version(engine)[1],
+            in_service=in_service,
+            reason=reason,
+            prepared=self._versions.is_prepared(engine),
+            loaded=self._model_control.is_resident(engine),
+            requests=sum(outcomes.values()),
+            errors=sum(outcomes.get(outcome, 0) for outcome in _ERRORS),
+            mean_s=success.seconds / success.count if success.count else 0.0,
+            queries=metrics.queries,
+            labelled=metrics.labelled,
+            correct=metrics.correct,
+        )
+
+
+def _link(worker: ConnectedWorker) -> fleet_pb2.WorkerLink:
+    link = fleet_pb2.WorkerLink(from_bytes_per_s=worker.received_bytes_per_s)
+    if (sent := worker.measure_link()) is not None:
+        link.to_bytes_per_s, link.round_trip_s = sent
+    return link

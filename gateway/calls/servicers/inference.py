@@ -1,0 +1,211 @@
+"""``inference.GRPCInferenceService``: the Open Inference Protocol, KServe's and Triton's."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from gateway.calls.requests.inference import Request
+from gateway.calls.requests.parameters import window_from_metadata
+from gateway.calls.servicers.inference_stream import InferenceStream
+from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
+from synergai.oip import inference_pb2 as oip
+from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
+from synergai.wire import rpc
+from synergai.wire.call_metadata import ids_from_metadata, tenant_from_metadata
+from synergai.wire.request_codec import RequestDecoder
+from synergai.wire.unread import COUNTED_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from gateway.calls.servicers.inference_calls import InferenceCalls
+    from synergai.wire.call_metadata import CallIds
+    from synergai.wire.request_codec import Buffer, RequestHeader
+    from synergai.wire.rpc import Malformed, PendingCall, RawRequest
+    from synergai.wire.server_call import ServerCall
+    from synergai.wire.unread import UnreadResponses
+
+STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
+"""Metadata with which a client asks to end its stream at the first error."""
+
+
+@lru_cache(maxsize=64)
+def _read_metadata(metadata: tuple[tuple[str, str | bytes], ...]) -> tuple[str, CallIds]:
+    """Return the tenant and the ids of a call; most clients send the same with every call."""
+    return tenant_from_metadata(metadata), ids_from_metadata(metadata)
+
+
+class InferenceServicer:
+    """Serves ``inference.GRPCInferenceService``."""
+
+    def __init__(self, calls: InferenceCalls, unread: UnreadResponses) -> None:
+        self._calls = calls
+        self._unread = unread
+        self._slow_calls = rpc.SlowCalls()
+        self._streams: set[InferenceStream] = set()
+
+    def handler(self) -> rpc.Service:
+        """Return the handler to add to a server."""
+        read = RequestDecoder().parse
+        return rpc.Service(
+            "inference.GRPCInferenceService",
+            {
+                "ServerLive": rpc.unary(self.server_live, oip.ServerLiveRequest),
+                "ServerReady": rpc.unary(self.server_ready, oip.ServerReadyRequest),
+                "ModelReady": rpc.unary(self.model_ready, oip.ModelReadyRequest),
+                "ServerMetadata": rpc.unary(self.server_metadata, oip.ServerMetadataRequest),
+                "ModelMetadata": rpc.unary(self.model_metadata, oip.ModelMetadataRequest),
+                "ModelConfig": rpc.unary(self.config, model_config_pb2.ModelConfigRequest),
+                "ModelStatistics": rpc.unary(
+                    self.statistics, statistics_pb2.ModelStatisticsRequest
+                ),
+                "RepositoryIndex": rpc.unary(self.index, repository_pb2.RepositoryIndexRequest),
+                "RepositoryModelLoad": rpc.unary(
+                    self.load, repository_pb2.RepositoryModelLoadRequest
+                ),
+                "RepositoryModelUnload": rpc.unary(
+                    self.unload, repository_pb2.RepositoryModelUnloadRequest
+                ),
+                "ModelInfer": rpc.BegunUnary(
+                    self.model_infer, self.finish, read, oip.ModelInferRequest
+                ),
+                "ModelStreamInfer": rpc.raw_written_stream(
+                    self.model_stream_infer, read, oip.ModelInferRequest
+                ),
+            },
+        )
+
+    async def server_live(
+        self, _request: oip.ServerLiveRequest, _context: ServerCall
+    ) -> oip.ServerLiveResponse:
+        """Report that the process is running."""
+        return oip.ServerLiveResponse(live=True)
+
+    async def server_ready(
+        self, _request: oip.ServerReadyRequest, _context: ServerCall
+    ) -> oip.ServerReadyResponse:
+        """Report whether requests are accepted."""
+        return oip.ServerReadyResponse(ready=self._calls.is_ready())
+
+    async def model_ready(
+        self, request: oip.ModelReadyRequest, _context: ServerCall
+    ) -> oip.ModelReadyResponse:
+        """Report whether the version of the engine is in service; an unknown one is not."""
+        try:
+            self._calls.find_engine(request.name, request.version)
+        except (InvalidInput, Unauthenticated, PermissionDenied):
+            raise
+        except SynergaiError:
+            return oip.ModelReadyResponse(ready=False)
+        return oip.ModelReadyResponse(ready=True)
+
+    async def server_metadata(
+        self, _request: oip.ServerMetadataRequest, _context: ServerCall
+    ) -> oip.ServerMetadataResponse:
+        """Return name, version and extensions."""
+        return self._calls.metadata
+
+    async def model_metadata(
+        self, request: oip.ModelMetadataRequest, context: ServerCall
+    ) -> oip.ModelMetadataResponse:
+        """Return an engine's inputs and outputs."""
+        budget_s = context.time_remaining()
+        return await self._calls.model_metadata(request.name, request.version, budget_s)
+
+    async def config(
+        self, request: model_config_pb2.ModelConfigRequest, _context: ServerCall
+    ) -> model_config_pb2.ModelConfigResponse:
+        """Return an engine's configuration in Triton's format."""
+        config = self._calls.model_config(request.name, request.version)
+        return model_config_pb2.ModelConfigResponse(config=config)
+
+    async def statistics(
+        self, request: statistics_pb2.ModelStatisticsRequest, _context: ServerCall
+    ) -> statistics_pb2.ModelStatisticsResponse:
+        """Return the statistics of one engine, or of all in service."""
+        return self._calls.statistics(request.name, request.version)
+
+    async def index(
+        self, request: repository_pb2.RepositoryIndexRequest, _context: ServerCall
+    ) -> repository_pb2.RepositoryIndexResponse:
+        """Return every known engine with its state."""
+        return self._calls.index(only_ready=request.ready)
+
+    async def load(
+        self, request: repository_pb2.RepositoryModelLoadRequest, context: ServerCall
+    ) -> repository_pb2.RepositoryModelLoadResponse:
+        """Load an engine and put it in service."""
+        name = request.model_name or request.repository_name  # Triton's field, KServe's
+        await self._calls.load(name, request.parameters, context.time_remaining())
+        return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+
+    async def unload(
+        self, request: repository_pb2.RepositoryModelUnloadRequest, _context: ServerCall
+    ) -> repository_pb2.RepositoryModelUnloadResponse:
+        """Take an engine out of service, and unload it once idle."""
+        name = request.model_name or request.repository_name
+        await self._calls.unload(name, request.parameters)
+        return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+    def model_infer(
+        self,
+        raw: RawRequest[RequestHeader],
+        context: ServerCall,
+        on_response: Callable[[Buffer], None] | None,
+    ) -> PendingCall:
+        """Begin one request; its tensors are not decoded."""
+        tenant, ids = _read_metadata(context.invocation_metadata())
+        request = self._calls.begin(raw, context.time_remaining(), tenant, ids)
+        if isinstance(request, Request):
+            request.on_response = on_response
+        return request
+
+    def finish(self, result: Buffer, context: ServerCall) -> bytes:
+        """Return a response for its client, which is to read it in time."""
+        response = bytes(result)
+        if len(response) >= COUNTED_BYTES:
+            rpc.count_unread(self._unread, context, len(response))
+        return response
+
+    async def model_stream_infer(
+        self,
+        requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
+        context: ServerCall,
+    ) -> None:
+        """Run a stream of independent requests; write responses as they complete."""
+        metadata = context.invocation_metadata()
+        budget_s = context.time_remaining()
+        tenant, window = tenant_from_metadata(metadata), window_from_metadata(metadata)
+        stream = InferenceStream(
+            self._calls,
+            budget_s,
+            tenant,
+            window=window,
+            end_on_error=STREAM_ERROR_METADATA in metadata,
+            unread=self._unread,
+            on_disconnected=await self._slow_calls.ending(context),
+        )
+        stream.write_at_once = context.write_at_once
+        context.take_at_once(stream.take)
+        self._streams.add(stream)
+        reader = asyncio.create_task(stream.read(requests))
+        reader.add_done_callback(stream.on_reader_done)
+        try:
+            while (response := await stream.next_to_send()) is not None:
+                await context.write(response)
+                stream.on_sent(response)
+                del response  # the next one may be a long time coming
+            if stream.failure is not None:
+                raise stream.failure
+        finally:
+            self._streams.discard(stream)
+            reader.cancel()
+            stream.abandon()
+            await asyncio.wait([reader])
+
+    def stop_streams(self) -> None:
+        """End all streams, which clients keep open and would delay the server's shutdown."""
+        for stream in self._streams:
+            stream.stop()

@@ -1,0 +1,139 @@
+"""``synergai.v1.Jobs``: jobs of many queries with a QoS time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from gateway.entry.access.caller import current_caller
+from gateway.entry.access.roles import Role
+from gateway.journal.job_record import SubmissionTerms
+from synergai.domain import JobState
+from synergai.errors import InvalidInput
+from synergai.v1 import jobs_pb2
+from synergai.wire import rpc
+from synergai.wire.converters import job_spec_from_proto, job_status_to_proto
+from synergai.wire.request_codec import field_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from gateway.jobs.results import JobResults, SerializedResults
+    from gateway.jobs.submitted import SubmittedJobs
+    from gateway.jobs.uploads import InputUploads
+    from synergai.wire.server_call import ServerCall
+    from synergai.wire.unread import UnreadResponses
+
+DEFAULT_LISTED: Final = 100
+_RESULTS: Final = jobs_pb2.ResultBatch.RESULTS_FIELD_NUMBER
+
+
+class JobsServicer:
+    """Serves ``synergai.v1.Jobs``."""
+
+    def __init__(
+        self,
+        jobs: SubmittedJobs,
+        uploads: InputUploads,
+        results: JobResults,
+        unread: UnreadResponses,
+    ) -> None:
+        self._jobs = jobs
+        self._uploads = uploads
+        self._results = results
+        self._unread = unread
+        self._calls = rpc.SlowCalls()
+        # A list has up to 1,000 jobs: lists made at the same time would need the memory of all.
+        self._listing = asyncio.Lock()
+
+    def handler(self) -> rpc.Service:
+        """Return the handler to add to a server."""
+        return rpc.Service(
+            "synergai.v1.Jobs",
+            {
+                "Submit": rpc.unary(self.submit, jobs_pb2.SubmitRequest),
+                "Watch": rpc.server_stream(self.watch, jobs_pb2.WatchRequest),
+                "Get": rpc.unary(self.get, jobs_pb2.GetRequest),
+                "List": rpc.unary(self.list, jobs_pb2.ListRequest),
+                "Cancel": rpc.unary(self.cancel, jobs_pb2.CancelRequest),
+                "Upload": rpc.bytes_stream(self.upload),
+                "Results": rpc.server_stream(self.results, jobs_pb2.ResultsRequest),
+            },
+        )
+
+    async def submit(self, request: jobs_pb2.SubmitRequest, _context: ServerCall) -> jobs_pb2.Job:
+        """Accept a job and write it to the journal."""
+        spec = job_spec_from_proto(request.spec)
+        terms = SubmissionTerms(
+            by=(request.by.seconds, request.by.nanos) if request.HasField("by") else None,
+            inputs=request.inputs_digest if request.HasField("inputs_digest") else None,
+        )
+        status = await self._jobs.submit(current_caller(), spec, request.idempotency_key, terms)
+        return job_status_to_proto(status)
+
+    async def watch(
+        self, request: jobs_pb2.WatchRequest, _context: ServerCall
+    ) -> AsyncGenerator[jobs_pb2.Job, None]:
+        """Yield a job's status now, and again as it changes."""
+        async with aclosing(self._jobs.watch(current_caller(), request.job_id)) as statuses:
+            async for status in statuses:
+                yield job_status_to_proto(status)
+
+    async def get(self, request: jobs_pb2.GetRequest, _context: ServerCall) -> jobs_pb2.Job:
+        """Return a job's current status."""
+        return job_status_to_proto(await self._jobs.get(current_caller(), request.job_id))
+
+    async def list(
+        self, request: jobs_pb2.ListRequest, _context: ServerCall
+    ) -> jobs_pb2.ListResponse:
+        """Return the newest jobs, of given states if any are named."""
+        try:
+            states = [JobState(state) for state in request.states]
+        except ValueError:
+            raise InvalidInput(f"states must be from 1 to {len(JobState)}") from None
+        limit = request.limit or DEFAULT_LISTED
+        async with self._listing:
+            found = await self._jobs.list(current_caller(), states, limit)
+            return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
+
+    async def cancel(self, request: jobs_pb2.CancelRequest, _context: ServerCall) -> jobs_pb2.Job:
+        """Cancel a job at its next query boundary."""
+        return job_status_to_proto(await self._jobs.cancel(current_caller(), request.job_id))
+
+    async def upload(
+        self, messages: AsyncIterator[bytes], _context: ServerCall
+    ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
+        """Store the inputs of a job."""
+        caller = current_caller()
+        receipts = self._uploads.upload(caller.tenant, messages, lambda: caller.check(Role.SUBMIT))
+        async with aclosing(receipts) as stored:
+            async for receipt in stored:
+                yield jobs_pb2.UploadReceipt(stored=receipt.stored, digest=receipt.digest)
+
+    async def results(
+        self, request: jobs_pb2.ResultsRequest, context: ServerCall
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the results of a job over its own inputs, in batches."""
+        unread = self._unread.open(await self._calls.ending(context))
+        batches = self._results.read(
+            current_caller(), request.job_id, request.cursor, follow=request.follow
+        )
+        try:
+            async with aclosing(batches) as found:
+                async for batch in found:
+                    data = _serialise(batch)
+                    unread.add(len(data))
+                    yield data
+                    unread.remove(len(data))
+                    del batch, data
+        finally:
+            unread.close()
+
+
+def _serialise(batch: SerializedResults) -> bytes:
+    """Return the serialised ``ResultBatch``; the results are not parsed."""
+    parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
+    for result in batch.results:
+        parts += (field_prefix(_RESULTS, len(result)), result)
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""What every call passes before its handler: access, quotas, audit."""

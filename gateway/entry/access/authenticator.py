@@ -1,0 +1,173 @@
+"""Authentication of calls: from credentials to callers."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.jwt_tokens import JwtTokens
+from gateway.entry.access.roles import ANONYMOUS
+from synergai.errors import Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+
+    from gateway.entry.access.peer_certificate import PeerCertificate
+    from gateway.entry.access.table import AccessTable, AllowedClient, LiveTable
+
+AUTHORIZATION: Final = "authorization"
+"""Metadata and header with the bearer token."""
+_MAX_TOKEN: Final = 8192
+"""Longest token in characters."""
+
+
+class Clients:
+    """Callers of the table's clients, by the one kind of credential that `key` returns."""
+
+    def __init__(self, kind: str, key: Callable[[AllowedClient], str | None]) -> None:
+        self._kind = kind
+        self._key = key
+        self._callers: dict[str, Caller] = {}
+
+    def apply(self, table: AccessTable) -> None:
+        """Follow a change of the table; callers of open streams change as well."""
+        previous, self._callers = self._callers, {}
+        for client in table.clients:
+            key = self._key(client)
+            if key is None:
+                continue
+            caller = previous.get(key)
+            if caller is None or caller.name != client.name:
+                caller = Caller(client.name, "", (), credential=self._kind)
+            else:
+                del previous[key]
+            tenant = client.tenant or client.name
+            caller.update(
+                tenant,
+                table.grants_of(client.name, client.groups),
+                max_priority=table.quota_of(tenant).max_priority,
+                expires_at=None if client.expires is None else client.expires.timestamp(),
+            )
+            self._callers[key] = caller
+        for caller in previous.values():
+            caller.revoke(f"the credentials of {caller.name!r} have been revoked; get new ones")
+
+    def find(self, key: str) -> Caller | None:
+        """Return the caller with a credential; None if it is unknown."""
+        return self._callers.get(key)
+
+
+class Tokens:
+    """Authenticates bearer tokens. The table has only their hashes."""
+
+    def __init__(self) -> None:
+        self._clients = Clients("token", lambda client: client.token_sha256)
+        self.apply = self._clients.apply
+
+    async def authenticate(self, token: str) -> Caller | None:
+        """Return the client with a token; None if it is unknown."""
+        # A lookup by hash takes a time that says nothing about how much of a token is right.
+        return self._clients.find(hashlib.sha256(token.encode()).hexdigest())
+
+
+class Certificates:
+    """Authenticates the certificates of connections, which TLS has verified."""
+
+    def __init__(self) -> None:
+        self._clients = Clients("certificate", lambda client: client.certificate)
+        self.apply = self._clients.apply
+
+    async def authenticate(self, certificate: PeerCertificate) -> Caller:
+        """Return the client of a certificate."""
+        for name in certificate.names:
+            caller = self._clients.find(name)
+            if caller is not None:
+                return caller
+        names = " or ".join(map(repr, certificate.names)) or "without a name"
+        raise Unauthenticated(f"the gateway's access table has no client with certificate {names}")
+
+
+class Anonymous:
+    """The caller without credentials."""
+
+    def __init__(self) -> None:
+        self.caller = Caller(ANONYMOUS, "", ())
+
+    def apply(self, table: AccessTable) -> None:
+        """Follow a change of the table."""
+        self.caller.update(
+            "", table.grants_of(ANONYMOUS), max_priority=table.quota_of("").max_priority
+        )
+
+
+CredentialT = TypeVar("CredentialT", contravariant=True)
+
+
+class AuthenticationMethod(Protocol[CredentialT]):
+    """One way to authenticate."""
+
+    def apply(self, table: AccessTable) -> None:
+        """Follow a change of the access table."""
+
+    async def authenticate(self, credential: CredentialT, /) -> Caller | None:
+        """Return the caller with a credential; None if this method does not know it."""
+
+
+class Authenticator:
+    """Finds the caller of each call.
+
+    A token comes before the certificate of the connection. A call with neither is anonymous; one
+    whose credentials are invalid never is.
+    """
+
+    def __init__(self, table: LiveTable, stack: AsyncExitStack) -> None:
+        self._anonymous = Anonymous()
+        jwt = JwtTokens()
+        stack.push_async_callback(jwt.close)
+        self._tokens: tuple[AuthenticationMethod[str], ...] = (Tokens(), jwt)
+        self._certificates: AuthenticationMethod[PeerCertificate] = Certificates()
+        self.failures = 0
+        for method in (self._anonymous, *self._tokens, self._certificates):
+            table.follow(method.apply)
+
+    async def authenticate(
+        self, authorization: Sequence[str], certificate: PeerCertificate | None
+    ) -> Caller:
+        """Return the caller of a call."""
+        try:
+            caller = await self._find(authorization, certificate)
+            caller.check_valid()
+        except Unauthenticated:
+            self.failures += 1
+            raise
+        return caller
+
+    async def _find(
+        self, authorization: Sequence[str], certificate: PeerCertificate | None
+    ) -> Caller:
+        if not authorization:
+            if certificate is None:
+                return self._anonymous.caller
+            caller = await self._certificates.authenticate(certificate)
+        else:
+            token = _bearer_token(authorization)
+            for method in self._tokens:
+                caller = await method.authenticate(token)
+                if caller is not None:
+                    break
+        if caller is None:
+            raise Unauthenticated(
+                "the token is unknown, or has been revoked; check that it is the right gateway's, "
+                "or get a new one"
+            )
+        return caller
+
+
+def _bearer_token(authorization: Sequence[str]) -> str:
+    scheme, _, token = authorization[0].partition(" ")
+    token = token.strip()
+    if len(authorization) > 1 or scheme.lower() != "bearer" or not 0 < len(token) <= _MAX_TOKEN:
+        raise Unauthenticated("send one token, as 'authorization: Bearer TOKEN'")
+    return token

@@ -1,0 +1,185 @@
+"""The caller of the current call, and what it may do.
+
+The servers' authentication binds the caller to the context of the call's task. Servicers read it
+with `current_caller` and pass it on explicitly: everything behind them takes it as an argument.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import Final
+
+from gateway.entry.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
+from synergai.domain import MAX_PRIORITY
+from synergai.errors import PermissionDenied, Unauthenticated
+from synergai.versions import engine_of_stage, split_version
+
+_MAX_DECISIONS: Final = 1024
+"""Decisions remembered per caller; clients choose the engine's name."""
+_MAX_REMEMBERED: Final = 512
+"""Characters of the names of a remembered decision: a message may have a name of megabytes."""
+
+
+class Caller:
+    """An authenticated client, or an anonymous one.
+
+    Streams keep their caller for as long as they are open. A change of the access table therefore
+    changes the caller itself, by `update` or `revoke`.
+
+    Args:
+        expires_at: Unix time after which its credentials are invalid; None for never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tenant: str,
+        grants: tuple[Grant, ...],
+        *,
+        max_priority: int = MAX_PRIORITY,
+        expires_at: float | None = None,
+        credential: str = "none",
+    ) -> None:
+        self._revoked = ""
+        self.credential = credential
+        self.name = name
+        self.update(tenant, grants, max_priority=max_priority, expires_at=expires_at)
+
+    def __repr__(self) -> str:
+        return f"Caller({self.name!r}, tenant={self.tenant!r})"
+
+    def update(
+        self,
+        tenant: str,
+        grants: tuple[Grant, ...],
+        *,
+        max_priority: int = MAX_PRIORITY,
+        expires_at: float | None = None,
+    ) -> None:
+        """Replace what the access table says about the caller; for the arguments see the class."""
+        self.tenant = tenant
+        self.max_priority = max_priority
+        self.expires_at = expires_at
+        self._set_grants(grants)
+
+    def revoke(self, reason: str) -> None:
+        """Make the caller's credentials invalid, for calls that are still open."""
+        self._revoked = reason
+        self._set_grants(())
+
+    def _set_grants(self, grants: tuple[Grant, ...]) -> None:
+        # In this order, and new decisions: the journal's thread may be deciding with the old ones.
+        self._grants = grants
+        self._decisions: dict[tuple[tuple[Role, ...], str | None, str | None], bool] = {}
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it has no credentials."""
+        return self.name == ANONYMOUS
+
+    @property
+    def has_grants(self) -> bool:
+        """Whether it may do anything at all."""
+        return any(grant.roles for grant in self._grants)
+
+    def may(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
+        """Return whether the caller has one of some roles, for an engine and a tenant.
+
+        No engine stands for any, no tenant for the caller's own. Patterns do not tell versions
+        apart. A stage is a part of its engine, and whoever may use the engine may use it.
+        """
+        decisions = self._decisions
+        key = roles, engine, tenant
+        decision = decisions.get(key)
+        if decision is None:
+            decision = self._decide(*key)
+            if len(engine or "") + len(tenant or "") <= _MAX_REMEMBERED:
+                if len(decisions) >= _MAX_DECISIONS:
+                    decisions.clear()
+                decisions[key] = decision
+        return decision
+
+    def _decide(self, roles: tuple[Role, ...], engine: str | None, tenant: str | None) -> bool:
+        return any(
+            not grant.roles.isdisjoint(roles)
+            and (engine is None or matches_any(grant.engines, _pattern_name(engine)))
+            and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
+            for grant in self._grants
+        )
+
+    def check_valid(self) -> None:
+        """Check that the credentials are still valid."""
+        if self._revoked:
+            raise Unauthenticated(self._revoked)
+        if self.expires_at is not None and time.time() >= self.expires_at:
+            raise Unauthenticated(f"the credentials of {self.name!r} have expired; get new ones")
+
+    def check(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> None:
+        """Check that the caller has one of some roles; see `may`."""
+        if self.expires_at is not None or self._revoked:
+            self.check_valid()
+        if self.may(*roles, engine=engine, tenant=tenant):
+            return
+        where = "" if engine in (None, "*") else f" for engine {engine!r}"
+        if engine == "*":
+            where = " for all engines"
+        where += "" if tenant in (None, self.tenant) else f" in tenant {tenant!r}"
+        needed = ", ".join(repr(role.value) for role in roles[:-1])
+        needed += (" or " if needed else "") + repr(roles[-1].value)
+        if self.anonymous:
+            raise Unauthenticated(
+                f"this call requires the role {needed}{where}: send credentials, such as a "
+                "token in the header 'authorization: Bearer TOKEN', or by --token-file"
+            )
+        raise PermissionDenied(
+            f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "
+            "can grant it"
+        )
+
+    def tenant_of(self, requested: str, role: Role, *, engine: str) -> str:
+        """Return the tenant of a request or job, which names one or means the caller's own."""
+        tenant = requested or self.tenant
+        self.check(role, engine=engine, tenant=tenant)
+        return tenant
+
+    def check_priority(self, priority: int) -> None:
+        """Check the priority of a request or job."""
+        if priority > self.max_priority:
+            raise PermissionDenied(
+                f"priority {priority} exceeds the limit of {self.name!r}, which is "
+                f"{self.max_priority}"
+            )
+
+
+def _pattern_name(engine: str) -> str:
+    return split_version(engine_of_stage(engine))[0]
+
+
+class _Unrestricted(Caller):
+    """A caller that may do everything, without a look into the table."""
+
+    def may(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
+        """Return True."""
+        del engine, tenant
+        return True
+
+    def check(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> None:
+        """Accept the call."""
+
+
+UNRESTRICTED: Final[Caller] = _Unrestricted(
+    ANONYMOUS, "", (Grant(to=(ANONYMOUS,), roles=frozenset(Role), tenants=(ANY,)),)
+)
+"""Every caller, where no access table is configured."""
+
+_caller: Final = ContextVar("caller", default=UNRESTRICTED)
+
+
+current_caller: Final = _caller.get
+"""Returns the caller of the current call."""
+
+
+def bind_caller(caller: Caller) -> None:
+    """Set the caller of the call that the current task handles, and of tasks that it starts."""
+    _caller.set(caller)

@@ -1,0 +1,104 @@
+"""``synergai access``: tokens, and the access table."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - typer reads the annotations of commands
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gateway.entry.access.roles import ANONYMOUS
+from gateway.entry.access.table import AllowedClient, read_access_table
+from synergai.cli.output import print_table
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.entry.access.roles import Grant
+    from gateway.entry.access.table import AccessTable
+
+app: Final = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
+_TOKEN_BYTES: Final = 32
+
+
+@app.callback()
+def _access() -> None:
+    """Make tokens for clients, and check the access table of a gateway."""
+
+
+@app.command(epilog="Example: [bold]synergai access token camera-7 > camera-7.token[/bold]")
+def token(
+    name: Annotated[str, typer.Argument(help="Name of the client.")],
+    tenant: Annotated[str, typer.Option(help="Tenant of the client. Default: its name.")] = "",
+) -> None:
+    """Print a new random token, and the rows for the access table on standard error.
+
+    The table has only the hash of the token, so that the token cannot be shown again.
+    """
+    made = secrets.token_urlsafe(_TOKEN_BYTES)
+    digest = hashlib.sha256(made.encode()).hexdigest()
+    try:
+        AllowedClient(name=name, tenant=tenant, token_sha256=digest)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    rows = ["[[clients]]", f'name = "{name}"', f'token_sha256 = "{digest}"']
+    if tenant:
+        rows.insert(2, f'tenant = "{tenant}"')
+    grant = ["[[grants]]", f'to = ["{name}"]', 'roles = ["infer"]']
+    typer.echo("Add these rows to the access table, with the roles that it needs:\n", err=True)
+    typer.echo("\n".join([*rows, "", *grant]), err=True)
+    typer.echo("\nThe token, which is shown only once:\n", err=True)
+    typer.echo(made)
+
+
+@app.command(epilog="Example: [bold]synergai access check access.toml[/bold]")
+def check(file: Annotated[Path, typer.Argument(help="The access table.")]) -> None:
+    """Validate an access table, and print who may do what."""
+    table = read_access_table(file)
+    columns = ("client", "credential", "tenant", "roles", "engines", "tenants in scope")
+    print_table(columns, list(_rows(table)))
+    for warning in _warnings(table):
+        typer.echo(warning, err=True)
+
+
+def _rows(table: AccessTable) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each grant of each client, then those of unlisted callers."""
+    for client in table.clients:
+        credential = "token" if client.certificate is None else f"certificate {client.certificate}"
+        if client.expires is not None:
+            credential += f" until {client.expires:%Y-%m-%d %H:%M %Z}"
+        tenant = client.tenant or client.name
+        grants = table.grants_of(client.name, client.groups)
+        for grant in grants:
+            yield (client.name, credential, tenant, *_scope(grant, tenant))
+        if not grants:
+            yield (client.name, credential, tenant, "-", "-", "-")
+    for grant in table.grants_of(ANONYMOUS):
+        yield (ANONYMOUS, "none", "", *_scope(grant, ""))
+    if table.jwt:
+        for grant in table.grants:
+            if to := grant.to_subjects():
+                yield (f"jwt: {', '.join(to)}", "JSON web token", "by claim", *_scope(grant, ""))
+
+
+def _scope(grant: Grant, own: str) -> tuple[str, str, str]:
+    tenants = ", ".join(filter(None, (own, *grant.tenants))) or "its own"
+    return ", ".join(sorted(grant.roles)), ", ".join(grant.engines), tenants
+
+
+def _warnings(table: AccessTable) -> Iterator[str]:
+    now = datetime.now(UTC)
+    for client in table.clients:
+        if client.expires is not None and client.expires <= now:
+            yield f"the credentials of {client.name!r} have expired"
+        if not table.grants_of(client.name, client.groups):
+            yield f"client {client.name!r} may do nothing: no grant is for it"
+    for number, grant in enumerate(table.grants, 1):
+        known = any(grant.is_for(client.name, client.groups) for client in table.clients)
+        unlisted = ANONYMOUS in grant.to or (table.jwt and grant.to_subjects())
+        if not known and not unlisted:
+            yield f"grant {number} is for no client: {', '.join(grant.to)}"

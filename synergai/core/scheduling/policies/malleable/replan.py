@@ -1,0 +1,241 @@
+"""Replanning: plans queued and preemptible work, and derives stops and assignments."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from synergai.core.scheduling.policies.malleable.contended import Contended, Running, choose_plan
+from synergai.core.scheduling.policies.malleable.planner import (
+    Allocation,
+    Planner,
+    Weights,
+    plan_cost,
+)
+from synergai.core.scheduling.policies.malleable.snapshot import importance, setup_left_s
+from synergai.core.scheduling.policy import Assign, Expect, Preempt, View
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from synergai.core.scheduling.policies.malleable.snapshot import Snapshot
+    from synergai.core.scheduling.state.jobs import JobRecord, Lease
+    from synergai.core.scheduling.state.workers import WorkerRecord
+
+_SEARCH_BUDGET: Final = 15
+"""Approximate number of sequential water-filling steps per search."""
+_UNKNOWN_BUSY_S: Final = 1e12
+"""Finite stand-in for an unknown busy time: infinities cannot be subtracted."""
+_KEEP_FRACTION: Final = 0.95
+"""An assignment continues undisturbed if the plan leaves it at least this part of its queries."""
+
+
+class Replanner:
+    """Replan with some running assignments preemptible; derive stops and assignments.
+
+    Of a worker's leases, all or none are preemptible. `places` are positions in the previous plan,
+    by job sequence number.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        snapshot: Snapshot,
+        preemptible: Collection[Lease],
+        weights: Weights,
+        places: Mapping[int, int],
+    ) -> None:
+        self._view = view
+        self._snapshot = snapshot
+        self._preemptible = preemptible
+        rows, queries, not_before, fixed = [], [], [], []
+        for row, job in enumerate(snapshot.jobs):
+            plannable, busy_s = self._plannable(job)
+            if plannable:
+                rows.append(row)
+                queries.append(float(plannable))
+                not_before.append(busy_s)
+            else:
+                fixed.append((row, busy_s))
+        self._rows = rows
+        self.jobs = [snapshot.jobs[row] for row in rows]
+        self._busy = not_before
+        self.cost = self._fixed_cost(fixed, weights)
+        self._shares: list[Allocation] = []
+        if not rows:
+            return
+        ready = [self._ready_s(worker) for worker in snapshot.workers]
+        problem = snapshot.problem(rows, queries, ready, not_before)
+        planner = Planner(problem, weights, _SEARCH_BUDGET)
+        starts = self._initial_orders(places)
+        plan = planner.search(starts)
+        contended = self._contended(fixed)
+        if contended is not None and contended.is_noticed:
+            plan = choose_plan(problem, contended, weights, plan, starts)
+            self.cost = 0.0  # that of the plan is of all jobs
+        self.cost += plan.cost
+        self._decide = plan
+        self._shares = planner.allocations(plan)
+
+    def in_order(self) -> list[JobRecord]:
+        """Return the planned jobs in the plan's order."""
+        return [self.jobs[at] for at in self._decide.order.tolist()]
+
+    # --- problem ------------------------------------------------------------------------
+
+    def _plannable(self, job: JobRecord) -> tuple[int, float]:
+        """Return how many of the job's queries to plan, and how long the others still run."""
+        queries, busy_s = job.pending.total, 0.0
+        for lease in job.leases.values():
+            if lease.stopping or lease in self._preemptible:
+                queries += lease.remaining
+            else:
+                worker = self._view.workers[lease.assignment.worker_id]
+                ends_at = worker.ends_at(lease, self._view.now)
+                busy_s = max(busy_s, min(ends_at - self._view.now, _UNKNOWN_BUSY_S))
+        return queries, busy_s
+
+    def _busy_s(self, worker: WorkerRecord) -> float:
+        """Return how long a worker stays busy; very long, but finite, if unknown."""
+        return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_BUSY_S)
+
+    def _ready_s(self, worker: WorkerRecord) -> float:
+        """Return the seconds until a worker can begin with the plan, after a long query it runs."""
+        if any(lease in self._preemptible for lease in worker.leases.values()):
+            head = worker.head
+            return head.query_left_s(self._view.now) if head and head.runs_long_query() else 0.0
+        return self._busy_s(worker)
+
+    def _contended(self, fixed: Sequence[tuple[int, float]]) -> Contended | None:
+        """Return how workers slow each other down; None if none of them share a machine."""
+        snapshot, view = self._snapshot, self._view
+        mates = snapshot.mates()
+        if not any(mates):
+            return None
+        jobs = [snapshot.jobs[row] for row in (*self._rows, *(row for row, _ in fixed))]
+        busy = [*self._busy, *(busy_s for _, busy_s in fixed)]
+        running: dict[int, Running] = {}
+        for worker, record in enumerate(snapshot.workers):
+            lease, alone_s = record.longest(view.now), self._busy_s(record)
+            if lease is None or lease in self._preemptible or alone_s == _UNKNOWN_BUSY_S:
+                continue
+            if lease.job not in jobs:
+                jobs.append(lease.job)
+                busy.append(0.0)
+            engine = lease.assignment.engine
+            alone_s /= view.contention.slowdown(record, engine, record.company)
+            running[worker] = Running(jobs.index(lease.job), alone_s)
+            busy[jobs.index(lease.job)] = 0.0  # it is played
+        return Contended(
+            slowdowns=snapshot.slowdowns([job.job.engine for job in jobs]),
+            mates=mates,
+            running=running,
+            deadlines=np.array([job.job.deadline - view.now for job in jobs]),
+            importance=np.array([importance(job) for job in jobs]),
+            not_before=np.array(busy),
+        )
+
+    def _fixed_cost(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
+        if not fixed:
+            return 0.0
+        rows = np.array([row for row, _ in fixed])
+        completes = np.array([busy_s for _, busy_s in fixed])
+        snapshot = self._snapshot
+        return float(
+            plan_cost(
+                completes,
+                snapshot.deadlines[rows],
+                snapshot.importance[rows],
+                weights,
+                snapshot.typical_s,
+            )
+        )
+
+    def _initial_orders(self, places: Mapping[int, int]) -> list[list[int]]:
+        """Return the usual orders, and the previous plan's order with new jobs inserted."""
+        snapshot = self._snapshot
+        alone = [snapshot.alone_s[row] for row in self._rows]
+        deadlines = [float(snapshot.deadlines[row]) for row in self._rows]
+        numbers = list(range(len(self._rows)))
+        late = [deadline < seconds for deadline, seconds in zip(deadlines, alone, strict=True)]
+        orders = [
+            sorted(numbers, key=lambda n: (late[n], deadlines[n] - alone[n])),
+            sorted(numbers, key=lambda n: (late[n], deadlines[n])),
+            sorted(numbers, key=lambda n: alone[n]),
+        ]
+        last = [places.get(job.sequence, -1) for job in self.jobs]
+        known = sorted((n for n in numbers if last[n] >= 0), key=lambda n: last[n])
+        new = sorted((n for n in numbers if last[n] < 0), key=lambda n: deadlines[n] - alone[n])
+        if known and new:
+            orders += [[*known[:at], *new, *known[at:]] for at in range(len(known) + 1)]
+        elif known:
+            orders.append(known)
+        return orders
+
+    # --- decisions ----------------------------------------------------------------------
+
+    def _first_allocations(self) -> dict[int, Allocation]:
+        first_allocations: dict[int, Allocation] = {}
+        for allocation in self._shares:
+            first_allocations.setdefault(allocation.worker, allocation)
+        return first_allocations
+
+    def preemptions(self) -> list[Preempt]:
+        """Return the leases to stop so that the plan can be followed."""
+        first_allocations = self._first_allocations()
+        preemptions: list[Preempt] = []
+        for number, worker in enumerate(self._snapshot.workers):
+            mine = [lease for lease in worker.leases.values() if lease in self._preemptible]
+            if not mine:
+                continue
+            first = first_allocations.get(number)
+            if first is None or not self._keeps_running(first, mine):
+                preemptions += [Preempt(lease) for lease in mine]
+        return preemptions
+
+    def _keeps_running(self, first: Allocation, leases: Sequence[Lease]) -> bool:
+        """Return whether a worker's current leases already match the plan."""
+        job = leases[0].job
+        if self.jobs[first.job] is not job:
+            return False
+        if setup_left_s(leases[0], self._view.now) > 0:
+            # Stopping it now, only to run slightly less of it, would waste the setup paid.
+            return True
+        left = sum(lease.remaining for lease in leases if lease.job is job)
+        return first.queries >= _KEEP_FRACTION * left
+
+    def expectations(self) -> list[Expect]:
+        """Return when the plan completes its jobs, those parts included that run to their end."""
+        completes = {share.job: share.completes for share in self._shares}
+        return [
+            Expect(job, self._view.now + max(completes.get(number, 0.0), busy_s))
+            for number, (job, busy_s) in enumerate(zip(self.jobs, self._busy, strict=True))
+        ]
+
+    def assignments(self, available: Sequence[WorkerRecord]) -> list[Assign]:
+        """Return what the plan starts now on the available workers."""
+        first_allocations = self._first_allocations()
+        wanted: dict[int, list[Allocation]] = {}
+        for number, worker in enumerate(self._snapshot.workers):
+            allocation = first_allocations.get(number)
+            if allocation is not None and worker in available:
+                wanted.setdefault(allocation.job, []).append(allocation)
+        assignments: list[Assign] = []
+        for number, allocations in wanted.items():
+            assignments += self._assign(self.jobs[number], self._rows[number], allocations)
+        return assignments
+
+    def _assign(self, job: JobRecord, row: int, allocations: Sequence[Allocation]) -> list[Assign]:
+        """Distribute the job's assignable queries in proportion to its allocations."""
+        left = job.assignable
+        assignments: list[Assign] = []
+        for allocation in sorted(allocations, key=lambda allocation: -allocation.queries):
+            count = min(left, math.ceil(allocation.queries - 1e-6))
+            estimate = self._snapshot.estimates[row][allocation.worker]
+            if count > 0 and estimate is not None:
+                left -= count
+                worker = self._snapshot.workers[allocation.worker]
+                assignments.append(Assign(job, worker, estimate, count))
+        return assignments

@@ -1,0 +1,281 @@
+"""The connection of a client, whose calls reach their handlers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from synergai.wire.native.frame_limits import FrameLimits
+from synergai.wire.native.handled_calls import accept_call
+from synergai.wire.native.http2 import ConnectionFault
+from synergai.wire.native.sending import Sender
+from synergai.wire.native.session import GOAWAY, OWN_PING, NativeSession
+from synergai.wire.peer import SocketPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.wire.native.call_turns import CallTurns
+    from synergai.wire.native.handlers import Handlers
+    from synergai.wire.native.headers import CallHeaders
+    from synergai.wire.native.sending import Stream
+
+SILENT_S: Final = 10.0
+"""Time within which a client shakes hands, and within which it sends its first bytes after that."""
+UNREAD_S: Final = 60.0
+"""Time within which a client reads something of what was sent, or is gone."""
+_REFUSED_S: Final = 1.0
+"""Interval at which the connection of a client that is no longer read is looked at, which keeps it
+from coming back at once."""
+_REFUSED_CHECKS: Final = 10
+"""Intervals within which the calls of such a client are answered."""
+_HALF_CLOSED_S: Final = 0.2
+"""Interval of pings to a client that has closed its side, which fail if it has gone."""
+_AGE_SPREAD: Final = 0.1
+"""Share by which the ages of connections differ, so that clients do not come back all at once."""
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """The connection of a client.
+
+    Attributes:
+        opening: task that makes the connection.
+        is_open: whether it was made.
+    """
+
+    opening: asyncio.Task[None]
+    _transport: asyncio.Transport
+    _peer: SocketPeer
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        turns: CallTurns,
+        on_refused: Callable[[str, ConnectionFault], None],
+        on_lost: Callable[[ClientConnection], None],
+    ) -> None:
+        self._handlers = handlers
+        self._turns = turns
+        self._on_refused = on_refused
+        self._on_lost = on_lost
+        self._limits = FrameLimits()
+        self._sender = Sender(self._respond)
+        self._session = NativeSession(self._sender, self._accept, self._limits.count)
+        self.is_open = self._has_begun = self._at_eof = self._refused = self._ended = False
+        self._idle = self._retiring = self._retired = self._full = False
+        self._reading = True
+        self._received = handlers.received
+        self._unread = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read all that was sent."""
+        return self.is_open and (
+            not self._sender.writable or self._transport.get_write_buffer_size() > 0
+        )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
+        """Wait for the first bytes."""
+        self._transport = transport
+        self.is_open = True
+        self._peer = SocketPeer(transport)
+        self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
+        max_s, _ = self._handlers.connection_age
+        if max_s:
+            spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
+            self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
+
+    def get_buffer(self, _size: int) -> memoryview:
+        """Return memory for the next bytes of the client."""
+        buffer = self._message_buffer()
+        return self._received if buffer is None else buffer
+
+    def buffer_updated(self, size: int) -> None:
+        """Handle bytes of the client, calls taking turns."""
+        if self._ended or self._refused:
+            return
+        # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
+        buffer = self._message_buffer()
+        if buffer is None:
+            self._unread += self._received[:size]
+            self._turns.serve(self.begin_calls)
+        else:
+            self._session.receive_part(buffer[:size])
+
+    def begin_calls(self, calls: int) -> tuple[int, bool]:
+        """Handle what the client sent, or end its calls if it has left; this many calls at most.
+
+        Returns:
+            How many calls, and whether there is another.
+        """
+        if self._ended:
+            # Thousands of calls that are cancelled together would delay those of other clients.
+            return self._session.lose_calls(calls)
+        if self._refused or self._full:
+            return 0, False
+        if not self._has_begun:
+            self._has_begun = True
+            if self._timer is not None:
+                self._timer.cancel()
+        try:
+            size = self._session.receive(self._unread, calls)
+            self._unread = self._unread[size:]
+        except ConnectionFault as fault:
+            self._refuse(fault)
+            return 0, False
+        self._read_if_wanted()
+        self._retire_further()
+        return self._session.begun, self._session.held and not self._full
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End the calls."""
+        self._ended = True
+        self._stop_timers()
+        self._on_lost(self)
+        self._turns.serve(self.begin_calls)
+
+    def eof_received(self) -> bool:
+        """Answer the calls that have arrived in full: the client may still read."""
+        if self._ended or self._peer.is_encrypted:  # which has no end of one side in asyncio
+            return False
+        self._at_eof = True
+        self._stop_timers()
+        self._close_answered(_HALF_CLOSED_S, math.inf)
+        return True
+
+    def _close_answered(self, interval_s: float, checks: float) -> None:
+        """Close the connection once its calls were answered, or after so many intervals."""
+        if not (self._session.held or self._full):
+            self._session.lose_incomplete()
+        if checks and (self._session.is_busy or self._full):
+            self._transport.write(OWN_PING)
+            loop, again = self._handlers.loop, (interval_s, checks - 1)
+            self._timer = loop.call_later(interval_s, self._close_answered, *again)
+        elif self._refused:
+            self.abort()
+        else:
+            self.end()
+
+    def pause_writing(self) -> None:
+        """Handle no more of what the client sends until it has read."""
+        self._sender.writable = False
+        self._full = True
+        self._read_if_wanted()
+
+    def resume_writing(self) -> None:
+        """Send what waited, and handle what the client sends."""
+        self._full = False
+        self._read_if_wanted()
+        self._turns.serve(self.begin_calls)
+        # Not before the event loop has polled: a client on a slow link, for which data waits all
+        # the time, would otherwise get no answers to its pings.
+        loop = self._handlers.loop
+        loop.call_soon(loop.call_soon, self._send_blocked)
+
+    def close_idle(self, idle_since: float) -> None:
+        """Ask the client to leave if it has had no calls since then; the next time, close."""
+        since = self._session.idle_since
+        if since is None or since > idle_since:
+            self._idle = False
+        elif self._idle:
+            self.end()
+        else:
+            self._idle = True
+            self._transport.write(GOAWAY)
+
+    def retire(self) -> None:
+        """Ask the client to begin no further calls, and close the connection after its last one."""
+        self._retiring = True
+        if self._has_begun:
+            self._retire_further()
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """End the calls, and close the connection once the client has read what was sent."""
+        if not self.is_open:
+            self.opening.cancel()
+            return
+        if self._ended or self._transport.is_closing():
+            return
+        self._ended = True
+        self._stop_timers()
+        self._transport.write(self._session.last_frame())
+        self._turns.serve(self.begin_calls)
+        if self._transport.can_write_eof() and not self._at_eof:
+            # Closed while the client sends something, it would lose what it has not read yet.
+            self._transport.resume_reading()
+            with suppress(OSError):  # the client may have left
+                self._transport.write_eof()
+            self._timer = self._handlers.loop.call_later(UNREAD_S, self.abort)
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self.is_open:
+            self._transport.abort()
+        else:
+            self.opening.cancel()
+
+    def _message_buffer(self) -> memoryview | None:
+        """Return memory of a message if the next bytes belong there."""
+        session = self._session
+        return session.message_buffer() if session.data_to_come and not self._unread else None
+
+    def _send_blocked(self) -> None:
+        if not self._full:
+            self._sender.resume()
+
+    def _accept(self, stream: Stream, headers: CallHeaders) -> None:
+        accept_call(stream, headers, self._peer, self._handlers)
+
+    def _respond(self, data: bytes) -> None:
+        if not self._ended:
+            self._limits.respond(len(data))
+            self._transport.write(data)
+            self._retire_further()
+
+    def _retire_further(self) -> None:
+        if not self._retiring or self._ended or not self._session.between_frames:
+            return
+        if not self._retired:
+            self._retired = True
+            self._transport.write(self._session.end_soon())
+        elif self._session.ended:
+            self.end()
+
+    def _read_if_wanted(self) -> None:
+        wanted = not (self._session.held or self._full or self._refused)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _refuse(self, fault: ConnectionFault) -> None:
+        """Read nothing more, and close the connection once its calls were answered."""
+        self._refused = True
+        self._on_refused(self._peer.address, fault)
+        self._read_if_wanted()
+        self._transport.write(self._session.last_frame(fault.code, str(fault)))
+        self._stop_timers()
+        loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
+        self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
+
+    def _reach_age(self) -> None:
+        self.retire()
+        _, grace_s = self._handlers.connection_age
+        if grace_s:
+            self._age_timer = self._handlers.loop.call_later(grace_s, self.end)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._age_timer):
+            if timer is not None:
+                timer.cancel()

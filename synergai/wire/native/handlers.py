@@ -1,0 +1,73 @@
+"""The handlers of a native server, by method."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from synergai.runtime.tasks import TaskBag
+from synergai.wire.incomplete import IncompleteRequests
+from synergai.wire.limits import MAX_INCOMPLETE_BYTES
+from synergai.wire.rpc import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import grpc
+
+    from synergai.wire.server_call import Interceptor
+
+_RECEIVED_BYTES: Final = 64 << 10
+
+
+class _Details(NamedTuple):
+    """What handlers are found by; in place of ``grpc.HandlerCallDetails``."""
+
+    method: str
+
+
+class Handlers:
+    """The handlers, and the calls that they handle.
+
+    Args:
+        max_bytes: largest message of a client.
+        interceptor: may replace the handler of a call, or end the call.
+        max_incomplete_bytes: of requests that have not arrived in full, of all calls.
+
+    Attributes:
+        incomplete: the requests that have not arrived in full.
+        connection_age: seconds after which a connection is retired, and after which it then ends.
+        received: memory into which connections receive what they handle at once.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        interceptor: Interceptor | None = None,
+        max_incomplete_bytes: int = MAX_INCOMPLETE_BYTES,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.max_bytes = max_bytes
+        self.connection_age = (0.0, 0.0)
+        self.incomplete = IncompleteRequests(max_incomplete_bytes)
+        self.received = memoryview(bytearray(_RECEIVED_BYTES))
+        self.tasks = TaskBag()
+        self.interceptor = interceptor
+        self._methods: dict[str, Any] = {}
+        self._others: list[Any] = []
+
+    def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Add handlers; of several that suit a call, the first one is used."""
+        for handler in handlers:
+            if isinstance(handler, Service):
+                for name, method in handler.methods.items():
+                    self._methods.setdefault(f"/{handler.name}/{name}", method)
+            else:
+                self._others.append(handler)
+
+    def find(self, path: str) -> Any:
+        """Return the handler of a method; None without one."""
+        if (found := self._methods.get(path)) is None and self._others:
+            details = _Details(path)
+            found = next(filter(None, (each.service(details) for each in self._others)), None)
+        return found

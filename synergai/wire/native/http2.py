@@ -1,0 +1,86 @@
+"""Frames of HTTP/2 (RFC 9113)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from synergai.wire.request_codec import Buffer
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client sends before its frames."""
+MAX_FRAME: Final = 16384
+"""Bytes of a frame after its header, unless a setting allows more."""
+DEFAULT_WINDOW: Final = 65_535
+MAX_NUMBER: Final = (1 << 31) - 1
+"""Largest window, and largest number of a stream."""
+HEADER_BYTES: Final = 9
+HEADER: Final = struct.Struct(">HBBBI")
+"""Length, its last byte apart, kind, flags and stream."""
+SETTING: Final = struct.Struct(">HI")
+NUMBER: Final = struct.Struct(">I")
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 2, 3, 4, 5
+PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
+END_STREAM = ACK = 0x1
+END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
+ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 2, 3, 4
+MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
+NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0, 1, 3, 5, 6
+REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 8, 9, 11
+_OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
+_PRIORITY_BYTES: Final = 5
+_SIZES: Final = {PRIORITY: _PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+
+
+class ConnectionFault(InvalidInput):
+    """What a client has done that ends its connection (RFC 9113, 5.4.1).
+
+    Attributes:
+        code: the error code of its GOAWAY.
+    """
+
+    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def header(size: int, kind: int, flags: int, stream: int) -> bytes:
+    """Return the header of a frame."""
+    return HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
+
+
+def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
+    """Return a frame."""
+    return b"".join((header(len(payload), kind, flags, stream), payload))
+
+
+def number_frame(kind: int, stream: int, number: int) -> bytes:
+    """Return a frame with a number: the growth of a window, or the code of a reset."""
+    return frame(kind, 0, stream, NUMBER.pack(number))
+
+
+def check_frame(kind: int, number: int, size: int) -> None:
+    """Raise a `ConnectionFault` if a frame may not be on this stream, or have this size."""
+    if kind <= CONTINUATION and kind != WINDOW_UPDATE and bool(number) is (kind in _OF_CONNECTION):
+        raise ConnectionFault(f"a frame of type {kind} on stream {number}")
+    if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < 2 * NUMBER.size):
+        raise ConnectionFault(f"a frame of type {kind} with {size:,} bytes", FRAME_SIZE_ERROR)
+
+
+def padding_of(payload: Buffer, size: int) -> int:
+    """Return the length of the padding of a frame of this size, which begins with `payload`."""
+    if not size or payload[0] >= size:
+        code = PROTOCOL_ERROR if size else FRAME_SIZE_ERROR
+        raise ConnectionFault("more padding than the frame has bytes", code)
+    return payload[0]
+
+
+def without_priority(payload: bytes) -> bytes:
+    """Return the part of a header block behind the priority in its frame."""
+    if len(payload) < _PRIORITY_BYTES:
+        raise ConnectionFault("a frame without the priority that it should have", FRAME_SIZE_ERROR)
+    return payload[_PRIORITY_BYTES:]

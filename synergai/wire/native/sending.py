@@ -1,0 +1,310 @@
+"""What the server sends on a connection of HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.wire.native import http2
+from synergai.wire.native.headers import NO_TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.wire.request_codec import Buffer
+
+STREAM_WINDOW: Final = 1 << 20
+"""Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
+_MOST_GATHERED: Final = 64 << 10
+"""Bytes of frames beyond which they are sent before the end of the turn."""
+
+
+class StreamOwner(Protocol):
+    """What happens on a stream."""
+
+    def message_buffer(self) -> memoryview | None:
+        """Return memory for data that is to be received there; None for any other."""
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take data, but keep no view of it; `Stream.widen_window` lets the client send more."""
+
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+
+    def sent(self) -> None:
+        """Note that all data has been sent that was blocked."""
+
+    def lost(self) -> None:
+        """Note that the client has reset the stream, or left."""
+
+
+class Stream:
+    """A stream of a client, on which the server sends as much as the client takes.
+
+    Args:
+        forget: called with its number once it has ended.
+
+    Attributes:
+        owner: what happens on it; None before it is accepted, and once it has ended.
+        window: bytes that the client takes.
+        room: bytes that the client may send.
+        content_length: bytes of data that the client has announced and not sent; None if it has
+            announced none.
+        is_open: whether the client may send more.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_forget",
+        "_last_fields",
+        "_number",
+        "_sender",
+        "_taken_at",
+        "content_length",
+        "is_open",
+        "owner",
+        "room",
+        "window",
+    )
+
+    def __init__(
+        self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
+    ) -> None:
+        self.owner: StreamOwner | None = None
+        self.window = window
+        self.room = STREAM_WINDOW
+        self.is_open = True
+        self.content_length: int | None = None
+        self._sender = sender
+        self._number = number
+        self._forget = forget
+        self._blocked: deque[memoryview] = deque()
+        # When the client last took some of it.
+        self._taken_at = 0.0
+        self._last_fields = b""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether data waits until the client takes it."""
+        return bool(self._blocked)
+
+    @property
+    def blocked_s(self) -> float:
+        """Time for which data has waited of which the client has taken nothing; 0 if none waits."""
+        return time.monotonic() - self._taken_at if self._blocked else 0.0
+
+    def takes(self, size: int) -> bool:
+        """Return whether data can be sent now in one frame."""
+        sender = self._sender
+        return (
+            size <= http2.MAX_FRAME
+            and size <= self.window
+            and size <= sender.window
+            and sender.writable
+            and not self._blocked
+        )
+
+    def begin_response(self, fields: bytes) -> None:
+        """Send the fields that begin a response."""
+        block = self._sender.block(fields)
+        self._sender.send(http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block))
+
+    def send_at_once(self, data: bytes) -> bool:
+        """Send data if the client takes it now; return whether it does."""
+        sender, size = self._sender, len(data)
+        if not self.takes(size):
+            return False
+        self.window -= size
+        sender.window -= size
+        sender.send(http2.frame(http2.DATA, 0, self._number, data))
+        return True
+
+    def send(self, data: bytes) -> None:
+        """Send data, or keep it until the client takes it."""
+        if not self.send_at_once(data):
+            if not self._blocked:
+                self._taken_at = time.monotonic()
+            self._blocked.append(memoryview(data))
+            self._sender.unblock(self)
+
+    def end_response(self, fields: bytes) -> None:
+        """End the stream with fields, behind all data."""
+        if self._blocked:
+            self._last_fields = fields
+        else:
+            self._forget(self._number)
+            self._sender.send(self._end(fields))
+
+    def respond(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Send a response and end the stream.
+
+        Args:
+            first: the fields that begin it; empty if they were sent.
+            last: the fields that end it.
+        """
+        if self.takes(len(data)):
+            self.respond_at_once(first, data, last)
+        else:
+            if first:
+                self.begin_response(first)
+            self.send(data)
+            self.end_response(last)
+
+    def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Do the same with data that the client `takes` now, in frames that are sent together."""
+        sender, number, size = self._sender, self._number, len(data)
+        sender.window -= size
+        self._forget(number)
+        begin: tuple[bytes, ...] = ()
+        if first:
+            block = sender.block(first)
+            begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
+        of_data = http2.header(size, http2.DATA, 0, number)
+        flags = http2.END_HEADERS | http2.END_STREAM
+        end = http2.header(len(last), http2.HEADERS, flags, number), last
+        rest = self._reset_of_rest() if self.is_open else b""
+        sender.gather(b"".join((*begin, of_data, data, *end, rest)))
+
+    def reset(self, code: int) -> None:
+        """End the stream at once; what was blocked is not sent."""
+        self._blocked.clear()
+        self._sender.blocked.pop(self, None)
+        self._forget(self._number)
+        self._sender.send(http2.number_frame(http2.RST_STREAM, self._number, code))
+
+    def widen_window(self) -> None:
+        """Let the client send more, as what it has sent is being read, unless it has ended."""
+        if self.owner is not None and self.is_open and self.room < STREAM_WINDOW // 2:
+            more, self.room = STREAM_WINDOW - self.room, STREAM_WINDOW
+            self._sender.send(http2.number_frame(http2.WINDOW_UPDATE, self._number, more))
+
+    def unblock(self) -> None:
+        """Send of what is blocked as much as the client takes."""
+        sender = self._sender
+        while self._blocked and sender.writable:
+            data = self._blocked[0]
+            size = min(len(data), http2.MAX_FRAME, self.window, sender.window)
+            if size <= 0:
+                return
+            self.window -= size
+            sender.window -= size
+            sender.send(http2.frame(http2.DATA, 0, self._number, data[:size]))
+            self._taken_at = time.monotonic()
+            if size < len(data):
+                self._blocked[0] = data[size:]
+            else:
+                self._blocked.popleft()
+        if self._blocked:
+            return
+        owner = self.owner
+        if self._last_fields:
+            self.end_response(self._last_fields)
+        if owner is not None:
+            owner.sent()
+
+    def _end(self, fields: bytes) -> bytes:
+        """Return the frames that end the stream; the client need not send the rest."""
+        flags, block = http2.END_HEADERS | http2.END_STREAM, self._sender.block(fields)
+        last = http2.frame(http2.HEADERS, flags, self._number, block)
+        return last + self._reset_of_rest() if self.is_open else last
+
+    def _reset_of_rest(self) -> bytes:
+        return http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
+
+
+class Sender:
+    """Sends the frames of one connection.
+
+    Args:
+        write: sends bytes to the client.
+
+    Attributes:
+        window: bytes that the client takes on all streams together.
+        writable: whether the connection takes data.
+        gathered: frames that are sent at the end of the turn.
+        blocked: streams whose data waits until the client takes it.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self.window = http2.DEFAULT_WINDOW
+        self.writable = True
+        self.gathered: list[bytes] = []
+        self.blocked: dict[Stream, None] = {}
+        self._gathered_bytes = 0
+        self._gathers = False
+        self._of_first_block = NO_TABLE
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Send nothing more: the client has left."""
+        self._write = _drop
+
+    def block(self, fields: bytes) -> bytes:
+        """Return fields as the next header block of the connection."""
+        first, self._of_first_block = self._of_first_block, b""
+        return first + fields
+
+    def send(self, data: bytes) -> None:
+        """Send frames.
+
+        The first ones in a turn of the event loop are sent at once, as there may be no others. What
+        follows is gathered to the end of the turn: sending costs more than most frames.
+        """
+        if self._gathers:
+            self.gather(data)
+        else:
+            self._send_at_end_of_turn()
+            self._write(data)
+
+    def gather(self, data: bytes) -> None:
+        """Send frames at the end of the turn, as there may be others."""
+        self.gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes > _MOST_GATHERED:
+            self._write_gathered()
+        elif not self._gathers:
+            self._send_at_end_of_turn()
+
+    def _send_at_end_of_turn(self) -> None:
+        self._gathers = True
+        self._loop.call_soon(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        self._gathers = False
+        if self.gathered:
+            self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        data = b"".join(self.gathered)
+        self.gathered.clear()
+        self._gathered_bytes = 0
+        self._write(data)
+
+    def resume(self) -> None:
+        """Send what waited, as the connection takes data again."""
+        self.writable = True
+        self.send_blocked()
+
+    def unblock(self, stream: Stream) -> None:
+        """Send what is blocked on a stream as soon as the client takes it."""
+        self.blocked[stream] = None
+        self._send_of(stream)
+
+    def send_blocked(self) -> None:
+        """Send of what is blocked as much as the client takes."""
+        for stream in tuple(self.blocked):
+            if not self.window:
+                break
+            self._send_of(stream)
+
+    def _send_of(self, stream: Stream) -> None:
+        stream.unblock()
+        if not stream.is_blocked:
+            self.blocked.pop(stream, None)
+
+
+def _drop(_data: bytes) -> None:
+    """Send nothing: the client has left."""

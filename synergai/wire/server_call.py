@@ -1,0 +1,73 @@
+"""A call as its handler sees it, whichever gRPC server has received it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import grpc
+
+    from synergai.wire.peer import Peer
+
+    Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+    Interceptor: TypeAlias = Callable[["ServerCall", str, Any], Awaitable[Any]]
+    """Called with a call, the path of its method and its handler; returns a handler, or aborts."""
+
+
+class ServerCall(Protocol):
+    """A call, passed to its handler as the context.
+
+    Handlers use no other method of a server's own class.
+    """
+
+    @property
+    def peer(self) -> Peer:
+        """The client."""
+
+    @property
+    def unread_s(self) -> float:
+        """Time for which responses have waited of which the client has taken nothing, if known."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline; None if there is none."""
+
+    def invocation_metadata(self) -> Metadata:
+        """Return the metadata of the client."""
+
+    async def send_initial_metadata(self, metadata: Metadata, /) -> None:
+        """Begin the response with metadata, unless it has begun."""
+
+    def set_trailing_metadata(self, metadata: Metadata, /) -> None:
+        """Send metadata behind the status."""
+
+    async def write(self, message: Any, /) -> None:
+        """Send a response of a stream, and wait until the client takes it."""
+
+    def write_at_once(self, data: bytes, /) -> bool:
+        """Send a response if the client takes it now; return whether it does."""
+
+    def take_at_once(self, take: Callable[[Any], bool], /) -> None:
+        """Offer requests to `take` as they arrive; the handler gets those that it refuses.
+
+        A server may do nothing, and leave all of them to the handler.
+        """
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = (), /
+    ) -> NoReturn:
+        """End the call with a status, behind its responses.
+
+        Raises:
+            grpc.aio.AbortError: always; the handler has to let it pass.
+        """
+
+    def code(self) -> grpc.StatusCode:
+        """Return the code that the call was aborted with."""
+
+    def details(self) -> str:
+        """Return the message that it was aborted with."""
+
+    def trailing_metadata(self) -> Metadata:
+        """Return the metadata that it was aborted with."""

@@ -1,0 +1,261 @@
+"""Work socket: a TCP connection, with TLS if the hub has it, for the messages of the work stream.
+
+A gRPC message crosses two threads and several system calls at each end, which dominates the
+gateway's overhead for short queries. Gateway and agents therefore exchange the same messages over
+a socket of the event loop. Each message is a frame: its length in four bytes (little endian), then
+the serialised message. The first frame is the connection id of the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf.message import DecodeError
+
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.wire.tcp_info import LinkMeter, measure_round_trip
+from synergai.wire.work_transport import set_closed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.wire.request_codec import Buffer
+    from synergai.wire.tcp_info import SentOver
+    from synergai.wire.work_transport import MessageT, WorkMessage
+
+_LENGTH_BYTES: Final = 4
+_BUFFER_BYTES: Final = 64 << 10
+"""A larger message is copied from the buffer up to this size, and then received in its place."""
+_WAKE_BYTES: Final = 64 << 10
+"""Bytes of a large message that are received together: a slow link delivers each packet alone."""
+_FIRST_BYTES: Final = 1 << 20
+"""Memory for a large message before more of it has arrived; then it doubles."""
+_JOIN_BYTES: Final = 64 << 10
+"""Up to this size, copying parts into one is faster than passing them to the socket separately."""
+_uninitialised = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""Return a bytearray that is not zeroed, unlike ``bytearray(size)``, given None and a size."""
+_uninitialised.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_uninitialised.restype = ctypes.py_object
+
+
+class WorkSocket(asyncio.BufferedProtocol):
+    """One end of a work socket.
+
+    Small messages are copied out of the receive buffer; a large one is received into memory of its
+    own, of which decoded messages may keep views. That memory grows with the bytes that arrive, so
+    that an announced length costs nothing. The buffer is small while `max_bytes` is, so that a peer
+    that has not introduced itself costs little.
+
+    Args:
+        on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
+            or a `DecodeError` of protobuf raised by it closes the socket.
+
+    Attributes:
+        closed: done when the socket is closed; holds the error unless the peer closed it orderly.
+    """
+
+    def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:
+        self.on_message = on_message
+        self.max_bytes = max_bytes
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.received_bytes = 0
+        self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
+        self._finished = False
+        self._link = LinkMeter()
+        self._outgoing: list[Buffer] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._buffer = memoryview(b"")
+        self._buffered = 0
+        self._large: memoryview | None = None
+        self._large_bytes = 0
+        self._large_received = 0
+        self._wake_bytes = 1
+
+    def listen(
+        self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
+    ) -> None:
+        """Pass further messages, decoded, to `on_message`."""
+        self.on_message = lambda data: on_message(decode(data))
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def send_message(self, message: WorkMessage) -> None:
+        """Serialise and send `message`; do nothing if the socket is finished or closed."""
+        self.send(message.encode())
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send `parts` as one message; do nothing if the socket is finished or closed.
+
+        Messages of one turn of the event loop are written together, as each write wakes the peer.
+        """
+        if self._transport is None or self._finished or self.closed.done():
+            return
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        size = sum(map(len, parts))
+        self._outgoing += (size.to_bytes(_LENGTH_BYTES, "little"), *parts)
+
+    async def drain(self) -> None:
+        """Wait until the send buffer has room, or the socket is closed."""
+        self._flush()
+        await self._writable.wait()
+
+    def measure_link(self) -> SentOver | None:
+        """Return what is known of the link to the peer; None if that is nothing."""
+        if self._transport is None or self.closed.done():
+            return None
+        return self._link.measure(self._transport.get_extra_info("socket"))
+
+    def measure_round_trip(self) -> float | None:
+        """Return the shortest round trip to the peer in seconds; None if it is unknown."""
+        if self._transport is None or self.closed.done():
+            return None
+        return measure_round_trip(self._transport.get_extra_info("socket"))
+
+    def finish(self) -> None:
+        """Send nothing more; `closed` is done once the peer has read everything."""
+        if self._transport is None or self._finished or self.closed.done():
+            return
+        self._flush()
+        self._finished = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            # TLS has no half-closed state: this flushes, then waits for the peer to close as well.
+            self._transport.close()
+
+    def close(self, error: SynergaiError | None = None) -> None:
+        """Close the socket at once, with `error` as the reason if given.
+
+        Unsent data is dropped: the peer may never read it.
+        """
+        self._set_closed(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport; abort it if the socket was closed during the TLS handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self.closed.done():
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Mark the socket as closed, and free what it was receiving."""
+        self._large, self._buffer, self._buffered = None, memoryview(b""), 0
+        self._set_closed(None if error is None else Unavailable("the work socket was lost"))
+
+    def eof_received(self) -> None:
+        """Mark the socket as closed; asyncio flushes the send buffer."""
+        self._set_closed(None)
+
+    def pause_writing(self) -> None:
+        """Block `drain`: the send buffer is full."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Unblock `drain`, and measure the link while there is more to send."""
+        self._writable.set()
+        self.measure_link()
+
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        """Return where to store the next received bytes."""
+        if self._large is not None:
+            return self._large[self._large_received :]
+        if len(self._buffer) < (wanted := min(_BUFFER_BYTES, 2 * self.max_bytes)):
+            buffer = memoryview(bytearray(wanted))
+            buffer[: self._buffered] = self._buffer[: self._buffered]
+            self._buffer = buffer
+        return self._buffer[self._buffered :]
+
+    def buffer_updated(self, count: int) -> None:
+        """Process `count` newly received bytes."""
+        self.received_bytes += count
+        if self._large is None:
+            self._buffered += count
+            self._parse_frames()
+            return
+        self._large_received += count
+        # Not the last ones, as TLS may hold some of them back already.
+        if self._wake_bytes > 1 and self._large_bytes - self._large_received <= 2 * _WAKE_BYTES:
+            self._wake_after(1)
+        if self._large_received == self._large_bytes:
+            message, self._large = self._large, None
+            self._deliver(message)
+        elif self._large_received == len(self._large):
+            self._resize_large(2 * len(self._large), self._large)
+
+    def _flush(self) -> None:
+        parts, self._outgoing = self._outgoing, []
+        if not parts or self._transport is None or self.closed.done():
+            return
+        if sum(map(len, parts)) <= _JOIN_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+
+    def _parse_frames(self) -> None:
+        buffer, position, end = self._buffer, 0, self._buffered
+        while end - position >= _LENGTH_BYTES and not self.closed.done():
+            start = position + _LENGTH_BYTES
+            size = int.from_bytes(buffer[position:start], "little")
+            if size > self.max_bytes:
+                self.close(
+                    InvalidInput(
+                        f"received a message of {size:,} bytes on a work socket; "
+                        f"the limit is {self.max_bytes:,}"
+                    )
+                )
+                return
+            if start + size > end:
+                if size > len(buffer) - _LENGTH_BYTES:
+                    self._begin_large(size, buffer[start:end])
+                    self._buffered = 0
+                    return
+                break
+            position = start + size
+            self._deliver(bytes(buffer[start:position]))
+        if position:
+            rest = bytes(buffer[position:end])
+            buffer[: len(rest)] = rest
+            self._buffered = len(rest)
+
+    def _begin_large(self, size: int, received: memoryview) -> None:
+        """Receive the rest of a message that is larger than the buffer."""
+        self._large_bytes, self._large_received = size, len(received)
+        self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
+        if size - len(received) > 2 * _WAKE_BYTES:
+            self._wake_after(_WAKE_BYTES)
+
+    def _wake_after(self, size: int) -> None:
+        """Let the kernel wake this process once so many bytes have arrived."""
+        self._wake_bytes = size
+        if self._transport is not None:
+            connection = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+    def _resize_large(self, size: int, received: memoryview) -> None:
+        """Allocate memory for the large message, at most `size`, and copy what has arrived.
+
+        It is overwritten by the message before anyone reads it.
+        """
+        self._large = memoryview(_uninitialised(None, min(size, self._large_bytes)))
+        self._large[: len(received)] = received
+
+    def _deliver(self, message: Buffer) -> None:
+        try:
+            self.on_message(message)
+        except SynergaiError as error:
+            self.close(error)
+        except DecodeError:
+            self.close(InvalidInput("received data that is not a message of the work stream"))
+
+    def _set_closed(self, error: SynergaiError | None) -> None:
+        self._writable.set()
+        set_closed(self.closed, error)

@@ -1,0 +1,108 @@
+"""Tests of plans of several routes for one range of queries."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from benchmarks.drawn_routes import drawn_problem
+from synergai.core.routes.links import Link, Links
+from synergai.core.routes.optimal import optimal_route
+from synergai.core.routes.plan import RoutePlan, partition, pour
+from synergai.core.routes.problem import (
+    HOST_BYTES,
+    SESSION_PER_WEIGHT,
+    Chain,
+    Leg,
+    Route,
+    RouteProblem,
+    RouteWorker,
+)
+from synergai.domain import EngineName
+
+WHOLE = HOST_BYTES + SESSION_PER_WEIGHT * 100
+HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
+CHAIN = Chain(
+    engine=EngineName("net"),
+    sizes=(1, 1, 1),
+    weights_before=(0, 50, 100),
+    weights_after=(100, 50, 0),
+)
+
+
+def problem(*budgets: float, queries: int) -> RouteProblem:
+    seconds = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
+    return RouteProblem(
+        chain=CHAIN,
+        workers=tuple(
+            RouteWorker(f"w{number}", seconds, budget) for number, budget in enumerate(budgets)
+        ),
+        links=Links({}, default=Link(math.inf, 0.1)),
+        queries=queries,
+    )
+
+
+@settings(max_examples=50)
+@given(
+    st.builds(
+        drawn_problem,
+        st.integers(0, 2**32 - 1),
+        cuts=st.integers(0, 6),
+        workers=st.integers(0, 5),
+        queries=st.sampled_from([1, 7, 300]),
+    )
+)
+def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem) -> None:
+    plan, single = partition(problem), optimal_route(problem)
+    if single is None:
+        assert plan is None
+        return
+    assert plan is not None
+    workers = [leg.worker for share in plan.shares for leg in share.route.legs]
+    assert len(workers) == len(set(workers))
+    assert sum(share.queries for share in plan.shares) == problem.queries
+    assert all(share.times == problem.times(share.route) for share in plan.shares)
+    assert plan.seconds <= problem.times(single).seconds(problem.queries)
+    alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
+    if replicas := [route for route in alone if route is not None]:
+        assert plan.seconds <= RoutePlan(pour(problem, replicas)).seconds
+
+
+def test_engine_that_fits_on_all_workers_is_not_split() -> None:
+    plan = partition(problem(WHOLE, WHOLE, queries=10))
+    assert plan is not None
+    assert not plan.is_split
+    assert {share.route.legs[0].worker: share.queries for share in plan.shares} == {
+        "w0": 5,
+        "w1": 5,
+    }
+    assert plan.seconds == pytest.approx(5 * 2 + 2 * 0.1)
+
+
+def test_engine_that_fits_on_no_worker_is_split() -> None:
+    plan = partition(problem(HALF, HALF, queries=10))
+    assert plan is not None
+    [share] = plan.shares
+    assert (share.route, share.queries) == (Route((Leg("w0", 0, 1), Leg("w1", 1, 2))), 10)
+    assert plan.seconds == pytest.approx(2.4 + 9)
+
+
+def test_workers_that_hold_the_engine_are_replicas_and_others_a_chain() -> None:
+    plan = partition(problem(HALF, WHOLE, HALF, queries=30))
+    assert plan is not None
+    shares = {tuple(leg.worker for leg in share.route.legs): share.queries for share in plan.shares}
+    assert set(shares) in ({("w1",), ("w0", "w2")}, {("w1",), ("w2", "w0")})
+    assert shares["w1",] == 10
+
+
+def test_workers_beyond_those_of_a_route_are_replicas() -> None:
+    plan = partition(problem(*[WHOLE + number for number in range(12)], queries=24))
+    assert plan is not None
+    assert [share.queries for share in plan.shares] == [2] * 12
+
+
+def test_impossible_engine_has_no_plan() -> None:
+    assert partition(problem(queries=3)) is None
+    assert partition(problem(HALF, queries=3)) is None
