@@ -193,7 +193,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(ge=0, le=1),
     ] = 0.01
     state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
-    ready_file: Path | None = None  # see `synergai.runtime.ready_file`
+    ready_file: Path | None = None  # see `synergai.runtime.files`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 
     def __post_init__(self) -> None:

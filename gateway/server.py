@@ -31,7 +31,7 @@ from gateway.entry.passage.middleware import guard
 from gateway.grpc_server import bind_server
 from gateway.jobs.explanations import explain
 from synergai.runtime.addresses import is_loopback
-from synergai.runtime.ready_file import ready_file
+from synergai.runtime.files import ready_file
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:

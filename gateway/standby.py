@@ -18,7 +18,7 @@ from gateway.entry.access.exposure import check_before_start
 from gateway.entry.admission.connections import current_connection_limits
 from gateway.grpc_server import bind_server
 from synergai.errors import Unavailable
-from synergai.runtime.systemd import notify_ready
+from synergai.runtime.service import notify_ready
 from synergai.wire import rpc
 from synergai.wire.unread import UnreadResponses
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
     from synergai.client.version_policy import VersionFigures as VersionFigures
     from synergai.client.version_policy import VersionPolicy as VersionPolicy
+    from synergai.data.items import JobResult as JobResult
     from synergai.data.items import NamedInput as NamedInput
     from synergai.data.result_directory import read_results as read_results
-    from synergai.data.results import JobResult as JobResult
     from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
@@ -51,9 +51,8 @@ _EXPORTS = {
     "synergai.client.requests": ("JobOptions", "QueryOptions"),
     "synergai.client.streaming": ("InferResult",),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
-    "synergai.data.items": ("NamedInput",),
     "synergai.data.result_directory": ("read_results",),
-    "synergai.data.results": ("JobResult",),
+    "synergai.data.items": ("JobResult", "NamedInput"),
     "synergai.data.text_files": ("TextFormat",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),

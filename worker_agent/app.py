@@ -17,7 +17,7 @@ from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
 from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.names import validate_name
-from synergai.runtime.ready_file import ready_file
+from synergai.runtime.files import ready_file
 from synergai.wire.tls import ClientTls
 from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.cpu_affinity import split_places

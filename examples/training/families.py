@@ -22,7 +22,7 @@ from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples
 from synergai.models.variants import VariantKeys
-from synergai.runtime.heap import retain_freed_memory
+from synergai.runtime.memory import retain_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

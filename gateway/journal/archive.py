@@ -21,9 +21,8 @@ from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, StateInUse, is_e
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.runtime.atomic_file import sync_path
 from synergai.runtime.database import connect, describe, find_faults
-from synergai.runtime.ownership import own_like
+from synergai.runtime.files import own_like, sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,9 +29,9 @@ from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHE
 from gateway.journal.postgresql.session import DatabaseSession, where
 from gateway.journal.store import Row
 from synergai.errors import InvalidInput
-from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect, describe, expect_checksums
+from synergai.runtime.files import write_atomic
 from synergai.runtime.paths import dictionary_path
 
 if TYPE_CHECKING:

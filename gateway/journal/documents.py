@@ -15,7 +15,7 @@ from gateway.entry.access import enrolments
 from gateway.fleet.version_policy import POLICY_FILE
 from synergai.profiles.records import KEY, from_record, to_record
 from synergai.profiles.store import DictionaryStore
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

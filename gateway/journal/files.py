@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.ownership import own_like
+from synergai.runtime.files import own_like
 
 if TYPE_CHECKING:
     from pathlib import Path

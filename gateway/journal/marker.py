@@ -17,7 +17,7 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.runtime.atomic_file import sync_path, write_atomic
+from synergai.runtime.files import sync_path, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

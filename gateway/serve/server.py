@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.entry.access.exposure import check_before_start
 from gateway.serve.local_hub import LocalHub
 from synergai.models.directory import ModelDirectory
-from synergai.runtime.ready_file import ready_file
+from synergai.runtime.files import ready_file
 from worker_agent.app import Agent
 
 if TYPE_CHECKING:

@@ -171,8 +171,8 @@ def import_(
     predicted one by a prediction.
     """
     from synergai.errors import InvalidInput
+    from synergai.profiles.dictionary import MAX_ENTRIES, check_plausible
     from synergai.profiles.files import add_to_dictionary, load_dictionary
-    from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible
 
     entries = list(load_dictionary(source))
     if not entries:
@@ -254,8 +254,8 @@ def delete(
     A running gateway picks this up within a second, and measures engines without entries again.
     """
     from synergai.errors import InvalidSettings
+    from synergai.profiles.dictionary import find_implausible
     from synergai.profiles.files import delete_from_dictionary, load_dictionary
-    from synergai.profiles.plausibility import find_implausible
 
     if not (everything or implausible or engine or worker_class or label):
         raise InvalidSettings(

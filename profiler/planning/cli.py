@@ -10,8 +10,14 @@ import typer
 from matplotlib import colormaps
 
 from synergai.cli.commands import check_plot
-from synergai.cli.durations import parse_duration
-from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
+from synergai.cli.options import (
+    DEFAULT_DICTIONARY,
+    DEFAULT_MODELS,
+    AsJson,
+    Dictionary,
+    Models,
+    parse_duration,
+)
 from synergai.cli.output import print_json
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings

@@ -119,7 +119,7 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
 def run(settings: RunSettings) -> None:
     """Write the fleet page of a recorded run: its timeline, queue, errors and events, to replay."""
     from synergai.fleet_page.files import render_recording
-    from synergai.runtime.atomic_file import write_atomic
+    from synergai.runtime.files import write_atomic
 
     page = render_recording(settings.log)
     try:

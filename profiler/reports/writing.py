@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.reports.drawing import draw_svg, write_png
 from profiler.reports.page import render
 from synergai.errors import InvalidInput
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from profiler.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from profiler.simulator.workload import Profile, Workload
-    from synergai.client.cells import Cell
+    from synergai.client.target import Cell
     from synergai.domain import WorkerClass
 
 _JOBS_PER_LOAD: Final = 24
@@ -35,7 +35,7 @@ def capacity(settings: CapacitySettings) -> None:
     """
     require("numpy")
     from profiler.simulator.workload import Profile
-    from synergai.client.cells import Cell, read_cells
+    from synergai.client.target import Cell, read_cells
     from synergai.profiles.files import load_dictionary
 
     entries = list(load_dictionary(settings.profile))
@@ -57,7 +57,7 @@ def capacity(settings: CapacitySettings) -> None:
 
 
 def _is_of(cells: Mapping[str, Cell], name: str, engine: str) -> bool:
-    from synergai.client.cells import cell_of
+    from synergai.client.target import cell_of
 
     return cell_of(cells, engine) == name
 

@@ -36,7 +36,7 @@ class GatewayAddress(NamedTuple):
         # Imported here to keep it out of `--help`.
         import uvloop
 
-        from synergai.client.cells import cell_of, cells_of
+        from synergai.client.target import cell_of, cells_of
 
         cells = cells_of(self.target)
         if engine and len(cells) > 1:
@@ -68,7 +68,7 @@ class GatewayAddress(NamedTuple):
         import uvloop
 
         from synergai.cli.output import print_json
-        from synergai.client.cells import cells_of
+        from synergai.client.target import cells_of
 
         cells = cells_of(self.target)
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from synergai.cli.durations import parse_duration
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority
+from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.errors import InvalidInput
-from synergai.runtime.atomic_file import naming
+from synergai.runtime.files import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from synergai.cli.durations import parse_duration, parse_instant
-from synergai.cli.options import EngineVersion, MinAccuracy, Priority, ShardFormatOption
+from synergai.cli.options import (
+    EngineVersion,
+    MinAccuracy,
+    Priority,
+    ShardFormatOption,
+    parse_duration,
+    parse_instant,
+)
 from synergai.errors import InvalidSettings
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from rich.text import Text
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson, ShardFormatOption
 from synergai.cli.output import (
+    count_progress,
     format_interval,
     format_seconds,
     print_facts,
     print_json,
     print_table,
 )
-from synergai.cli.progress import count_progress
 from synergai.domain import JobState
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.text import counted, printable

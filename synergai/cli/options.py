@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
 from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.runtime import durations
 from synergai.runtime.paths import default_dictionary
 
 Target = Annotated[
@@ -70,3 +74,42 @@ ShardFormatOption = Annotated[
     Literal["npz", "parquet"] | None,
     typer.Option("--format", metavar="npz|parquet", help="Format of the shards. Default: npz."),
 ]
+
+
+_TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative."""
+    try:
+        return durations.parse_duration(text)
+    except InvalidInput as error:
+        raise InvalidSettings(f"{option}: {error}") from None
+
+
+def parse_instant(text: str, option: str, now: datetime) -> datetime:
+    """Return the instant of a time such as ``18:00``, or of an ISO 8601 date and time.
+
+    A time of day is the next one. Times without a zone are local.
+    """
+    try:
+        if match := _TIME.fullmatch(text.strip()):
+            hour, minute, second = (int(part or 0) for part in match.groups())
+            local = now.astimezone()
+            instant = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            if instant <= now:
+                instant = _same_time_tomorrow(instant)
+        else:
+            instant = datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError:
+        raise InvalidSettings(
+            f"{option}: {text!r} is not a time; write one such as 18:00 or 2026-11-23T06:00"
+        ) from None
+    if instant <= now:
+        raise InvalidSettings(f"{option}: {text} has passed")
+    return instant
+
+
+def _same_time_tomorrow(instant: datetime) -> datetime:
+    # Without the zone, because the day may have 23 or 25 hours.
+    return (instant.replace(tzinfo=None) + timedelta(days=1)).astimezone()

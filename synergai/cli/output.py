@@ -24,7 +24,10 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.progress import Progress
+
     from synergai.profiles.dictionary import ProfileEntry
+
 
 _MAX_WIDTH: Final = 1000
 """Columns of a table that is not written to a terminal."""
@@ -250,3 +253,26 @@ def format_joules(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e-6:.3g} µJ" if value > 0 else ""
+
+
+def count_progress() -> Progress:
+    """Return a bar that counts completed items."""
+    # Imported here to keep commands without a bar fast.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    class CountProgress(Progress):
+        def stop(self) -> None:
+            # In a file, `Progress` ends its last line even if it has printed none.
+            if self.tasks or self.console.is_interactive:
+                super().stop()
+            else:
+                self.live.stop()
+
+    return CountProgress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

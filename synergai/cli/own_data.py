@@ -15,8 +15,7 @@ import msgspec
 import typer
 
 from synergai.cli.jobs import print_accepted, print_status, raise_unless_good, watch_progress
-from synergai.cli.output import print_json, to_jsonable
-from synergai.cli.progress import count_progress
+from synergai.cli.output import count_progress, print_json, to_jsonable
 from synergai.cli.result_files import FailureList, fetch_results, has_all
 from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from synergai.cli.infer import summary, tensor_as_json
-from synergai.cli.output import print_json
-from synergai.cli.progress import count_progress
+from synergai.cli.output import count_progress, print_json
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory, read_results
 from synergai.runtime.text import counted, printable
 
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
-    from synergai.client.jobs import JobHandle
-    from synergai.client.results import ResultBatch
-    from synergai.data.results import JobResult
+    from synergai.client.jobs import JobHandle, ResultBatch
+    from synergai.data.items import JobResult
     from synergai.data.shards import Format
     from synergai.jobs import JobStatus
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import time
 from functools import cached_property, partial
 from itertools import count
@@ -11,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import grpc
 import grpc.aio
 
-from synergai.client.forks import check_not_forked
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.runtime.backoff import Backoff
 from synergai.wire.bearer_token import authorized
@@ -26,6 +27,31 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
     from synergai.wire.bearer_token import Metadata
+
+
+def check_not_forked() -> None:
+    """Check that this process, and not one that it was forked from, was the first to use a client.
+
+    The threads and event loops of gRPC and of `SyncClient` do not survive a fork: calls of the
+    child would never return.
+    """
+    if is_forked():
+        raise NotSupported(
+            "gRPC does not work in a process that was forked from one that has used a client: "
+            "start it with 'spawn' or 'forkserver', or fork before the first client"
+        )
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked from one that has used a client."""
+    return _first_user() != os.getpid()
+
+
+@functools.cache
+def _first_user() -> int:
+    """Return the id of the process that called this first."""
+    return os.getpid()
+
 
 CALL_TIMEOUT_S: Final = 10.0
 """Timeout of calls without inference, which a healthy gateway answers at once."""

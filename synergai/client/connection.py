@@ -2,26 +2,223 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import math
+import time
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from itertools import count
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.priority_semaphore import PrioritySemaphore
+from synergai.client.deadlines import to_microseconds
+from synergai.client.multiplexer import QueryMultiplexer
 from synergai.client.requests import InputConverter
-from synergai.client.shared_stream import SharedStream
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import Engine, EngineName
-from synergai.errors import InvalidInput
+from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Unavailable
 from synergai.runtime.addresses import check_target
 from synergai.wire.bearer_token import token_metadata
 from synergai.wire.converters import engine_from_metadata
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
+from synergai.wire.oip_stream import cancel_request
+from synergai.wire.status import error_from_stream
 from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
+
+    from synergai.client.multiplexer import Reply, Request
+    from synergai.oip import inference_pb2
+
+
+class PrioritySemaphore:
+    """Bounds the queries in flight; waiters are ordered by priority, deadline and arrival.
+
+    A gateway rejects queries beyond its capacity, so a client with ten thousand queries keeps
+    most of them waiting here, at a few hundred bytes each.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._sequence = count()
+        self._waiters: list[tuple[int, float, int, asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def acquire(
+        self, priority: int, seconds: float | None
+    ) -> AsyncGenerator[float | None, None]:
+        """Hold a slot for the duration of the block; yield what remains of `seconds`."""
+        remaining = seconds
+        if self._free and not self._waiters:
+            self._free -= 1
+        else:
+            remaining = await self._wait(priority, seconds)
+        try:
+            yield remaining
+        finally:
+            self._release()
+
+    async def _wait(self, priority: int, seconds: float | None) -> float | None:
+        loop = asyncio.get_running_loop()
+        deadline = math.inf if seconds is None else loop.time() + seconds
+        waiter = loop.create_future()
+        heapq.heappush(self._waiters, (-priority, deadline, next(self._sequence), waiter))
+        try:
+            async with asyncio.timeout_at(None if seconds is None else deadline):
+                await waiter
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled():
+                self._release()  # the slot was granted to a waiter that no longer wants it
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"the query's deadline of {seconds:g} s passed while it waited for other "
+                    "queries of this client"
+                ) from None
+            raise
+        return None if seconds is None else deadline - loop.time()
+
+    def _release(self) -> None:
+        while self._waiters:
+            waiter = heapq.heappop(self._waiters)[3]
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+
+# A streamed message costs both ends a fraction of a unary call. Each query still has its own
+# deadline, is cancelled when its caller is, and fails with its own error.
+
+MAX_STREAMED_BYTES: Final = 900_000
+"""Larger requests are sent as unary calls, so that one rejected for its size fails alone and
+large ones do not block the stream. Just below the smallest message limit of a gateway."""
+
+
+class SharedStream:
+    """Sends single queries over one stream and reopens the stream after it breaks."""
+
+    def __init__(self, channel: GatewayChannel, max_message_bytes: int, in_flight: int) -> None:
+        self._channel = channel
+        self._max_streamed_bytes = min(MAX_STREAMED_BYTES, max_message_bytes)
+        self._in_flight = in_flight
+        self._stream: QueryStream | None = None
+        self._closed = False
+
+    async def infer(
+        self,
+        request: Request,
+        timeout: float | None,  # noqa: ASYNC109 - sent to the gateway as the deadline
+    ) -> inference_pb2.ModelInferResponse:
+        """Return the response to `request`, retrying while the gateway is unavailable."""
+        if request.ByteSize() > self._max_streamed_bytes:
+            method = self._channel.oip.ModelInfer
+            return await self._channel.call(method, request, timeout=timeout)
+        return await self._channel.retry(partial(self._infer_once, request), timeout)
+
+    async def close(self) -> None:
+        """End the stream; queries in flight fail with `Cancelled`."""
+        self._closed = True
+        if self._stream is not None:
+            await self._stream.close()
+
+    async def _infer_once(
+        self,
+        request: Request,
+        timeout: float | None,  # noqa: ASYNC109 - as above
+    ) -> inference_pb2.ModelInferResponse:
+        self._channel.ensure_open()
+        if self._stream is None or self._stream.closed:
+            self._stream = QueryStream(self._channel, self._in_flight)
+        stream = self._stream
+        deadline = None if timeout is None else time.monotonic() + timeout
+        reply = await stream.request(request, timeout)
+        if reply is None:
+            if self._closed:
+                raise Cancelled("the client was closed")
+            if isinstance(stream.failure, Unavailable):
+                # A new error per query: each collects its own traceback.
+                raise Unavailable(str(stream.failure))
+            # The failure may concern one query only, so each is sent again separately.
+            remaining = None if deadline is None else deadline - time.monotonic()
+            return await self._channel.call_once(self._channel.oip.ModelInfer, request, remaining)
+        if reply.error_message:
+            raise error_from_stream(reply)
+        return reply.infer_response
+
+
+@dataclass(slots=True, eq=False)
+class _Query:
+    """A query on a stream; `deadline` is in the event loop's time."""
+
+    request: Request
+    reply: asyncio.Future[Reply]
+    deadline: float | None
+    sent: bool = False
+
+
+class QueryStream(QueryMultiplexer):
+    """One open stream of single queries, each with its own deadline."""
+
+    def __init__(self, channel: GatewayChannel, in_flight: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send_queue: OrderedDict[str, _Query] = OrderedDict()
+        self._wakeup = asyncio.Event()
+        super().__init__(channel, in_flight, self._messages(), cancellable=True)
+
+    async def request(
+        self,
+        request: Request,
+        timeout: float | None,  # noqa: ASYNC109 - as above
+    ) -> Reply:
+        """Send `request`, with another id; cancel the query if the caller is cancelled."""
+        reply = self.expect(request)
+        deadline = None if timeout is None else self._loop.time() + timeout
+        query = _Query(request, reply, deadline)
+        self._enqueue(query)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await reply
+        except TimeoutError:
+            raise DeadlineExceeded("no response before the deadline") from None
+        finally:
+            if self.forget(request.id):
+                if query.sent:
+                    self._enqueue(query)
+                else:
+                    # Otherwise a gateway that stops reading makes us keep the request's tensors.
+                    self._send_queue.pop(request.id, None)
+
+    def _enqueue(self, query: _Query) -> None:
+        self._send_queue[query.request.id] = query
+        self._wakeup.set()
+
+    async def _messages(self) -> AsyncIterator[Request]:
+        while await self._wakeup.wait():
+            self._wakeup.clear()
+            while self._send_queue:
+                _, query = self._send_queue.popitem(last=False)
+                message = self._next_message(query)
+                if message is not None:
+                    yield message
+
+    def _next_message(self, query: _Query) -> Request | None:
+        """Return the message to send for `query`; None if its caller has gone."""
+        if query.sent:  # enqueued again to be cancelled
+            return cancel_request(query.request.id)
+        if query.reply.done():
+            return None
+        query.sent = True
+        if query.deadline is not None:
+            remaining = query.deadline - self._loop.time()
+            query.request.parameters["timeout"].int64_param = to_microseconds(remaining)
+        return query.request
 
 
 class GatewayConnection:

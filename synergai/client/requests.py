@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from synergai.client.deadlines import normalize_deadline, to_microseconds
-from synergai.client.descriptions import EngineDescriptions
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
 from synergai.versions import parse_version
@@ -21,6 +23,72 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+    from collections.abc import Awaitable
+
+    from synergai.domain import Engine
+
+
+class EngineDescriptions:
+    """Descriptions by engine name. Concurrent calls share one fetch."""
+
+    def __init__(self, fetch: Callable[[str], Awaitable[Engine]]) -> None:
+        self._fetch = fetch
+        self._known: dict[str, Engine] = {}
+        self._fetches: dict[str, asyncio.Task[Engine]] = {}
+        self._waiting: Counter[asyncio.Task[Engine]] = Counter()
+
+    async def get(self, name: str, within_s: float | None) -> Engine:
+        """Return the description of an engine, from memory or from the gateway."""
+        if (known := self._known.get(name)) is not None:
+            return known
+        task = self._fetches.get(name)
+        if task is None:
+            task = self._fetches[name] = asyncio.ensure_future(self._run(name))
+            task.add_done_callback(partial(self._fetched, name))
+        self._waiting[task] += 1
+        try:
+            # A call that is cancelled must not take the fetch away from the others.
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            limit_s = within_s or 0.0  # without a limit there is no timeout
+            raise DeadlineExceeded(
+                f"the gateway did not describe engine {name!r} within {limit_s:.3g} s"
+            ) from None
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
+                self._forget_fetch(name, task)
+                task.cancel()
+
+    def known(self, name: str) -> Engine | None:
+        """Return the description in memory; None if there is none."""
+        return self._known.get(name)
+
+    def forget(self, name: str) -> None:
+        """Fetch the description again next time."""
+        self._known.pop(name, None)
+
+    async def close(self) -> None:
+        """Cancel the fetches in flight."""
+        tasks = list(self._fetches.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, name: str) -> Engine:
+        return await self._fetch(name)
+
+    def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:
+        self._forget_fetch(name, task)
+        if not task.cancelled() and task.exception() is None:
+            self._known[name] = task.result()
+
+    def _forget_fetch(self, name: str, task: asyncio.Task[Engine]) -> None:
+        if self._fetches.get(name) is task:
+            del self._fetches[name]
 
 
 class InputConverter(EngineDescriptions):

@@ -19,8 +19,8 @@ import threading
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from synergai.client.channel import check_not_forked, is_forked
 from synergai.client.client import Client
-from synergai.client.forks import check_not_forked, is_forked
 from synergai.client.jobs import JobHandle
 from synergai.client.streaming import iterate
 from synergai.errors import InvalidInput, SynergaiError

@@ -14,8 +14,7 @@ import numpy as np
 
 from synergai.client.casting import cast_value
 from synergai.data.inventory import takes_files
-from synergai.data.items import MAX_REASON, Unusable
-from synergai.data.names import clean_name
+from synergai.data.items import MAX_REASON, Unusable, clean_name
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.v1 import jobs_pb2

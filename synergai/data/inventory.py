@@ -17,9 +17,8 @@ from typing import IO, TYPE_CHECKING, Final, Self
 import msgspec
 
 from synergai.data.files import find, locate, read_file, suffix_of
-from synergai.data.items import NamedInput, Unusable, unusable
+from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
 from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
-from synergai.data.names import UniqueNames, clean_name
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
 from synergai.data.text_files import DEFAULT_TEXT
 from synergai.data.text_rows import TEXT_SUFFIXES, has_values

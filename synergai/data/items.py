@@ -1,9 +1,17 @@
-"""Inputs as they are read, before they become requests."""
+"""Inputs of jobs as they are read, their names, and their results."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.errors import SynergaiError
+from synergai.runtime.text import encodable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 MAX_REASON: Final = 500
 """Characters of the reason why an input cannot be used."""
@@ -38,3 +46,70 @@ def unusable(error: BaseException) -> Unusable:
         return Unusable(error.strerror.lower())
     text = " ".join(str(error).split()) or type(error).__name__
     return Unusable(text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…")
+
+
+_MAX_CHARACTERS: Final = 1024
+_DIGEST_BYTES: Final = 8
+
+
+class UniqueNames:
+    """Makes names unique, with a few bytes of memory for each.
+
+    A name that was used before gets the suffix ``~2``, ``~3`` and so on, in the order of the
+    inputs, so that the same inputs always get the same names.
+    """
+
+    def __init__(self) -> None:
+        # Digests, because there may be millions of names. Two names with the same one, which are
+        # not to be expected among fewer than a billion, would cause a needless suffix only.
+        self._seen: set[int] = set()
+        # The next suffix of names that were used more than once: many inputs may have the same.
+        self._numbers: dict[int, int] = {}
+
+    def make(self, name: str) -> str:
+        """Return `name` as valid text, or a variant of it that no call returned before."""
+        name = clean_name(name)
+        first = digest = _digest(name)
+        if first not in self._seen:
+            self._seen.add(first)
+            return name
+        number = self._numbers.get(first, 1)
+        while digest in self._seen:
+            number += 1
+            unique = f"{name}~{number}"
+            digest = _digest(unique)
+        self._numbers[first] = number
+        self._seen.add(digest)
+        return unique
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest(), "little")
+
+
+def clean_name(name: str) -> str:
+    """Return a name as text that UTF-8 can encode, of bounded length; of a long one, its end."""
+    name = encodable(name)
+    return name if len(name) <= _MAX_CHARACTERS else f"…{name[1 - _MAX_CHARACTERS :]}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """Result of one input of a job; ``result["name"]`` is the output of that name.
+
+    Attributes:
+        index: position of the input among the job's inputs, from 0.
+        name: the input's name, such as the name of its file.
+        outputs: arrays by output name, with the engine's dtypes and shapes; empty if it failed.
+        error: why the input failed; empty if it did not.
+    """
+
+    index: int
+    name: str
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    error: str = ""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if self.error:
+            raise SynergaiError(f"input {self.index} ({self.name}) failed: {self.error}")
+        return self.outputs[name]

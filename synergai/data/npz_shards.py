@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from synergai.data.results import JobResult
+from synergai.data.items import JobResult
 from synergai.data.shard_description import column_of, decode_description, encode_description, flat
 from synergai.errors import InvalidInput
 from synergai.wire.arrays import DTYPES

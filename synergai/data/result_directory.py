@@ -13,12 +13,12 @@ import msgspec
 
 from synergai.data.shards import FORMATS, TEMPORARY_PREFIX, Format, format_of, write_shard
 from synergai.errors import Conflict, InvalidInput
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.results import JobResult
+    from synergai.data.items import JobResult
 
 MARKER: Final = "synergai-job.json"
 _SHARD: Final = re.compile(r"results-([0-9]{6,})\.(npz|parquet)")

@@ -71,7 +71,7 @@ def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
     if suffix_of(path) in TEXT_SUFFIXES:
         return TextRows(path, engine, text)
     if suffix_of(path) == ".parquet":
-        from synergai.data.parquet_rows import ParquetRows
+        from synergai.data.parquet import ParquetRows
 
         return ParquetRows(Path(path).open("rb"), engine)
     return ArrayRows(Path(path).open("rb"), engine, archive=suffix_of(path) == ".npz")

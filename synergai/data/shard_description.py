@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.data.results import JobResult
+    from synergai.data.items import JobResult
 
 VERSION: Final = 1
 """Version of the description; readers refuse later ones."""

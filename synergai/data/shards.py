@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from synergai.data.shard_description import ShardDescription, describe_outputs
 from synergai.errors import InvalidInput
-from synergai.runtime.atomic_file import naming
+from synergai.runtime.files import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.results import JobResult
+    from synergai.data.items import JobResult
 
 Format: TypeAlias = Literal["npz", "parquet"]
 FORMATS: Final[tuple[Format, ...]] = ("npz", "parquet")
@@ -51,9 +51,9 @@ def format_of(path: Path) -> ShardFormat:
 
             return npz_shards.NpzShards()
         case ".parquet":
-            from synergai.data import parquet_shards
+            from synergai.data import parquet
 
-            return parquet_shards.ParquetShards()
+            return parquet.ParquetShards()
     raise InvalidInput(f"{path}: a shard of results ends in .npz or .parquet")
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
 from synergai.errors import EngineUnusable
 from synergai.models.formats.model_files import digest
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 from synergai.runtime.paths import agent_state, gateway_state, worker_state
 
 if TYPE_CHECKING:

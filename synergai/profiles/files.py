@@ -7,10 +7,9 @@ import io
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import InvalidInput, NotFound
-from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.plausibility import check_size
+from synergai.profiles.dictionary import ConfigurationDictionary, check_size
 from synergai.profiles.records import COLUMNS, KEY, from_record, to_record
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,7 +9,7 @@ from msgspec import ValidationError, convert, structs
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.runtime.struct_faults import sentence
+from synergai.runtime.toml_file import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

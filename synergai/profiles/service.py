@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias, TypeVa
 from msgspec.structs import replace
 
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
-from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_implausible
+from synergai.profiles.dictionary import (
+    MAX_ENTRIES,
+    OBSERVED,
+    ConfigurationDictionary,
+    check_plausible,
+    find_implausible,
+)
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.tasks import TaskBag
 

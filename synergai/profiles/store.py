@@ -17,8 +17,8 @@ from synergai.profiles.dictionary import (
     OBSERVED,
     PREDICTED,
     ConfigurationDictionary,
+    check_size,
 )
-from synergai.profiles.plausibility import check_size
 from synergai.profiles.records import COLUMNS, KEY, KINDS, from_record, read_rows, to_record
 from synergai.runtime import database
 

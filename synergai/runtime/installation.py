@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import InvalidInput, NotFound, NotSupported, Unavailable
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,9 +1,11 @@
-"""Memory that this process can use, and memory of processes, as reported by Linux."""
+"""Memory that this process can use, memory of processes, and the heap of the C library."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
+from typing import Final
 
 from synergai.runtime.cgroups import memory_limits
 
@@ -31,3 +33,74 @@ def rss_bytes(pid: int | None = None) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_MMAP_THRESHOLD_BYTES: Final = 32 << 20
+"""The largest threshold that glibc accepts."""
+_RETAINED_BYTES: Final = 64 << 20
+_TOP_PAD_BYTES: Final = 4 << 20
+_ARENAS: Final = 2
+
+
+def retain_freed_memory() -> None:
+    """Make the C library retain up to about 64 MiB of freed memory for the next message.
+
+    By default glibc returns every large block to the kernel, and the next message of an image's
+    size page-faults its memory in again: a 600 kB request took a bare grpc.aio server 1.0 ms of CPU
+    time instead of 0.45 ms.
+
+    Also limits the number of arenas, since each retains memory separately. By default the threads
+    of gRPC, which allocate the messages, get up to eight per processor: a gateway then grows
+    whenever another thread happens to receive a large message. Two arenas took 89 MB instead of
+    102 MB for 602 kB requests, and no more CPU time.
+
+    Does nothing with other C libraries, which lack these settings.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return
+    library.mallopt(_M_ARENA_MAX, _ARENAS)
+    library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    library.mallopt(_M_TRIM_THRESHOLD, _RETAINED_BYTES)
+    library.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+
+
+class _Mallinfo2(ctypes.Structure):
+    """``struct mallinfo2`` of glibc 2.33 and newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+class GlibcHeap:
+    """The heap of glibc."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._mallinfo2 = library.mallinfo2
+        self._mallinfo2.restype = _Mallinfo2
+        self._malloc_trim = library.malloc_trim
+
+    @classmethod
+    def find(cls) -> GlibcHeap | None:
+        """Return the heap of this process; None if its C library cannot do this."""
+        library = ctypes.CDLL(None)
+        if not hasattr(library, "mallinfo2") or not hasattr(library, "malloc_trim"):
+            return None
+        return cls(library)
+
+    def free_bytes(self) -> int:
+        """Return the bytes that are free in all arenas."""
+        return int(self._mallinfo2().fordblks)
+
+    def trim(self) -> None:
+        """Return free pages of all arenas to the kernel."""
+        self._malloc_trim(ctypes.c_size_t(0))

@@ -3,24 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
+import socket
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from synergai.runtime.heap import GlibcHeap, retain_freed_memory
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.memory import GlibcHeap, retain_freed_memory, rss_bytes
 from synergai.runtime.processes import raise_descriptor_limit
-from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from synergai.runtime.setting_types import LogLevel
+
+
+_log = logging.getLogger(__name__)
+
+
+def notify(state: str) -> None:
+    """Send `state`, such as ``READY=1``, to the service manager if there is one.
+
+    Failures are only logged.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # a name in the abstract namespace
+        address = f"\0{address[1:]}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as connection:
+            connection.sendto(state.encode(), address)
+    except OSError as error:
+        _log.warning("cannot send %s to the service manager: %s", state, error)
+
+
+def watchdog_timeout_s() -> float | None:
+    """Return the watchdog timeout in seconds that systemd set for this process, if any."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    timeout = os.environ.get("WATCHDOG_USEC", "")
+    return int(timeout) / 1e6 if timeout.isdecimal() and int(timeout) > 0 else None
+
+
+@contextlib.asynccontextmanager
+async def notify_lifecycle() -> AsyncIterator[None]:
+    """Notify systemd as `notify_ready` does, and of stopping on exit."""
+    async with notify_ready():
+        try:
+            yield
+        finally:
+            notify("STOPPING=1")
+
+
+@contextlib.asynccontextmanager
+async def notify_ready() -> AsyncIterator[None]:
+    """Notify systemd of readiness, and feed the watchdog as long as the context is open.
+
+    The watchdog is fed from the event loop, so a blocked loop gets the service restarted.
+    """
+    timeout = watchdog_timeout_s()
+    watchdog = None if timeout is None else asyncio.create_task(_feed_watchdog(timeout / 3))
+    notify("READY=1")
+    try:
+        yield
+    finally:
+        if watchdog is not None:
+            watchdog.cancel()
+            await asyncio.gather(watchdog, return_exceptions=True)
+
+
+async def _feed_watchdog(interval: float) -> None:
+    while True:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(interval)
+
 
 _FULL_COLLECTION: Final = 200
 """Collections of middle-aged objects after which one of all objects may follow."""

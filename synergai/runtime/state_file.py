@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from synergai.errors import Unavailable
-from synergai.runtime.atomic_file import write_atomic
-from synergai.runtime.ownership import own_like
+from synergai.runtime.files import own_like, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_timeout_s
+from synergai.runtime.service import notify, notify_lifecycle, watchdog_timeout_s
 
 
 @pytest.fixture

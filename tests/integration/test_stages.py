@@ -21,7 +21,7 @@ from profiler.planning.plan_case import read_fleet
 from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
 from synergai.core.routes.links import GATEWAY
-from synergai.data.results import JobResult
+from synergai.data.items import JobResult
 from synergai.domain import JobState
 from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.models.directory import ModelDirectory

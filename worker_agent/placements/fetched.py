@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, Overloaded
 from synergai.models.contents import Contents
 from synergai.models.directories import ModelDirectories
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 from synergai.versions import validate_engine
 
 if TYPE_CHECKING:

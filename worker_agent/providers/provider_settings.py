@@ -28,7 +28,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.setting_types import Parsed
-from synergai.runtime.struct_faults import sentence
+from synergai.runtime.toml_file import sentence
 from worker_agent.providers.choice import ProviderChoice
 from worker_agent.providers.kinds import CPU, kind_of
 

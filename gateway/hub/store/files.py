@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.atomic_file import sync_path
+from synergai.runtime.files import sync_path
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:

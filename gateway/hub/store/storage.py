@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.manifest import Manifest, content_digest, read_manifest
 from synergai.names import validate_name
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:

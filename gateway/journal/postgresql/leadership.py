@@ -17,7 +17,7 @@ from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHE
 from gateway.journal.postgresql.session import DatabaseSession, where
 from gateway.journal.postgresql.store import PostgresqlStore
 from synergai.errors import InvalidInput, SynergaiError
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import InternalError, Unavailable
-from synergai.runtime.atomic_file import sync_path
+from synergai.runtime.files import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from gateway.journal.records.log import RecordLog, remove_log
 from synergai.errors import Conflict
-from synergai.runtime.atomic_file import sync_path
+from synergai.runtime.files import sync_path
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ def _cut(order: _Order) -> ModelCuts:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from synergai.models.cutting import extraction, graph, stage_ends
+    from synergai.models.cutting import extraction, graph
     from synergai.models.formats.onnx_file import read_ends
 
     found = ModelCuts()
@@ -158,15 +158,15 @@ def _cut(order: _Order) -> ModelCuts:
             return replace(found, refusal="it has weights in other files; save it as one file")
         cuts = graph.find_cuts(model)
         at = {cut.position: cut for cut in cuts}
-        halved = stage_ends.halve_tensors(model, [at[number] for number in order.halved])
+        halved = extraction.halve_tensors(model, [at[number] for number in order.halved])
         at |= {cut.position: cut for cut in halved}
         for stage in order.stages:
             first, last = at.get(stage.first), at.get(stage.last)
             part = extraction.extract_stage(model, order.digest, first, last)
             for number in stage.features:
-                stage_ends.add_features(part, at[number], feature_name(number))
+                extraction.add_features(part, at[number], feature_name(number))
             if last is not None and stage.head is not None:
-                stage_ends.add_head(part, last, stage.head)
+                extraction.add_head(part, last, stage.head)
             Path(stage.path).write_bytes(part.SerializeToString(deterministic=True))
     except InvalidInput as error:
         return replace(found, refusal=str(error))

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 import synergai
-from synergai.client.shared_stream import MAX_STREAMED_BYTES
+from synergai.client.connection import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
 from tests.integration.client.conftest import FakeGateway
 from tests.integration.conftest import both_servers

@@ -7,7 +7,7 @@ import pytest
 from gateway.gateway_settings import GatewaySettings
 from profiler.loadgen.traces.load_settings import LoadSettings
 from profiler.measuring.profiler_settings import ProfilerSettings
-from synergai.cli.durations import parse_duration, parse_instant
+from synergai.cli.options import parse_duration, parse_instant
 from synergai.errors import InvalidSettings
 from synergai.runtime.settings import options_of
 from worker_agent.agent_settings import AgentSettings

@@ -9,8 +9,8 @@ import pytest
 from synergai.cli.job_options import JobTerms, OwnInputs
 from synergai.cli.own_data import OwnDataJob
 from synergai.client.client import Client
+from synergai.data.items import JobResult
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
-from synergai.data.results import JobResult
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
 

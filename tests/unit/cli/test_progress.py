@@ -2,7 +2,7 @@
 
 import pytest
 
-from synergai.cli.progress import count_progress
+from synergai.cli.output import count_progress
 
 
 def test_without_a_bar_nothing_is_printed_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 import synergai
 from synergai.cli import result_files
 from synergai.cli.result_files import FailureList, fetch_results
-from synergai.client.jobs import JobHandle
-from synergai.client.results import ResultBatch
+from synergai.client.jobs import JobHandle, ResultBatch
+from synergai.data.items import JobResult
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
-from synergai.data.results import JobResult
 
 
 def a_job(*, ends: bool) -> JobHandle:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from synergai.client.cells import Cell, cell_of, cells_of
+from synergai.client.target import Cell, cell_of, cells_of
 from synergai.errors import InvalidInput
 
 MAP = """

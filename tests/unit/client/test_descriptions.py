@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from synergai.client.descriptions import EngineDescriptions
+from synergai.client.requests import EngineDescriptions
 from synergai.domain import Engine
 from synergai.errors import DeadlineExceeded, Unavailable
 from tests.engines import new_engine

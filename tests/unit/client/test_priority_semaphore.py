@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from synergai.client.priority_semaphore import PrioritySemaphore
+from synergai.client.connection import PrioritySemaphore
 from synergai.errors import DeadlineExceeded
 from tests.waiting import turns
 

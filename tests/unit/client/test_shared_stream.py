@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.shared_stream import QueryStream
+from synergai.client.connection import QueryStream
 from synergai.oip import inference_pb2 as oip
 from tests.waiting import turns
 

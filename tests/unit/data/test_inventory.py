@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from synergai.data import names as unique_names
+from synergai.data import items
 from synergai.data.inventory import InputInventory
 from synergai.data.items import NamedInput, Unusable
 from synergai.domain import Engine, TensorSpec
@@ -329,7 +329,7 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
     def refuse(name: str) -> None:
         raise ModuleNotFoundError(name=name.partition(".")[0])
 
-    monkeypatch.setattr("synergai.data.extras.import_module", refuse)
+    monkeypatch.setattr("synergai.data.parquet.import_module", refuse)
     (tmp_path / "x.parquet").touch()
     with pytest.raises(NotSupported, match=r"Parquet files need pyarrow.*'WHEEL\[data\]'"):
         read(tmp_path / "x.parquet")
@@ -391,15 +391,15 @@ def test_large_array_is_read_in_chunks(tmp_path: Path) -> None:
 
 def test_many_equal_names_are_made_unique_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = 0
-    digest = unique_names._digest
+    digest = items._digest
 
     def count(name: str) -> int:
         nonlocal hashed
         hashed += 1
         return digest(name)
 
-    monkeypatch.setattr(unique_names, "_digest", count)
-    unique = unique_names.UniqueNames()
+    monkeypatch.setattr(items, "_digest", count)
+    unique = items.UniqueNames()
     made = [unique.make(name) for name in ["a"] * 1000 + ["a~1001", "b", "a"]]
     assert made[:3] == ["a", "a~2", "a~3"]
     assert made[-3:] == ["a~1001", "b", "a~1002"]

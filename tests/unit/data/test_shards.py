@@ -17,11 +17,11 @@ from hypothesis.extra import numpy as arrays
 
 import synergai
 from synergai.data import shards as shard_files
+from synergai.data.items import JobResult
 from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirectory, read_marker
-from synergai.data.results import JobResult
 from synergai.data.shards import Format
 from synergai.errors import Conflict, InvalidInput
-from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.files import write_atomic
 from synergai.wire.arrays import BFLOAT16_BITS
 
 FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])

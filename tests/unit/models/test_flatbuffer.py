@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.flatbuffer import CorruptFlatBuffer, FlatBufferTable
-from synergai.models.formats.tflite_file import read_tflite
+from synergai.models.formats.tflite_file import CorruptFlatBuffer, FlatBufferTable, read_tflite
 from tests.tiny_tflite import save_sum
 
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import check_plausible, find_implausible
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
-from synergai.profiles.plausibility import check_plausible, find_implausible
 from tests.cores import new_entry
 
 ENTRY = new_entry(

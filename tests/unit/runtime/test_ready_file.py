@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import Unavailable
-from synergai.runtime.ready_file import ready_file
+from synergai.runtime.files import ready_file
 
 
 def test_ready_file_holds_addresses_and_pid_while_the_service_runs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synergai.core.scheduling import policy
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import Assignment, AssignmentEnded, QueriesDone, Stop
 from synergai.core.scheduling.policies.malleable.contended import (
@@ -18,8 +19,7 @@ from synergai.core.scheduling.policies.malleable.contended import (
     play,
 )
 from synergai.core.scheduling.policies.malleable.planner import Planner, Problem, Weights, plan_cost
-from synergai.core.scheduling.state import contention
-from synergai.core.scheduling.state.contention import MOST, Contention
+from synergai.core.scheduling.policy import MAX_SLOWDOWN, Contention
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import EngineName, Outcome
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
@@ -109,7 +109,7 @@ def test_slow_downs_are_believable(ratios: list[float]) -> None:
     contention = Contention()
     for ratio in ratios:
         contention.observe(worker, A, (A, B), ratio, 1.0)
-        assert 1.0 <= contention.slowdown(worker, A, (A, B)) <= MOST**2
+        assert 1.0 <= contention.slowdown(worker, A, (A, B)) <= MAX_SLOWDOWN**2
 
 
 # --- plans ----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_what_slows_itself_down_most_runs_beside_another_engine(
 
 
 def test_pairs_that_were_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "MOST_PAIRS", 2)
+    monkeypatch.setattr(policy, "MOST_PAIRS", 2)
     worker = next(iter(places().state.workers.values()))
     found, others = Contention(), [EngineName(name) for name in ("x", "y", "z")]
     for other in (*others[:2], *others[::2]):

@@ -25,10 +25,10 @@ from synergai.core.scheduling.events import (
     WorkerJoined,
 )
 from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.rules.kernel import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.core.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.loads import UNKNOWN_S, overdue_at
-from synergai.core.scheduling.state.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import (
     Configuration,
@@ -559,7 +559,7 @@ def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
 def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("synergai.core.scheduling.state.sizes.MOST", 3)
+    monkeypatch.setattr("synergai.core.scheduling.rules.kernel.MAX_REMEMBERED", 3)
     sizes = SessionSizes()
     worker = Fleet.worker(0)
     record = WorkerRecord(worker, 0, set(), set())

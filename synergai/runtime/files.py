@@ -1,12 +1,15 @@
-"""Atomic replacement of files, and durable changes."""
+"""Files of services: replaced atomically, changed durably, and owned by the service."""
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
+
+from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,3 +59,35 @@ def naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+@contextmanager
+def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
+    """Keep a JSON file with `addresses` and the process id at `path` while the context is open.
+
+    The file is created atomically. Does nothing if `path` is None.
+    """
+    if path is None:
+        yield
+        return
+    try:
+        write_atomic(path, json.dumps({"pid": os.getpid(), **addresses}) + "\n")
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def own_like(directory: Path, file: Path | int) -> None:
+    """Give a file, a path or descriptor, to the owner of a directory if this process runs as root.
+
+    A link is not followed: the owner could have made it.
+    """
+    if os.geteuid():
+        return
+    owner = directory.stat()
+    # Root may lack the permission in a container, where the service runs as root, too.
+    with suppress(PermissionError):
+        os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(file, int))
