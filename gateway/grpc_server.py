@@ -38,14 +38,15 @@ def bind_server(
         stack: releases the port.
         on_broken: called if the server can accept no more calls.
     """
-    ages = config.max_connection_age_s, config.max_connection_age_grace_s
     files = config.tls_cert, config.tls_key, client_authority
     if config.grpc_server == "grpcio":
         # Imported on demand: it costs memory.
         from synergai.wire.grpcio_server import GrpcioServer
 
-        other = GrpcioServer(max_connections, max_bytes, on_broken, interceptor, *ages)
+        other = GrpcioServer(
+            max_connections, max_bytes, on_broken, interceptor, config.max_connection_age_s
+        )
         return other, other.bind(address, server_credentials(*files))
-    server = NativeServer(max_connections, max_bytes, interceptor, *ages)
+    server = NativeServer(max_connections, max_bytes, interceptor, config.max_connection_age_s)
     stack.callback(server.release)
     return server, server.bind(address, server_context(*files, http2=True))

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import (
-    DEFAULT_DICTIONARY,
-    DEFAULT_MODELS,
-    AsJson,
-    Dictionary,
-    TlsCa,
-    TokenFile,
-)
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import (
     format_accuracy,
     format_age,
@@ -64,20 +57,12 @@ def show(
     best: Annotated[
         bool, typer.Option("--best", help="Only the fastest configuration of each row.")
     ] = False,
-    front: Annotated[
-        bool,
-        typer.Option(
-            "--front", help="Only configurations that no other one beats in QPS and QPS per watt."
-        ),
-    ] = False,
     models: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Model directory: entries of other files are stale."),
     ] = DEFAULT_MODELS,
     as_json: AsJson = False,
     target: GatewayTarget = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
@@ -98,7 +83,7 @@ def show(
     if target is None:
         entries = load_dictionary(dictionary)
     else:
-        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
+        entries, workers = GatewayAddress(target).call(_dictionary_and_workers)
     entries = list(entries)
     engines = {entry.engine for entry in entries}
     _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
@@ -109,8 +94,8 @@ def show(
         for entry in entries
         if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
     )
-    if best or front:
-        selected = ConfigurationDictionary(_chosen(selected, on_front=front))
+    if best:
+        selected = ConfigurationDictionary(_fastest(selected))
     shown = sorted(
         selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
     )
@@ -160,10 +145,6 @@ def _print_entries(
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
-    accept_disturbed: Annotated[
-        bool,
-        typer.Option("--accept-disturbed", help="Let disturbed entries replace undisturbed ones."),
-    ] = False,
 ) -> None:
     """Add a file's entries to the dictionary, replacing entries for the same configuration.
 
@@ -178,13 +159,11 @@ def import_(
     if not entries:
         raise InvalidInput(f"{source} has no entries to import")
     check_plausible(entries)
-    kept = add_to_dictionary(
-        dictionary, entries, keep_undisturbed=not accept_disturbed, max_entries=MAX_ENTRIES
-    )
+    kept = add_to_dictionary(dictionary, entries, keep_undisturbed=True, max_entries=MAX_ENTRIES)
     if kept:
         typer.echo(
-            f"{counted(len(kept), 'entry')} kept, because better than the new one; "
-            "--accept-disturbed replaces undisturbed ones, but none is replaced by a prediction",
+            f"{counted(len(kept), 'entry')} kept, because better than the new one; to replace "
+            "them, delete them first with 'synergai dictionary delete'",
             err=True,
         )
     imported = len(entries) - len(kept)
@@ -241,9 +220,6 @@ def delete(
     engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     label: Annotated[str | None, typer.Option(help="Only this label, such as observed.")] = None,
-    implausible: Annotated[
-        bool, typer.Option("--implausible", help="Only entries that a gateway does not use.")
-    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All entries.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be deleted.")
@@ -254,12 +230,11 @@ def delete(
     A running gateway picks this up within a second, and measures engines without entries again.
     """
     from synergai.errors import InvalidSettings
-    from synergai.profiles.dictionary import find_implausible
     from synergai.profiles.files import delete_from_dictionary, load_dictionary
 
-    if not (everything or implausible or engine or worker_class or label):
+    if not (everything or engine or worker_class or label):
         raise InvalidSettings(
-            "name what to delete with --engine, --worker-class, --label or --implausible; or --all"
+            "name what to delete with --engine, --worker-class or --label; or --all"
         )
 
     def selects(entry: ProfileEntry) -> bool:
@@ -267,7 +242,6 @@ def delete(
             engine in (None, entry.engine)
             and worker_class in (None, entry.worker_class)
             and label in (None, entry.label)
-            and (not implausible or bool(find_implausible(entry)))
         )
 
     if dry_run:
@@ -301,27 +275,13 @@ def _pace_text(paces: Mapping[str, float]) -> str:
     return " to ".join(dict.fromkeys(texts))
 
 
-def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileEntry]:
-    """Return the fastest entry of each engine, variant and worker class, or those on its front.
-
-    The front of a row with an unknown power is its fastest entry.
-    """
-    from profiler.dictionary.pareto import front
-
-    def figures(entry: ProfileEntry) -> tuple[float, float]:
-        return entry.planned_qps, entry.planned_qps / entry.watts
-
+def _fastest(entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
+    """Return the fastest entry of each engine, variant and worker class."""
     rows: dict[tuple[str, str, str], list[ProfileEntry]] = {}
     for entry in entries:
         key = entry.engine, entry.worker_class, entry.configuration.variant
         rows.setdefault(key, []).append(entry)
-    chosen = []
-    for row in rows.values():
-        if on_front and all(entry.watts for entry in row):
-            chosen += front(row, figures)
-        else:
-            chosen.append(max(row, key=lambda entry: entry.planned_qps))
-    return chosen
+    return [max(row, key=lambda entry: entry.planned_qps) for row in rows.values()]
 
 
 def _check_any(

@@ -24,9 +24,6 @@ app: Final = typer.Typer()
 def variants(
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
     models: Models = DEFAULT_MODELS,
-    again: Annotated[
-        bool, typer.Option("--again", help="Make existing variants again, too.")
-    ] = False,
     remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +46,6 @@ def variants(
             name,
             check,
             lambda text: console.print(text, markup=False, highlight=False),
-            again=again,
         )
     if as_json:
         print_json([_facts(each) for each in definition.variants])

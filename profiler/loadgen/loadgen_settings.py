@@ -14,8 +14,6 @@ from synergai.runtime.settings import options_of
 
 _SCENARIOS: Final = {
     "rate": ("Server", "Offline"),
-    "samples_per_query": ("MultiStream",),
-    "window": ("Offline",),
 }
 """The scenarios that a setting applies to."""
 _NEEDS: Final = {
@@ -33,7 +31,7 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
 
     scenario: Annotated[
         Literal["SingleStream", "MultiStream", "Server", "Offline"],
-        "MLPerf scenario: one sample at a time, several samples at a time, Poisson "
+        "MLPerf scenario: one sample at a time, eight samples at a time, Poisson "
         "arrivals, or all samples at once.",
     ] = "SingleStream"
     mode: Annotated[
@@ -49,8 +47,6 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    samples_per_query: Annotated[int, "MultiStream: samples per query.", Meta(ge=1, le=4096)] = 8
-    window: Annotated[int, "Offline: limit of samples in flight.", Meta(ge=1, le=65_536)] = 64
     queries: Annotated[int, "Minimum number of queries.", Meta(ge=1, le=10_000_000)] = 100
     min_duration: Annotated[Duration, "Minimum duration in seconds.", Meta(ge=0, le=86_400)] = 10.0
     qos_ms: (
@@ -70,10 +66,6 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
         Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
     ] = None
     data: Annotated[Path | None, "Directory of the data set, in MLPerf's layout."] = None
-    user_conf: Annotated[
-        Path | None,
-        "LoadGen's user.conf; its settings, and MLPerf's own, take precedence over the options.",
-    ] = None
     output: Annotated[Path, "Directory for LoadGen's log files."] = Path("runs/loadgen")
     as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
 
@@ -85,5 +77,5 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
                 raise InvalidInput(f"--{options[name].flag} requires --{options[needed].flag}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset exclude each other; give one of them")
-        if self.scenario == "Server" and not (self.rate or self.user_conf):
+        if self.scenario == "Server" and not self.rate:
             raise InvalidInput("--scenario Server requires --rate, its queries per second")

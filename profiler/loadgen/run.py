@@ -30,6 +30,7 @@ from profiler.loadgen.query_counter import QueryCounter
 from profiler.loadgen.sample_set import SampleSet, samples_for
 from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.client import Client
+from synergai.client.target import connection
 from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError, Unavailable
 from synergai.models.postprocess import CLASSES
 from synergai.runtime.reexec import decode_config
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 
 REPORT_INTERVAL_S: Final = 0.1
+_OFFLINE_WINDOW: Final = 64
+"""Samples in flight in the scenario Offline."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,9 +81,7 @@ def _run(
 ) -> RunCounts:
     """Run the test and return its counts."""
     with ExitStack() as stack:
-        sync_client = stack.enter_context(
-            SyncStreamClient(settings.target, **settings.connection())
-        )
+        sync_client = stack.enter_context(SyncStreamClient(settings.target, **connection()))
         library = _library(settings, sync_client.engine(settings.engine))
         completer = SampleCompleter(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
@@ -94,15 +95,13 @@ def _run(
         )
         system: SyncSystem | AsyncSystem = sync_system
         if settings.scenario in ("Server", "Offline"):
-            client = Client(
-                settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection()
-            )
+            client = Client(settings.target, attempts=1, in_flight=sys.maxsize, **connection())
             async_system = AsyncSystem(
                 client,
                 settings.engine,
                 library,
                 deadline_s=deadline_s,
-                window=settings.window if settings.scenario == "Offline" else None,
+                window=_OFFLINE_WINDOW if settings.scenario == "Offline" else None,
                 completer=completer,
                 counter=counter,
             )

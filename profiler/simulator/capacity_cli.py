@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from profiler.simulator.simulator_settings import CapacitySettings, parse_seeds
+from profiler.simulator.simulator_settings import WATTS, CapacitySettings, parse_seeds
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
 
@@ -123,18 +123,15 @@ def _make_planner(
         violations=settings.violations / 100,
         max_workers=settings.max_workers,
         costs=costs,
-        watts=_watts(settings, profile),
+        watts=_watts(profile),
     )
 
 
-def _watts(settings: CapacitySettings, profile: Profile) -> dict[WorkerClass, float]:
-    """Return the given power of each class; the defaults name classes that a profile may lack."""
+def _watts(profile: Profile) -> dict[WorkerClass, float]:
+    """Return the nominal power of the thesis's machines that the profile has."""
     from profiler.simulator.sweep import by_class
 
-    if "watts" in settings.given:
-        return by_class(settings.watts, profile)
-    known = {name: watts for name, watts in settings.watts.items() if name in profile.classes}
-    return by_class(known, profile)
+    return by_class({name: WATTS[name] for name in profile.classes if name in WATTS}, profile)
 
 
 def _print(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:

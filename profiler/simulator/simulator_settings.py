@@ -212,12 +212,6 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
         "Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
         "the lowest cost is the best. Without it, the one with the fewest workers.",
     ] = msgspec.field(default_factory=dict)
-    watts: Annotated[
-        dict[str, Annotated[float, Meta(gt=0, le=1e6)]],
-        "Power of a busy worker by class, where the profile has none; by default the "
-        "nominal power of the thesis's machines.",
-    ] = msgspec.field(default_factory=WATTS.copy)
-    given: frozenset[str] = frozenset()
     max_workers: Annotated[
         int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
     ] = 32

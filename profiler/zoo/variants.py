@@ -66,15 +66,13 @@ def make_variants(
     name: str,
     check: VariantCheck,
     say: Callable[[str], object] = lambda _: None,
-    *,
-    again: bool = False,
 ) -> EngineDefinition:
     """Add an 8-bit variant of each model of an engine; return the engine."""
     definition, folder = _find(models, name)
     try:
         with staging_folder(models, split_version(name)[0]) as staging:
             workshop = _Workshop(definition, folder, staging, check, say)
-            workshop.make(again=again)
+            workshop.make()
             _install(workshop.folder, folder)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
@@ -123,7 +121,7 @@ class _Workshop:
         self._variants = _variants(definition, original)
         self._made: list[str] = []
 
-    def make(self, *, again: bool) -> None:
+    def make(self) -> None:
         """Make the variants, check them, and describe them in the copy's engine.toml."""
         sources = self._definition.variants or (self._definition,)
         if not any(each.file.suffix == _SUFFIX for each in sources):
@@ -136,12 +134,12 @@ class _Workshop:
                 f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
                 "integers on; put one into its folder, with an array for each input of the model"
             )
-        wanted = self._wanted(again=again)
+        wanted = self._wanted()
         if not wanted:
             known = ", ".join(each.name for each in self._variants)
             raise InvalidInput(
-                f"engine {self._definition.name!r} has these variants already: {known}; make them "
-                "again with --again"
+                f"engine {self._definition.name!r} has these variants already: {known}; to make "
+                "one again, remove it first with --remove"
             )
         self._copy()
         first = self._definition.of_variant("").variant or FULL
@@ -181,7 +179,7 @@ class _Workshop:
             )
         return checked
 
-    def _wanted(self, *, again: bool) -> dict[str, VariantKeys]:
+    def _wanted(self) -> dict[str, VariantKeys]:
         """Return the models to quantise, by the name of the variant that is made of each."""
         found: dict[str, VariantKeys] = {}
         for each in self._variants:
@@ -189,7 +187,7 @@ class _Workshop:
             source = self._original / each.file
             if _is_int8(each.name) or source.suffix != _SUFFIX or not source.is_file():
                 continue
-            if again or not self._has(name):
+            if not self._has(name):
                 found[name] = each
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,10 +11,9 @@ from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.errors import InvalidInput
-from synergai.runtime.files import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,8 +31,6 @@ _TOP: Final = 5
 _BOX: Final = ("image", "class", "score", "ymin", "xmin", "ymax", "xmax")
 _CLASS: Final = ("output", "row", "class", "score")
 _VALUES: Final = ("output", "datatype", "shape", "values")
-_SINGLE: Final = ".npy"
-"""Suffix of a file that holds one array."""
 _MAX_CLASSES: Final = 100_000
 """Longest row that is read as the scores of classes."""
 _TIMINGS: Final = (
@@ -77,12 +73,6 @@ def infer(
         ),
     ] = None,
     priority: Priority = 0,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the outputs to a .npz file, or a single one to a .npy file."
-        ),
-    ] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Show where the time went, and the worker.")
     ] = False,
@@ -95,12 +85,12 @@ def infer(
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     if deadline_s is not None and not deadline_s > 0:
         raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
-    if save is not None and save.suffix not in {".npz", _SINGLE}:
-        raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
         description = await client.engine(f"{engine}/{version}" if version else engine)
-        requested = _requested(outputs or (), description, save)
+        requested = list(outputs or ())
+        if not requested and description.postprocess:
+            requested = [_default_output(description)]
         values = parse_inputs(inputs or (), description)
         result = await client.infer(
             engine,
@@ -115,8 +105,6 @@ def infer(
         return description, result
 
     description, result = gateway.call(query, engine)
-    if save is not None:
-        _save(save, result.outputs)
     if as_json:
         print_json(_as_json(result))
         return
@@ -127,57 +115,12 @@ def infer(
         _print_timings(result.parameters)
 
 
-def _requested(names: Sequence[str], engine: Engine, save: Path | None) -> list[str]:
-    """Return the outputs to ask for; empty for all of the engine."""
-    requested = list(names)
-    if not requested and engine.postprocess:
-        requested = [_default_output(engine)]
-    count = len(requested or engine.outputs)
-    if save is not None and save.suffix == _SINGLE and count > 1:
-        raise InvalidInput(
-            f"--save: {save} holds one output, and there are {count}: "
-            "name a .npz file, or choose one by --output"
-        )
-    return requested
-
-
 def _default_output(engine: Engine) -> str:
     """Return the output to print: class scores if the engine has them, or a derived output."""
     first = engine.outputs[0]
     if engine.postprocess == "classes" and first.datatype == "FP32" and len(first.shape) == 2:
         return first.name
     return engine.postprocess
-
-
-def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
-    import zipfile
-
-    import numpy as np
-
-    arrays = {name: _plain(array) for name, array in outputs.items()}
-    with naming(path), path.open("wb") as file:
-        if path.suffix == _SINGLE:
-            [array] = arrays.values()
-            np.lib.format.write_array(file, array, allow_pickle=False)
-            return
-        # Not np.savez: outputs may be called like its own arguments.
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Convert texts, which are object arrays, to a dtype that NumPy does not pickle."""
-    if not array.dtype.hasobject:
-        return array
-    texts = array.astype("S")
-    if texts.tolist() != array.tolist():
-        raise InvalidInput(
-            "--save: there are texts that end in zero bytes, which .npy files drop; print with "
-            "--json"
-        )
-    return texts
 
 
 def _as_json(result: InferResult) -> dict[str, Any]:
@@ -212,8 +155,8 @@ def _element(element: object) -> object:
                 return element.decode()
             except UnicodeDecodeError:
                 raise InvalidInput(
-                    f"the element {element[:40]!r} is not UTF-8 text, which JSON needs; write the "
-                    "outputs to files"
+                    f"the element {element[:40]!r} is not UTF-8 text, which JSON needs; 'synergai "
+                    "submit --output' writes files"
                 ) from None
         case float() if not math.isfinite(element):
             return "NaN" if math.isnan(element) else "Infinity" if element > 0 else "-Infinity"

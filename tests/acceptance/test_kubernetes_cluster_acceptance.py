@@ -85,11 +85,11 @@ class Release:
         self.cluster = cluster
         self.folder = folder
         self.target = f"{cluster.name_service(SERVICE)}:8001"
-        self.options: list[str] = []
+        self.environment: list[str] = []
 
     def command(self, *arguments: str) -> list[str]:
-        own = ["--target", self.target, *self.options]
-        return [sys.executable, "-m", "synergai", *arguments, *own]
+        program = ["env", *self.environment, sys.executable, "-m", "synergai"]
+        return [*program, *arguments, "--target", self.target]
 
     def ask(self, *arguments: str) -> Any:
         return json.loads(self.cluster.run(*self.command(*arguments, "--json")))
@@ -286,9 +286,9 @@ def secured(cluster: Cluster, files: Path) -> Release:
     cluster.publish(SERVICE)
     release = Release(cluster, files)
     release.target = f"{BALANCER}:8001"
-    release.options = ["--tls-ca", f"{files}/ca.crt"]
+    release.environment = [f"SYNERGAI_TLS_CA={files}/ca.crt"]
     wait_until(lambda: "send credentials" in release.try_to_infer(), 120.0)
-    release.options += ["--token-file", f"{files}/token"]
+    release.environment += [f"SYNERGAI_TOKEN_FILE={files}/token"]
     release.wait_for_workers("n1", "n2")
     release.infer()
     return release

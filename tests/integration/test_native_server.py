@@ -220,8 +220,8 @@ async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo:
     assert psutil.Process().memory_info().rss - before < SIZE
 
 
-async def test_connection_is_closed_at_its_age_and_its_call_after_the_grace() -> None:
-    server = NativeServer(2, LIMIT, max_connection_age_s=0.05, max_connection_age_grace_s=0.1)
+async def test_connection_is_retired_at_its_age_and_its_call_completes() -> None:
+    server = NativeServer(2, LIMIT, max_connection_age_s=0.05)
     echo = Echo(server)
     echo.start()
     try:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
+_KEEP_ALIVE_S: Final = 75
+"""Time that an idle connection stays open for the next request, as clients are told."""
 _KEEP_ALIVE_MARGIN_S: Final = 5
 """Time for which an idle connection stays open beyond what its client is told: a request that is
 sent at the last moment is still answered."""
@@ -53,7 +55,6 @@ class HttpServer:
     def __init__(self, app: HttpApp, unread: UnreadResponses, settings: GatewaySettings) -> None:
         self._app = app
         self._unread = unread
-        self._keep_alive_s = int(settings.http_keep_alive_s)
         self._tls = _tls_context(settings)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -79,8 +80,8 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            headers=[("keep-alive", f"timeout={self._keep_alive_s}")],
-            timeout_keep_alive=self._keep_alive_s + _KEEP_ALIVE_MARGIN_S,
+            headers=[("keep-alive", f"timeout={_KEEP_ALIVE_S}")],
+            timeout_keep_alive=_KEEP_ALIVE_S + _KEEP_ALIVE_MARGIN_S,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )

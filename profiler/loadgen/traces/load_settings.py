@@ -57,7 +57,6 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
     replay: Annotated[
         Path | None, "CSV file for --trace replay: a line per second, the rate in the last column."
     ] = None
-    random_gaps: Annotated[bool, "Use random gaps in other traces than poisson."] = False
     seed: Annotated[int, "Seed of random gaps.", Meta(ge=0)] = 0
     deadline_ms: (
         Annotated[
@@ -112,8 +111,7 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
 
     def arrivals(self) -> Iterator[float]:
         """Return the send times in seconds from the start."""
-        gaps_are_random = self.random_gaps or self.trace == "poisson"
-        return arrivals(self.curve(), self.seed if gaps_are_random else None)
+        return arrivals(self.curve(), self.seed if self.trace == "poisson" else None)
 
     def _end(self) -> float:
         if self.to_rate is None:

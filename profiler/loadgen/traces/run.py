@@ -17,6 +17,7 @@ from profiler.loadgen.traces.request_log import RequestLog, RunSummary, summaris
 from profiler.loadgen.traces.search import RateTrial, find_goodput
 from profiler.loadgen.traces.variants import VariantFigures, read_accuracies, variant_figures
 from synergai.client.client import Client
+from synergai.client.target import connection
 from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ async def search_goodput(
 
 def _client(settings: LoadSettings) -> Client:
     # No retries, which would hide failures, and no limit in flight: the loop is open.
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection())
+    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **connection())
 
 
 async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:

@@ -85,10 +85,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_open = True
         self._peer = SocketPeer(transport)
         self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
-        max_s, _ = self._handlers.connection_age
-        if max_s:
+        if max_s := self._handlers.connection_age_s:
             spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
-            self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
+            self._age_timer = self._handlers.loop.call_later(spread * max_s, self.retire)
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
@@ -268,12 +267,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._stop_timers()
         loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
         self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
-
-    def _reach_age(self) -> None:
-        self.retire()
-        _, grace_s = self._handlers.connection_age
-        if grace_s:
-            self._age_timer = self._handlers.loop.call_later(grace_s, self.end)
 
     def _stop_timers(self) -> None:
         for timer in (self._timer, self._age_timer):

@@ -44,17 +44,6 @@ async def test_values_come_from_files(
         assert "3.0, 4.0" in ran.out
 
 
-async def test_outputs_are_saved_on_request(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
-) -> None:
-    saved = tmp_path / "y.npz"
-    options = ("--save", str(saved), "--target", gateway.address)
-    ran = await run("infer", "identity", "--input", "[1]", *options)
-    assert ran.code == 0
-    with np.load(saved) as outputs:
-        assert outputs["y"].tolist() == [1.0]
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [

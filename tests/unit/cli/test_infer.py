@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.infer import _save, app, print_outputs, summary, tensor_as_json
+from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
 from synergai.cli.output import to_jsonable
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, TensorSpec
@@ -90,12 +89,6 @@ def test_deadline_must_be_positive(deadline: str) -> None:
     assert f"the deadline must be positive, not {deadline} s" in str(result.exception)
 
 
-def test_outputs_are_saved_to_npz_or_npy_only(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["digits", "--save", str(tmp_path / "y.json")])
-    assert isinstance(result.exception, InvalidInput)
-    assert "must end in .npz" in str(result.exception)
-
-
 def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = InferResult({"y": np.ones((1, 1), np.float32)}, engine="digits", version="2")
     monkeypatch.setattr(
@@ -134,11 +127,7 @@ def test_values_have_the_digits_of_their_precision() -> None:
 
 
 def test_bytes_that_json_lacks_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidInput, match=r"b'\\xe9' is not UTF-8.*write the outputs to files"):
+    with pytest.raises(
+        InvalidInput, match=r"b'\\xe9' is not UTF-8.*'synergai submit --output' writes files"
+    ):
         tensor_as_json(np.array([b"\xe9"], object))
-
-
-def test_texts_that_a_saved_file_would_shorten_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"end in zero bytes.*--json"):
-        _save(tmp_path / "a.npz", {"y": np.array([b"a\0"], object)})
-    assert not list(tmp_path.iterdir())

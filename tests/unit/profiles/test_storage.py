@@ -439,28 +439,21 @@ def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
     assert content(load_dictionary(target)) == content(read_csv(COMMENTED))
 
 
-def test_command_line_shows_the_best_and_the_front(tmp_path: Path) -> None:
+def test_command_line_shows_the_best(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
-    figures = {1: (10.0, 2.0), 2: (18.0, 4.0), 3: (17.0, 5.0), 4: (20.0, 10.0)}
+    figures = {1: 10.0, 2: 18.0, 3: 17.0, 4: 20.0}
     add_to_dictionary(
         path,
         [
-            *(replace(an_entry("a", qps, n), watts=watts) for n, (qps, watts) in figures.items()),
+            *(an_entry("a", qps, n) for n, qps in figures.items()),
             # A prediction that is no better for sure.
-            replace(an_entry("a", 20.1, 5), watts=30.0, label=PREDICTED, error=0.1),
-            *(an_entry("unmetered", qps, n) for n, (qps, _) in figures.items()),
+            replace(an_entry("a", 20.1, 5), label=PREDICTED, error=0.1),
+            an_entry("b", 5.0, 2),
         ],
     )
-
-    def shown(option: str) -> dict[str, list[int]]:
-        arguments = ["show", option, "--json", "--dictionary", str(path)]
-        found: dict[str, list[int]] = {}
-        for entry in json.loads(CliRunner().invoke(app, arguments).output):
-            found.setdefault(entry["engine"], []).append(entry["configuration"]["threads"])
-        return found
-
-    assert shown("--best") == {"a": [4], "unmetered": [4]}
-    assert shown("--front") == {"a": [1, 2, 4], "unmetered": [4]}
+    shown = CliRunner().invoke(app, ["show", "--best", "--json", "--dictionary", str(path)]).output
+    threads = {each["engine"]: each["configuration"]["threads"] for each in json.loads(shown)}
+    assert threads == {"a": 4, "b": 2}
 
 
 def test_command_line_labels_entries_of_the_built_in_timer(tmp_path: Path) -> None:
@@ -494,7 +487,7 @@ def test_command_line_marks_entries_of_another_model_file_as_stale(tmp_path: Pat
     assert {line.split()[0] for line in lines if "stale" in line} == {"other"}
 
 
-def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) -> None:
+def test_import_keeps_undisturbed_entries(tmp_path: Path) -> None:
     source, dictionary = tmp_path / "s.csv", tmp_path / "d.db"
     measured, disturbed = an_entry("a"), replace(an_entry("a", 5.0), label=DISTURBED)
     add_to_dictionary(source, [disturbed, an_entry("b")])
@@ -505,8 +498,6 @@ def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) 
     assert "1 entry kept, because better" in first.output
     assert "imported 1 entry" in first.output
     assert content(load_dictionary(dictionary)) == {measured, an_entry("b")}
-    run(app, ["import", str(source), "--dictionary", str(dictionary), "--accept-disturbed"])
-    assert content(load_dictionary(dictionary)) == {disturbed, an_entry("b")}
 
 
 def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:

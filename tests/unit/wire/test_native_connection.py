@@ -71,14 +71,14 @@ class Client:
         transport: what the connection sends to.
     """
 
-    def __init__(self, connection_age: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(self, connection_age_s: float = 0.0) -> None:
         self.requests: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.placed = 0
         self.place: weakref.ref[Any] | None = None
         self.handlers = handlers = Handlers(MAX_BYTES)
-        handlers.connection_age = connection_age
+        handlers.connection_age_s = connection_age_s
         methods: dict[str, Any] = {"Keep": grpc.stream_unary_rpc_method_handler(self._keep, bytes)}
         handlers.add((rpc.Service("a", methods),))
         self.refusals: list[Exception] = []
@@ -309,15 +309,11 @@ async def test_last_frame_of_a_connection_says_which_calls_were_handled(client: 
     assert goodbyes(client.transport.written) == [((1 << 31) - 1, 0, b""), (1, 0, b"")]
 
 
-@pytest.mark.parametrize("grace_s", [0.0, 0.001])
-async def test_connection_is_retired_at_its_age_and_its_calls_get_the_grace(grace_s: float) -> None:
-    client = Client(connection_age=(0.001, grace_s))
+async def test_connection_is_retired_at_its_age_and_its_calls_complete() -> None:
+    client = Client(connection_age_s=0.001)
     client.reads.clear()
     client.send(PREFACE + frame(SETTINGS, 0, 0) + headers(1, "/a/Keep") + message(1, b"x"))
     await until(lambda: goodbyes(client.transport.written))
-    if grace_s:
-        await until(lambda: client.transport.closed)
-        return
     assert not client.transport.closed
     client.reads.set()
     client.send(frame(PING, 1, 0, b"synergai"))

@@ -66,7 +66,7 @@ def test_priority_above_the_limit_is_refused() -> None:
 
 
 def test_anonymous_caller_is_asked_for_credentials() -> None:
-    with pytest.raises(Unauthenticated, match=r"'infer' for engine 'e': send cred.* --token-file"):
+    with pytest.raises(Unauthenticated, match=r"'e': send cred.* by SYNERGAI_TOKEN_FILE"):
         Caller(ANONYMOUS, "", ()).check(Role.INFER, engine="e")
 
 
