@@ -11,9 +11,17 @@ from msgspec.structs import replace
 
 from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import DEFINITION_FILE, find_models, is_version
+from synergai.models.formats.model_files import (
+    DEFINITION_FILE,
+    backend_of,
+    find_models,
+    has_signatures,
+    is_frozen_graph,
+    is_version,
+)
 from synergai.models.variants import Sha256, Share, VariantKeys, check_printable
 from synergai.models.warmup import WarmUpInput
+from synergai.names import validate_name
 from synergai.runtime.toml_file import load_toml, read_toml
 
 if TYPE_CHECKING:
@@ -70,6 +78,46 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_distinct("two variants have the name", [each.name for each in self.variants])
         files = [str(PurePosixPath(each.file)) for each in self.variants]
         _check_distinct("two variants have the file", files)
+
+    def backend_of(self, file: Path) -> str:
+        """Return the backend of the engine's model `file`."""
+        backend = self.backend or backend_of(file)
+        if not backend:
+            raise InvalidInput(
+                f"no backend is known for the suffix of {file.name!r}; "
+                f'set backend = "…" in {DEFINITION_FILE}'
+            )
+        return validate_name(backend, "backend name")
+
+    def check_named(self, engine: str, version: str) -> None:
+        """Check that the keys are of an engine, and of a version unless that is empty."""
+        if self.name not in ("", engine):
+            raise InvalidInput(
+                f"{DEFINITION_FILE} names the engine {self.name!r}, but the folder is "
+                f"called {engine!r}; rename the folder or correct the file"
+            )
+        if version and self.version not in ("", version):
+            raise InvalidInput(
+                f"{DEFINITION_FILE} is of version {self.version!r}, but the folder is called "
+                f"{version!r}; rename the folder or correct the file"
+            )
+
+    def check_suits(self, files: Sequence[Path]) -> None:
+        """Check that the keys are for models such as the engine's `files`."""
+        name = files[0].name
+        if (self.inputs or self.outputs) and not is_frozen_graph(files[0]):
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
+                f"{name} declares its own"
+            )
+        if self.signature and not any(map(has_signatures, files)):
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: signature is for SavedModels and TFLite files, not for {name}"
+            )
+        if self.exit is not None and not self.stage_of:
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: exit is for stages; make some with 'synergai engines exits'"
+            )
 
 
 def _check_distinct(fault: str, values: Sequence[str]) -> None:

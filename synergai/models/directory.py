@@ -25,7 +25,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
@@ -34,14 +34,12 @@ from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
-    MODEL_FORMATS,
     SAMPLES_FILE,
     SAVED_MODEL_FILE,
     backend_of,
     digest,
     find_models,
-    has_signatures,
-    is_frozen_graph,
+    find_only_model,
     is_version,
     list_files,
     size_bytes,
@@ -65,9 +63,6 @@ if TYPE_CHECKING:
     from synergai.domain import Exit
     from synergai.models.definition import DefinitionFile
     from synergai.models.warmup import WarmUpInput
-
-_MAX_NAMED: Final = 5
-"""Files that a fault names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,43 +288,18 @@ class ModelDirectory:
                 f"{folder.name} is a file in the model directory; move it into a folder of its "
                 f"own: mkdir -p {target} && mv {loose} {target}/"
             )
-        engine, version = split_version(name)
-        definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
-        read = read_definition if definition.parent == folder else read_shared_definition
-        keys = read(definition)
-        if keys.name not in ("", engine):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} names the engine {keys.name!r}, but the folder is "
-                f"called {engine!r}; rename the folder or correct the file"
-            )
-        if folder.name == version == definition.parent.name and keys.version not in ("", version):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} is of version {keys.version!r}, but the folder is called "
-                f"{version!r}; rename the folder or correct the file"
-            )
+        keys = self._read_keys(name, folder)
+        engine = split_version(name)[0]
         variants = self._present_variants(folder, keys)
         if variants:
             first = variants[0]
             keys = structs.replace(keys, sha256=first.sha256, accuracy=first.accuracy)
             file, backend = first.file, first.backend
         else:
-            file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
-            backend = _find_backend(keys, file)
-        if (keys.inputs or keys.outputs) and not is_frozen_graph(file):
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
-                f"{file.name} declares its own"
-            )
-        if keys.signature and not any(map(has_signatures, [v.file for v in variants] or [file])):
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: signature is for SavedModels and TFLite files, not for "
-                f"{file.name}"
-            )
+            file = self._check_model(folder / keys.file if keys.file else find_only_model(folder))
+            backend = keys.backend_of(file)
+        keys.check_suits([each.file for each in variants] or [file])
         self._check_stage(name, keys.stage_of)
-        if keys.exit is not None and not keys.stage_of:
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: exit is for stages; make some with 'synergai engines exits'"
-            )
         samples = self._own_or_shared(folder, engine, SAMPLES_FILE)
         return EngineDefinition(
             name=name,
@@ -359,6 +329,17 @@ class ModelDirectory:
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})
             ),
         )
+
+    def _read_keys(self, name: EngineName, folder: Path) -> DefinitionFile:
+        """Return the keys of an engine's folder, which must agree with its name."""
+        engine, version = split_version(name)
+        definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
+        read = read_definition if definition.parent == folder else read_shared_definition
+        keys = read(definition)
+        keys.check_named(
+            engine, version if folder.name == version == definition.parent.name else ""
+        )
+        return keys
 
     def _check_stage(self, name: EngineName, stage_of: str) -> None:
         """Check that a stage, and nothing else, is called so, and that it is of the present model.
@@ -396,7 +377,7 @@ class ModelDirectory:
         variants = tuple(
             VariantDefinition(
                 name=each.name,
-                backend=_find_backend(keys, file),
+                backend=keys.backend_of(file),
                 file=self._check_model(file),
                 sha256=each.sha256.lower(),
                 accuracy=each.accuracy,
@@ -466,30 +447,3 @@ def _invalid(part: str, entry: Path, fault: str) -> EngineDefinition:
     unique = entry.name if part == "name" else f"{entry.parent.name}/{entry.name}"
     stand_in = f"invalid-{part}-{zlib.crc32(os.fsencode(unique)):08x}"
     return EngineDefinition(name=EngineName(stand_in), file=entry, fault=fault)
-
-
-def _find_backend(keys: DefinitionFile, file: Path) -> str:
-    backend = keys.backend or backend_of(file)
-    if not backend:
-        raise InvalidInput(
-            f"no backend is known for the suffix of {file.name!r}; "
-            f'set backend = "…" in {DEFINITION_FILE}'
-        )
-    return validate_name(backend, "backend name")
-
-
-def _find_only_model(folder: Path) -> Path:
-    models = find_models(folder)
-    match models:
-        case [model]:
-            return model
-        case []:
-            raise InvalidInput(f"the folder has no model file ({MODEL_FORMATS})")
-        case _:
-            names = [path.name for path in models]
-            if len(names) > _MAX_NAMED:
-                names[_MAX_NAMED:] = [f"and {len(names) - _MAX_NAMED} more"]
-            raise InvalidInput(
-                f"the folder has several model files ({', '.join(names)}); "
-                f'set file = "…" in {DEFINITION_FILE}'
-            )

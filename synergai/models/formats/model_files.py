@@ -34,6 +34,8 @@ DEFINITION_FILE: Final = "engine.toml"
 SAMPLES_FILE: Final = "samples.npz"
 MODEL_FORMATS: Final = f"{', '.join(BACKENDS)}, or a SavedModel's folder"
 """Supported formats, for messages."""
+_MAX_NAMED: Final = 5
+"""Files that a fault names."""
 MAX_MODEL_BYTES: Final = 2 << 30
 """Limit of a protobuf message, and so of an ONNX file."""
 MAX_MODEL_FILES: Final = 10_000
@@ -196,3 +198,21 @@ def _sha256(path: Path) -> bytes:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def find_only_model(folder: Path) -> Path:
+    """Return the model file of a folder that has no other one."""
+    models = find_models(folder)
+    match models:
+        case [model]:
+            return model
+        case []:
+            raise InvalidInput(f"the folder has no model file ({MODEL_FORMATS})")
+        case _:
+            names = [path.name for path in models]
+            if len(names) > _MAX_NAMED:
+                names[_MAX_NAMED:] = [f"and {len(names) - _MAX_NAMED} more"]
+            raise InvalidInput(
+                f"the folder has several model files ({', '.join(names)}); "
+                f'set file = "…" in {DEFINITION_FILE}'
+            )

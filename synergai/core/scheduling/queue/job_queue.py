@@ -20,11 +20,12 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from synergai.core.scheduling.queue.lane import VECTORIZED_FROM, Entries, Entry, Lane
+from synergai.core.scheduling.queue.lane import VECTORIZED_FROM, Entries, Entry, Lane, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Set
+    from collections.abc import Collection, Iterable, Iterator, Set
 
+    from synergai.core.scheduling.queue.lane import Head
     from synergai.core.scheduling.state.jobs import JobRecord, Level
     from synergai.domain import EngineName
 
@@ -33,10 +34,6 @@ MAX_SEARCHED: Final = 8
 
 _key: Final = itemgetter(0)
 
-Head: TypeAlias = "tuple[float, int, Lane, Entries]"
-"""Part of a lane: rank and sequence of its first entry, the lane, and the part."""
-Opener: TypeAlias = "Callable[[Lane, Entries], Iterable[Entry]]"
-"""Returns which entries of a part of a lane to yield, in order."""
 LaneKey: TypeAlias = "tuple[int, str, EngineName, bool]"
 """Priority, tenant, engine, and whether it is a lane of requests."""
 
@@ -203,15 +200,15 @@ class JobQueue:
         levels = sorted(self._levels)
         if now is None:
             for level in levels:
-                yield from _merge(self._heads(level, engines, in_time=True, overdue=True), _whole)
+                yield from merge(self._heads(level, engines, in_time=True, overdue=True), _whole)
             return
         self._pass(now)
         in_time = _whole if bounds is None else partial(_acceptable, now, bounds)
         overdue = _whole if bounds is None else partial(_runnable, bounds)
         for level in levels:
-            yield from _merge(self._heads(level, engines, in_time=True), in_time)
+            yield from merge(self._heads(level, engines, in_time=True), in_time)
         for level in levels:
-            yield from _merge(self._heads(level, engines, overdue=True), overdue)
+            yield from merge(self._heads(level, engines, overdue=True), overdue)
 
     def first_requests(self, now: float) -> Iterator[JobRecord]:
         """Return a waiting request of each engine and level, in the queue's order.
@@ -430,27 +427,3 @@ def _acceptable(now: float, bounds: CostBounds, lane: Lane, part: Entries) -> It
 
 def _runnable(bounds: CostBounds, lane: Lane, part: Entries) -> Iterable[Entry]:
     return () if bounds.of(lane.engine) is None else part
-
-
-def _merge(heads: Iterable[Head], entries_of: Opener) -> Iterator[JobRecord]:
-    """Merge sorted parts of lanes; each is opened once the merge has reached its first entry."""
-    opened: list[tuple[float, int, JobRecord, Iterator[Entry]]] = []
-    for rank, sequence, lane, part in heads:
-        while opened and opened[0][:2] < (rank, sequence):
-            yield opened[0][2]
-            _advance(opened)
-        entries = iter(entries_of(lane, part))
-        if (entry := next(entries, None)) is not None:
-            heapq.heappush(opened, (*entry, entries))
-    while opened:
-        yield opened[0][2]
-        _advance(opened)
-
-
-def _advance(opened: list[tuple[float, int, JobRecord, Iterator[Entry]]]) -> None:
-    entries = opened[0][3]
-    entry = next(entries, None)
-    if entry is None:
-        heapq.heappop(opened)
-    else:
-        heapq.heapreplace(opened, (*entry, entries))

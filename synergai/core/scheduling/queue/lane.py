@@ -6,6 +6,7 @@ would be rebuilt on each change. Blocks bound both.
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, bisect_right, insort
 from operator import itemgetter
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -28,6 +29,11 @@ BLOCK: Final = 256
 """Entries of a block that was just split; it is split again at twice as many."""
 VECTORIZED_FROM: Final = 32
 """Entries that are looked at one by one before blocks are filtered with numpy."""
+
+Head: TypeAlias = "tuple[float, int, Lane, Entries]"
+"""Part of a lane: rank and sequence of its first entry, the lane, and the part."""
+Opener: TypeAlias = "Callable[[Lane, Entries], Iterable[Entry]]"
+"""Returns which entries of a part of a lane to yield, in order."""
 
 _rank: Final = itemgetter(0)
 
@@ -182,3 +188,27 @@ class Lane:
         self.level = level
         self.in_time = Entries()
         self.overdue = Entries()
+
+
+def merge(heads: Iterable[Head], entries_of: Opener) -> Iterator[JobRecord]:
+    """Merge sorted parts of lanes; each is opened once the merge has reached its first entry."""
+    opened: list[tuple[float, int, JobRecord, Iterator[Entry]]] = []
+    for rank, sequence, lane, part in heads:
+        while opened and opened[0][:2] < (rank, sequence):
+            yield opened[0][2]
+            _advance(opened)
+        entries = iter(entries_of(lane, part))
+        if (entry := next(entries, None)) is not None:
+            heapq.heappush(opened, (*entry, entries))
+    while opened:
+        yield opened[0][2]
+        _advance(opened)
+
+
+def _advance(opened: list[tuple[float, int, JobRecord, Iterator[Entry]]]) -> None:
+    entries = opened[0][3]
+    entry = next(entries, None)
+    if entry is None:
+        heapq.heappop(opened)
+    else:
+        heapq.heapreplace(opened, (*entry, entries))

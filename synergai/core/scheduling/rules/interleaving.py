@@ -248,7 +248,7 @@ class Interleaver:
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
-                way = self._way(request, worker, self._delay_s(worker), cost_s)
+                way = self._way(request, worker, worker.request_wait_s(self._state.now), cost_s)
                 yield way.wait_s, Interruption(request, worker, estimate, yielding, *way[1:])
             elif worker.requests and worker.requests == len(worker.leases):
                 wait_s = worker.free_at(self._state.now) - self._state.now
@@ -274,7 +274,7 @@ class Interleaver:
             if estimate is None:
                 return None
             if not worker.leases and estimate.session not in worker.concurrent:
-                idle_s = min(idle_s, _alone_s(estimate))
+                idle_s = min(idle_s, estimate.alone_s)
                 continue
             cost_s = estimate.per_query_s + estimate.transfer_s
             workers.append(worker)
@@ -285,7 +285,7 @@ class Interleaver:
                 yields = False
                 wait_s = expected_wait_s(worker, estimate, now)
             elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
-                wait_s = self._delay_s(worker)
+                wait_s = worker.request_wait_s(self._state.now)
             else:
                 yields = interruptible and len(worker.leases) == worker.requests
                 free_at = max(worker.free_at(now), worker.session_free_at(estimate.session, now))
@@ -307,12 +307,12 @@ class Interleaver:
 
     def least_answer_s(self, engine: EngineName) -> float:
         """Return the seconds in which the fastest worker answers a request if all are idle."""
-        estimates = [
-            estimate
+        times = [
+            estimate.alone_s
             for worker in self._state.serving(engine)
             if (estimate := self._state.estimator.estimate(engine, worker)) is not None
         ]
-        return min(map(_alone_s, estimates), default=0.0)
+        return min(times, default=0.0)
 
     def _queued_s(
         self,
@@ -387,7 +387,7 @@ class Interleaver:
         if worker.index not in self._state.fleet.interruptible:
             return False
         is_long = estimate is not None and cost_s >= LONG_S
-        if is_long and worker.requests and any(map(_is_long_request, worker.leases.values())):
+        if is_long and any(lease.is_long_request for lease in worker.leases.values()):
             return False  # so that few others wait behind long requests
         if estimate is None and self._probes.is_in_flight(
             request.job.engine, worker.worker.worker_class
@@ -431,22 +431,6 @@ class Interleaver:
             return True
         return completes_at + delay_s + MARGIN * remaining_s <= deadline
 
-    def _delay_s(self, worker: WorkerRecord) -> float:
-        """Return the seconds until the worker starts a request: one query, and other requests."""
-        now = self._state.now
-        delay_s = 0.0
-        for lease in worker.leases.values():
-            if lease.head_at is None:
-                # Jobs behind the head are stopped before their first query.
-                delay_s += lease.expected_s if lease.job.is_request else 0.0
-            elif lease.job.is_request or lease.stopping:
-                delay_s += max(0.0, worker.head_ends_at - now)
-            else:
-                delay_s += lease.query_left_s(now)
-                if lease.phase is LeasePhase.SETUP:
-                    delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
-        return delay_s
-
 
 def _sent_ahead(worker: WorkerRecord, urgent: Job) -> tuple[Lease, ...]:
     """Return the long requests that wait behind other work of a worker, and are less urgent."""
@@ -454,16 +438,7 @@ def _sent_ahead(worker: WorkerRecord, urgent: Job) -> tuple[Lease, ...]:
         lease
         for lease in worker.leases.values()
         if not lease.is_head
-        and _is_long_request(lease)
+        and lease.is_long_request
         and lease.job.job.deadline > urgent.deadline  # so that no two recall each other
         and lease.job.job.priority <= urgent.priority
     )
-
-
-def _is_long_request(lease: Lease) -> bool:
-    return lease.job.is_request and lease.step_s >= LONG_S
-
-
-def _alone_s(estimate: Estimate) -> float:
-    """Return the time of a request on an idle worker, whose pace an attempt corrects."""
-    return min(estimate.per_query_s + estimate.transfer_s, 1.0 / estimate.entry.qps)

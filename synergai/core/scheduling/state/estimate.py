@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -21,6 +22,8 @@ LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
 SHORTEST_S: Final = 1e-9
 """Less is no time that a query took: a rounding error, or the claim of a broken worker."""
+_NEAR: Final = 0.003
+"""Share of the time of a query by which estimates of variants may be out of date."""
 _MEDIAN_OF: Final = 5
 """Observations of a transfer whose median counts."""
 _TRANSFER_WEIGHT: Final = 0.08
@@ -133,6 +136,20 @@ class Estimate(Struct, frozen=True):
         """Return the seconds that tensors add to each of the queries of a job."""
         return self.transfer_s if queries == 1 else self.input_s
 
+    @property
+    def alone_s(self) -> float:
+        """Time of a request on an idle worker, whose pace an attempt corrects."""
+        return min(self.per_query_s + self.transfer_s, 1.0 / self.entry.qps)
+
+    def is_near(self, pace: float, _typical: float, transfer_s: float, input_s: float) -> bool:
+        """Return whether it is as good as one at another pace and transfer times."""
+        near_s = _NEAR * self.per_query_s
+        return (
+            abs(pace / self.planned_qps - self.per_query_s) <= near_s
+            and abs(transfer_s - self.transfer_s) <= near_s
+            and abs(input_s - self.input_s) <= near_s
+        )
+
     def dominates(self, other: Estimate) -> bool:
         """Return whether `other` is not faster for any number of queries."""
         return (
@@ -141,6 +158,21 @@ class Estimate(Struct, frozen=True):
             and self.per_query_s + self.transfer_s <= other.per_query_s + other.transfer_s
             and self.per_query_s + self.input_s <= other.per_query_s + other.input_s
         )
+
+
+def pareto_front(found: list[Estimate]) -> list[Estimate]:
+    """Return the estimates that are the fastest for some number of queries; sorts `found`."""
+    if len(found) == 1:
+        return found
+    found.sort(key=lambda e: (e.setup_s, e.per_query_s))
+    kept: list[Estimate] = []
+    least = [math.inf] * 3
+    for e in found:
+        seconds = [e.per_query_s + added_s for added_s in (0.0, e.transfer_s, e.input_s)]
+        if any(one < best for one, best in zip(seconds, least, strict=True)):
+            kept.append(e)
+            least = list(map(min, seconds, least))
+    return kept
 
 
 def batches_for_jobs(entry: ProfileEntry) -> BatchTimes | None:
@@ -285,6 +317,16 @@ class Observed:
     switch_s: float | None = None
     guessed: set[EngineName] = field(default_factory=set)
     fruitless: dict[EngineName, Fruitless] = field(default_factory=dict)
+
+    def times(self, engine: EngineName) -> tuple[float, float, float, float]:
+        """Return the pace, its median, and the transfer seconds of single queries and jobs."""
+        transfer = self.transfers.get(engine)
+        return (
+            self.pace.get(engine, 1.0),
+            self.typical.get(engine, 1.0),
+            0.0 if transfer is None else transfer.seconds,
+            0.0 if transfer is None else transfer.of_inputs,
+        )
 
     def void_pace(self, engine: EngineName) -> None:
         """Forget the pace of an engine, as a profile that it relates to is replaced."""

@@ -19,6 +19,7 @@ from synergai.core.scheduling.state.estimate import (
     RangeTransfers,
     TransferTime,
     batches_for_jobs,
+    pareto_front,
 )
 from synergai.domain import Session, largest_configuration
 from synergai.profiles.dictionary import OBSERVED
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""
-_NEAR: Final = 0.003
-"""Share of the time of a query by which estimates of variants may be out of date."""
 _AS_FAST: Final = 0.9
 """Share of the QPS at which a brief engine is about as fast with fewer threads."""
 _TYPICAL_STEP: Final = 1.2
@@ -158,7 +157,7 @@ class Estimator:
             fastest = known
         else:
             found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
-            fastest = self._fastest[engine] = _pareto_front(found)
+            fastest = self._fastest[engine] = pareto_front(found)
         queries, with_tensors = job.pending.total, job.job.with_tensors
         if len(fastest) == 1:
             return fastest[0].seconds(queries, with_tensors=with_tensors)
@@ -173,7 +172,7 @@ class Estimator:
             if len(known) >= _MAX_LIMITS:
                 known.clear()
             found = [e for worker in serving for e in self.allowed(job, worker)[:1]]
-            fastest = known[limit] = _pareto_front(found)
+            fastest = known[limit] = pareto_front(found)
         return fastest
 
     def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
@@ -184,7 +183,7 @@ class Estimator:
             lean = _leanest(entries)
             entries.remove(lean)
             entries.insert(0, lean)
-        pace, typical, transfer_s, input_s = _observed(engine, worker)
+        pace, typical, transfer_s, input_s = worker.observed.times(engine)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
@@ -374,8 +373,8 @@ class Estimator:
         """
         before = worker.estimates.get(engine)
         if before is not None:
-            seen = _observed(engine, worker)
-            if engine in worker.variants and before and _is_near(before[0], *seen):
+            seen = worker.observed.times(engine)
+            if engine in worker.variants and before and before[0].is_near(*seen):
                 return  # there is an estimate for each variant, and most reports change little
             worker.estimates[engine] = tuple([e.with_pace(*seen) for e in before])
         self._invalidate_fastest(worker, engine, before)
@@ -405,45 +404,6 @@ class Estimator:
         for engine in worker.engines:
             self._fastest.pop(engine, None)
             self._fastest_limited.pop(engine, None)
-
-
-def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float, float]:
-    """Return the observed pace, its median, and the transfer seconds of single queries and jobs."""
-    observed = worker.observed
-    transfer = observed.transfers.get(engine)
-    return (
-        observed.pace.get(engine, 1.0),
-        observed.typical.get(engine, 1.0),
-        0.0 if transfer is None else transfer.seconds,
-        0.0 if transfer is None else transfer.of_inputs,
-    )
-
-
-def _is_near(
-    estimate: Estimate, pace: float, _typical: float, transfer_s: float, input_s: float
-) -> bool:
-    """Return whether an estimate is as good as one at another pace and transfer times."""
-    per_query_s = estimate.per_query_s
-    near_s = _NEAR * per_query_s
-    return (
-        abs(pace / estimate.planned_qps - per_query_s) <= near_s
-        and abs(transfer_s - estimate.transfer_s) <= near_s
-        and abs(input_s - estimate.input_s) <= near_s
-    )
-
-
-def _pareto_front(found: list[Estimate]) -> list[Estimate]:
-    if len(found) == 1:
-        return found
-    found.sort(key=lambda e: (e.setup_s, e.per_query_s))
-    kept: list[Estimate] = []
-    least = [math.inf] * 3
-    for e in found:
-        seconds = [e.per_query_s + added_s for added_s in (0.0, e.transfer_s, e.input_s)]
-        if any(one < best for one, best in zip(seconds, least, strict=True)):
-            kept.append(e)
-            least = list(map(min, seconds, least))
-    return kept
 
 
 def _alike(configurations: Iterable[Configuration], one: Configuration) -> list[Configuration]:

@@ -213,6 +213,11 @@ class Lease(Struct, eq=False):
         """Expected time of a query, or a batch: it can be stopped after each."""
         return self.rows * self.assignment.query_s
 
+    @property
+    def is_long_request(self) -> bool:
+        """Whether it is a request with a long query."""
+        return self.job.is_request and self.step_s >= LONG_S
+
     def query_left_s(self, now: float) -> float:
         """Return how long the step that it runs is expected to take; all of a short one."""
         query_s = self.step_s

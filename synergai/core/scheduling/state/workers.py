@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from synergai.core.scheduling.state.estimate import Limit, Observed
-from synergai.core.scheduling.state.jobs import Group, Stretch
+from synergai.core.scheduling.state.jobs import Group, LeasePhase, Stretch
 from synergai.domain import Session, WorkerId
 
 if TYPE_CHECKING:
@@ -200,6 +200,21 @@ class WorkerRecord(Struct, eq=False):
         head = self.head
         unanswered_s = 0.0 if head is None or head.aborted_at is None else now - head.aborted_at
         return max(self.head_ends_at, now) + unanswered_s + self.behind_head_s
+
+    def request_wait_s(self, now: float) -> float:
+        """Return the seconds until a request starts: one query, and other requests."""
+        wait_s = 0.0
+        for lease in self.leases.values():
+            if lease.head_at is None:
+                # Jobs behind the head are stopped before their first query.
+                wait_s += lease.expected_s if lease.job.is_request else 0.0
+            elif lease.job.is_request or lease.stopping:
+                wait_s += max(0.0, self.head_ends_at - now)
+            else:
+                wait_s += lease.query_left_s(now)
+                if lease.phase is LeasePhase.SETUP:
+                    wait_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
+        return wait_s
 
     def longest(self, now: float) -> Lease | None:
         """Return which of its `leases` is expected to take longest from now on."""
