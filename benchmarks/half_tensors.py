@@ -21,15 +21,15 @@ import numpy as np
 from benchmarks.namespaces import Namespaces
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE
+from profiler.cutting.cuts import select_cuts
+from profiler.cutting.halving import measure_halving
+from profiler.cutting.stages import cut_engine, split_engine
 from profiler.engines.check import run_samples
 from synergai import SyncClient
-from synergai.models.cutting.cuts import select_cuts
-from synergai.models.cutting.halving import measure_halving
-from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
-    from synergai.models.cutting.stages import CutEngine
+    from profiler.cutting.stages import CutEngine
 
 HOSTS = ("one", "two")
 REQUESTS = 30

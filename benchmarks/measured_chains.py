@@ -12,13 +12,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from profiler.cutting.chain import make_chain, planned_cuts, read_model
+from profiler.cutting.stages import cut_engine
 from profiler.dictionary.stages import class_times
 from profiler.measuring.stages import StageSetting, measure_stages
 from profiler.simulator.pipelines.measured_chains import FILE, Place
 from profiler.zoo.build import build
 from synergai.domain import Configuration, WorkerClass
-from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
-from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import ConfigurationDictionary
 
 if TYPE_CHECKING:

@@ -18,18 +18,18 @@ from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
 from profiler.planning.enumeration import routes
 from profiler.planning.moves import joined, moved
+from profiler.planning.optimal import optimal_route
 from profiler.planning.pipe_search import pipe_search
 from profiler.planning.tuning import shisha
 from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.core.routes.links import Link, Links
-from synergai.core.routes.optimal import optimal_route
 from synergai.core.routes.problem import RouteProblem, RouteWorker
 from synergai.domain import EngineName
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from synergai.core.routes.planner import Search
+    from profiler.planning.planner import Search
     from synergai.core.routes.problem import Route
 
 FLEETS: Final = 30

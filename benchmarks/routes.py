@@ -20,9 +20,9 @@ from benchmarks.drawn_routes import drawn_problem
 from benchmarks.report import table
 from profiler.planning.enumeration import routes
 from profiler.planning.genetic import genetic
-from synergai.core.routes.optimal import optimal_route
-from synergai.core.routes.plan import partition
-from synergai.core.routes.planner import run_search
+from profiler.planning.optimal import optimal_route
+from profiler.planning.plan import partition
+from profiler.planning.planner import run_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

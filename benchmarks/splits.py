@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import MBIT
 from benchmarks.report import table
 from profiler.planning.enumeration import routes
+from profiler.planning.plan import RoutePlan, partition, pour
 from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.core.routes.links import Link, Links
-from synergai.core.routes.plan import RoutePlan, partition, pour
 from synergai.core.routes.problem import RouteProblem, RouteWorker
 
 if TYPE_CHECKING:

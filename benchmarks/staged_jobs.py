@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 import psutil
 
 import synergai
+from profiler.cutting.stages import cut_engine, split_engine
 from profiler.measuring.stages import StageSetting, measure_split
 from profiler.zoo.build import build
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import Configuration, WorkerClass
-from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from synergai.models.cutting.cuts import Cut
+    from profiler.cutting.cuts import Cut
 
 ROUNDS = 3
 SHARE = 0.57

@@ -11,16 +11,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profiler.cutting.stages import cut_engine
 from profiler.dictionary.stages import StageTimes
 from profiler.measuring.stages import StageSetting, measure_split, measure_stages, measured_cuts
 from profiler.zoo.build import build
 from synergai.domain import Configuration, WorkerClass
-from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import ConfigurationDictionary
 
 if TYPE_CHECKING:
-    from synergai.models.cutting.cuts import Cut
-    from synergai.models.cutting.stages import CutEngine
+    from profiler.cutting.cuts import Cut
+    from profiler.cutting.stages import CutEngine
 
 ENGINES = ("onnx_mobilenet_op11", "onnx_resnet50_op11")
 SHARES = ((0.25, 0.6), (0.4, 0.8))

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from profiler.cutting.stages import cut_engine, split_engine
 from profiler.zoo import build as zoo
-from synergai.models.cutting.stages import cut_engine, split_engine
 
 ENGINE: Final = "onnx_digits"
 

@@ -12,16 +12,16 @@ import numpy as np
 import synergai
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE, EXITS
+from profiler.cutting.exits import make_exits
+from profiler.cutting.stages import cut_engine
 from profiler.engines.check import run_samples
-from synergai.models.cutting.exits import make_exits
-from synergai.models.cutting.stages import cut_engine
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from synergai.models.cutting.exits import MadeExit
+    from profiler.cutting.exits import MadeExit
 
 WHOLE: Final = "whole"
 STAGES: Final = "in stages with exits"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from synergai.models.cutting.stages import cut_engine, split_engine
+from profiler.cutting.stages import cut_engine, split_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,9 +28,9 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from profiler.dictionary.origins import EngineOrigins
     from synergai.client.client import Client
     from synergai.client.fleet import WorkerStatus
-    from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
@@ -73,7 +73,7 @@ def show(
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
-    from synergai.models.origins import EngineOrigins
+    from profiler.dictionary.origins import EngineOrigins
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.versions import is_selected

@@ -12,7 +12,7 @@ from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import format_percent, print_json, print_table, to_jsonable
 
 if TYPE_CHECKING:
-    from synergai.models.cutting.exits import MadeExit
+    from profiler.cutting.exits import MadeExit
 
 app: Final = typer.Typer()
 
@@ -51,9 +51,9 @@ def exits(
     on every other labelled sample of the engine, and the others calibrate the thresholds: a query
     leaves if its likeliest class is probable enough. The engine itself stays as it is.
     """
+    from profiler.cutting.exits import make_exits
+    from profiler.cutting.stages import cut_engine
     from profiler.engines.check import run_samples
-    from synergai.models.cutting.exits import make_exits
-    from synergai.models.cutting.stages import cut_engine
 
     checks = StagedChecks()
     engine = cut_engine(models, name)

@@ -16,9 +16,9 @@ from synergai.runtime.paths import default_worker_class
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from profiler.cutting.cuts import Cut
+    from profiler.cutting.stages import CutEngine
     from profiler.dictionary.stages import StageTime, StageTimes
-    from synergai.models.cutting.cuts import Cut
-    from synergai.models.cutting.stages import CutEngine
 
 app: Final = typer.Typer()
 
@@ -48,7 +48,7 @@ def cuts(
     The times of both sides come from the dictionary. Where they were not measured, they are
     predictions, marked by ~.
     """
-    from synergai.models.cutting.stages import cut_engine
+    from profiler.cutting.stages import cut_engine
 
     engine = cut_engine(models, name)
     times = _times(engine, models, dictionary, WorkerClass(worker_class))
@@ -103,8 +103,8 @@ def split(
 
     With --half, the samples of the engine show by how much its answers change.
     """
+    from profiler.cutting.stages import cut_engine, split_engine
     from profiler.engines.self_check import StagedChecks
-    from synergai.models.cutting.stages import cut_engine, split_engine
 
     checks = StagedChecks()
     engine = cut_engine(models, name)
@@ -117,8 +117,8 @@ def split(
 
 def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> str:
     """Say what 16-bit floats between the stages change."""
+    from profiler.cutting.halving import measure_halving
     from profiler.engines.check import run_samples
-    from synergai.models.cutting.halving import measure_halving
 
     loss = measure_halving(engine, models, tensors, run_samples)
     if loss is None:
@@ -133,8 +133,8 @@ def _times(
     engine: CutEngine, models: Path, dictionary: Path, worker_class: WorkerClass
 ) -> StageTimes | None:
     """Return the times of an engine's stages on a worker class; None if there are none."""
+    from profiler.dictionary.origins import present_entries
     from profiler.dictionary.stages import stage_times
-    from synergai.models.origins import present_entries
     from synergai.profiles.files import load_dictionary
 
     if dictionary == DEFAULT_DICTIONARY and not dictionary.exists():

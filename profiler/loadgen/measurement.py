@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, RunCounts, RunFailed
 from profiler.loadgen.summary import SUMMARY_FILE, Summary, read_summary
+from profiler.report_pipe import run_with_report_pipe
 from synergai.errors import InternalError, InvalidInput, SynergaiError
 from synergai.runtime.reexec import encode_config
-from synergai.runtime.report_pipe import run_with_report_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -63,13 +63,13 @@ def profile(settings: ProfilerSettings) -> None:
     import asyncio
     import tempfile
 
+    from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.commands import ListedCommand, SearchCommand, StagesCommand
     from profiler.measuring.conditions import top_mhz
     from profiler.measuring.generators import Machine
     from profiler.measuring.measurer import Measurer
     from profiler.measuring.modes import ProfiledModes
     from profiler.measuring.sessions import find_engines
-    from synergai.models.origins import EngineOrigins
     from synergai.profiles.files import add_to_dictionary
     from worker_agent.hosts.provider_offers import Runtimes, find_offers
     from worker_agent.power.files import MachineFiles

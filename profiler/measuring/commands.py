@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from profiler.cutting.stages import cut_engine
 from profiler.measuring.conditions import THROTTLED_SHARE
 from profiler.measuring.generators import generate
 from profiler.measuring.measurement_output import disturbance_text
@@ -23,7 +24,6 @@ from profiler.measuring.stages import StageSetting, measure_stages, measured_cut
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.runtime.text import counted
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from profiler.cutting.stages import CutEngine
+    from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.generators import Draft, Machine, Pruned
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
     from profiler.measuring.profiler_settings import ProfilerSettings
-    from synergai.models.cutting.stages import CutEngine
     from synergai.models.directory import EngineDefinition
-    from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry
 
 

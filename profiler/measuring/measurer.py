@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from profiler.dictionary.origins import agent_version
 from profiler.measuring.measurement import MeasurementOrigin, measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
-from synergai.models.origins import agent_version
 from worker_agent.power.controller import SwitchFailed
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.modes import ProfiledModes
     from profiler.measuring.profiler_settings import ProfilerSettings
-    from synergai.models.origins import EngineOrigins
     from worker_agent.providers.choice import ProviderChoice
 
 IDLE_S: Final = 1.0

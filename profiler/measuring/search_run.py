@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
+    from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
     from profiler.measuring.searched_space import SearchedSpace
-    from synergai.models.origins import EngineOrigins
 
 Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
 """Shows the progress of a session; within, a function is called with the completed share."""

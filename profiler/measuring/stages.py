@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from profiler.cutting.chain import planned_cuts
+from profiler.cutting.stages import split_engine
+from profiler.dictionary.origins import EngineOrigins, agent_version
 from profiler.measuring.background import DISTURBED_SHARE, BackgroundLoad
 from synergai.domain import Session
-from synergai.models.cutting.chain import planned_cuts
-from synergai.models.cutting.stages import split_engine
-from synergai.models.origins import EngineOrigins, agent_version
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from profiler.cutting.cuts import Cut
+    from profiler.cutting.stages import CutEngine
     from synergai.domain import Configuration, EngineName, WorkerClass
-    from synergai.models.cutting.cuts import Cut
-    from synergai.models.cutting.stages import CutEngine
     from worker_agent.providers.choice import ProviderChoice
 
 _SEAMS_PER_MEASURED: Final = 3

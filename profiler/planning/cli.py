@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 from matplotlib import colormaps
 
+from profiler.figures import make_figure, plain_ticks, save
 from synergai.cli.commands import check_plot
 from synergai.cli.options import (
     DEFAULT_DICTIONARY,
@@ -21,7 +22,6 @@ from synergai.cli.options import (
 from synergai.cli.output import print_json
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from profiler.planning.plan import Share
     from profiler.planning.plan_output import PlanAnswer
-    from synergai.core.routes.plan import Share
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -84,7 +84,7 @@ def plan(
     from profiler.planning.options import OPTIMAL
     from profiler.planning.plan_case import Case
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
-    from synergai.core.routes.planner import ROUTE_PLANNERS
+    from profiler.planning.planner import ROUTE_PLANNERS
 
     planners = planner or [OPTIMAL]
     try:

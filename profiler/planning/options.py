@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from profiler.planning.enumeration import routes
 from profiler.planning.moves import seconds
-from synergai.core.routes.optimal import optimal_route
-from synergai.core.routes.plan import RoutePlan, partition, pour
-from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
+from profiler.planning.optimal import optimal_route
+from profiler.planning.plan import RoutePlan, partition, pour
+from profiler.planning.planner import ROUTE_PLANNERS, run_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,15 +9,15 @@ import msgspec
 from msgspec import Meta, Struct
 from rich.filesize import decimal
 
+from profiler.cutting.chain import make_chain, planned_cuts, read_model
+from profiler.dictionary.origins import present_entries
 from profiler.dictionary.stages import class_times
 from profiler.planning.options import staged_options, whole_options
 from synergai.core.routes.links import GATEWAY, Link, Links
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
-from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.directory import ModelDirectory
-from synergai.models.origins import present_entries
 from synergai.names import validate_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.profiles.files import load_dictionary
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from profiler.cutting.cuts import Cut
     from profiler.dictionary.stages import ClassTimes
-    from synergai.core.routes.plan import RoutePlan
+    from profiler.planning.plan import RoutePlan
     from synergai.core.routes.problem import Leg
     from synergai.domain import WorkerClass
-    from synergai.models.cutting.cuts import Cut
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 

@@ -16,9 +16,9 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from profiler.cutting.cuts import Cut
+    from profiler.planning.plan import RoutePlan, Share
     from profiler.planning.plan_case import Case
-    from synergai.core.routes.plan import RoutePlan, Share
-    from synergai.models.cutting.cuts import Cut
 
 _SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12

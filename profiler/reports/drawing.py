@@ -19,9 +19,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from profiler.figures import is_dwarfed, make_figure, plain_ticks, save, use_log
 from profiler.reports.charts import Bars, Boxes, Dots, Lines, Scatter, Shares
 from profiler.reports.wording import shorten
-from synergai.runtime.figures import is_dwarfed, make_figure, plain_ticks, save, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,13 +18,13 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from profiler.cutting.extraction import extract_stage
+from profiler.cutting.graph import find_cuts
 from profiler.zoo import build as zoo
 from profiler.zoo.photographs import all_views, load_photographs, random_crops
 from profiler.zoo.published import PUBLISHED
 from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
-from synergai.models.cutting.extraction import extract_stage
-from synergai.models.cutting.graph import find_cuts
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.models.samples import load_samples

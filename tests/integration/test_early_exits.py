@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import synergai
+from profiler.cutting.exits import MadeExit, make_exits
+from profiler.cutting.stages import cut_engine
 from profiler.engines.check import run_samples
 from profiler.zoo import build as zoo
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
-from synergai.models.cutting.exits import MadeExit, make_exits
-from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from profiler.cutting.stages import cut_engine
 from profiler.dictionary.stages import StageTimes
 from profiler.measuring.cli import app
 from profiler.measuring.stages import measured_cuts
 from profiler.zoo import build as zoo
 from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
 

@@ -94,6 +94,9 @@ ORDER = {
         "cli",
     ),
     "profiler": (
+        "figures",
+        "report_pipe",
+        "cutting",
         "zoo",
         "loadgen",
         "dictionary",
@@ -246,6 +249,14 @@ def test_search_is_pure() -> None:
             "synergai.runtime.plugins",
         )
         assert all(m.startswith(allowed) for m in mine), path.name
+
+
+@pytest.mark.parametrize("module", ["optimal", "plan", "planner", "solution", "tables"])
+def test_planner_of_the_fastest_routes_is_pure(module: str) -> None:
+    modules = imports(ROOT / "profiler" / "planning" / f"{module}.py")
+    assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE)
+    parts = {m.split(".")[1] for m in modules if m.startswith("synergai.")}
+    assert parts <= PURE | {"runtime"}
 
 
 def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from profiler.planning.moves import seconds
-from synergai.core.routes.optimal import optimal_route
+from profiler.planning.optimal import optimal_route
 from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from synergai.core.routes.planner import Search
+    from profiler.planning.planner import Search
 
 Part: TypeAlias = str | tuple[str, str]
 """A worker, or a link by its pair of hosts."""

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
+from profiler.planning.optimal import optimal_route
+from profiler.planning.plan import RoutePlan, partition, pour
 from synergai.core.routes.links import Link, Links
-from synergai.core.routes.optimal import optimal_route
-from synergai.core.routes.plan import RoutePlan, partition, pour
 from synergai.core.routes.problem import (
     HOST_BYTES,
     SESSION_PER_WEIGHT,

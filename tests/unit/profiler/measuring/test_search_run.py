@@ -8,6 +8,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from profiler.dictionary.origins import EngineOrigins
 from profiler.measuring.commands import put_predictions, summarise
 from profiler.measuring.generators import Draft, Machine
 from profiler.measuring.measurement import Measurement
@@ -19,7 +20,6 @@ from profiler.measuring.searched_space import MAX_OTHERS, make_space
 from profiler.measuring.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
-from synergai.models.origins import EngineOrigins
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from tests.cores import new_entry

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from profiler.cutting.stages import cut_engine
 from profiler.planning.cli import app
 from profiler.zoo import build as zoo
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
-from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from synergai.models.cutting.cuts import select_cuts
-from synergai.models.cutting.process import StageFile, write_stages
+from profiler.cutting.cuts import select_cuts
+from profiler.cutting.process import StageFile, write_stages
 from synergai.models.installation import link_file
 from synergai.models.staging import staging_folder
 from synergai.versions import split_version
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.models.cutting.exits import Outputs, RunSamples
-    from synergai.models.cutting.stages import CutEngine
+    from profiler.cutting.exits import Outputs, RunSamples
+    from profiler.cutting.stages import CutEngine
 
 
 class HalvingLoss(NamedTuple):

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 from msgspec.structs import replace
 
+from profiler.cutting.graph import Graph
 from synergai.errors import InvalidInput
-from synergai.models.cutting.graph import Graph
 from synergai.models.formats.onnx_file import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.models.cutting.cuts import Cut
-    from synergai.models.cutting.heads import StageHead
+    from profiler.cutting.cuts import Cut
+    from profiler.cutting.heads import StageHead
 
 
 _PRODUCER: Final = "synergai"

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from profiler.cutting.cuts import Cut  # noqa: TC001 - msgspec reads the annotations
+from profiler.cutting.heads import StageHead  # noqa: TC001 - msgspec reads the annotations
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
 from synergai.errors import InvalidInput, NotFound
-from synergai.models.cutting.cuts import Cut  # noqa: TC001 - msgspec reads the annotations
-from synergai.models.cutting.heads import StageHead  # noqa: TC001 - msgspec reads the annotations
 from synergai.models.formats.model_files import list_files, size_bytes
 from synergai.runtime.processes import die_with_parent, limit_data
 from synergai.runtime.text import pip_install
@@ -147,7 +147,7 @@ def _cut(order: _Order) -> ModelCuts:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from synergai.models.cutting import extraction, graph
+    from profiler.cutting import extraction, graph
     from synergai.models.formats.onnx_file import read_ends
 
     found = ModelCuts()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from profiler.cutting.cuts import Cut, select_cuts
+from profiler.cutting.heads import StageHead, calibrate, check_labels, train_head
+from profiler.cutting.process import StageFile, feature_name, write_stages
+from profiler.cutting.stages import CutEngine, split_engine
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
-from synergai.models.cutting.cuts import Cut, select_cuts
-from synergai.models.cutting.heads import StageHead, calibrate, check_labels, train_head
-from synergai.models.cutting.process import StageFile, feature_name, write_stages
-from synergai.models.cutting.stages import CutEngine, split_engine
 from synergai.models.installation import link_file
 from synergai.models.postprocess import CLASSES, CLASSES_WITH_BACKGROUND
 from synergai.models.staging import staging_folder
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from profiler.cutting.heads import Floats
     from synergai.domain import TensorSpec
-    from synergai.models.cutting.heads import Floats
     from synergai.models.directory import EngineDefinition
     from synergai.models.installation import Check
 

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.core.routes.optimal import optimal_route
-from synergai.core.routes.solution import Solution
-from synergai.core.routes.tables import Tables
+from profiler.planning.optimal import optimal_route
+from profiler.planning.solution import Solution
+from profiler.planning.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
+from profiler.planning.optimal import optimal_route
+from profiler.planning.planner import ROUTE_PLANNERS, run_search
+from profiler.planning.tables import MAX_SETS, Tables
 from synergai.core.routes.links import Hop, Link, Links
-from synergai.core.routes.optimal import optimal_route
-from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteWorker
-from synergai.core.routes.tables import MAX_SETS, Tables
 
 SEEDS = st.integers(0, 2**32 - 1)
 PROBLEMS = st.builds(

@@ -31,7 +31,7 @@ ROUTE_PLANNERS: Final = Registry[Search](
         "local": "profiler.planning.enumeration:local",
         "neurosurgeon": "profiler.planning.enumeration:neurosurgeon",
         "odin": "profiler.planning.tuning:odin",
-        "optimal": "synergai.core.routes.optimal:optimal",
+        "optimal": "profiler.planning.optimal:optimal",
         "pipe_search": "profiler.planning.pipe_search:pipe_search",
         "shisha": "profiler.planning.tuning:shisha",
     },

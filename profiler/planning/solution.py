@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.core.routes.tables import Tables
+    from profiler.planning.tables import Tables
 
 
 class Solution:

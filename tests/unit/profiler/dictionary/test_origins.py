@@ -1,8 +1,8 @@
 import hashlib
 from pathlib import Path
 
+from profiler.dictionary.origins import EngineOrigins
 from synergai.domain import EngineName
-from synergai.models.origins import EngineOrigins
 from tests.constant_variants import write_family
 
 FAMILY = EngineName("family")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
+from profiler.cutting.cuts import Cut, select_cuts
+from profiler.cutting.process import StageFile, find_cuts, write_stages
 from synergai.errors import InvalidInput
-from synergai.models.cutting.cuts import Cut, select_cuts
-from synergai.models.cutting.process import StageFile, find_cuts, write_stages
 from synergai.models.definition import read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from profiler.cutting.heads import StageHead
     from synergai.domain import TensorSpec
-    from synergai.models.cutting.heads import StageHead
     from synergai.models.directory import EngineDefinition
     from synergai.models.installation import Check
     from synergai.versions import EngineName

@@ -8,11 +8,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from profiler.cutting import process
+from profiler.cutting.cuts import select_cuts
+from profiler.cutting.extraction import extract_stage
+from profiler.cutting.graph import find_cuts
 from synergai.errors import InvalidInput, NotFound
-from synergai.models.cutting import process
-from synergai.models.cutting.cuts import select_cuts
-from synergai.models.cutting.extraction import extract_stage
-from synergai.models.cutting.graph import find_cuts
 from tests.drawn_graphs import Arrays, draw_graph
 
 DIGEST = "0" * 64

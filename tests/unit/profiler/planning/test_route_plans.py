@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.planning.plan import RoutePlan, pour
 from synergai.core.routes.links import GATEWAY, Link, Links
-from synergai.core.routes.plan import RoutePlan, pour
 from synergai.core.routes.problem import Chain, Leg, Route, RouteProblem, RouteWorker
 from synergai.domain import EngineName
 

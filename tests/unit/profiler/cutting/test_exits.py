@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from profiler.cutting.exits import make_exits
+from profiler.cutting.heads import SURE, calibrate, train_head
+from profiler.cutting.stages import cut_engine
 from profiler.zoo import build as zoo
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
-from synergai.models.cutting.exits import make_exits
-from synergai.models.cutting.heads import SURE, calibrate, train_head
-from synergai.models.cutting.stages import cut_engine
 from synergai.models.definition import read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE

@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime import InferenceSession
 
+from profiler.cutting.halving import measure_halving
+from profiler.cutting.stages import cut_engine, split_engine
 from synergai.errors import InvalidInput
-from synergai.models.cutting.halving import measure_halving
-from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import ModelDescription
 from synergai.models.installation import add_model, stage_engine, write_definition

@@ -1,8 +1,8 @@
 """Chains of engines for planners: which cuts they have."""
 
+from profiler.cutting.chain import MAX_CUTS, planned_cuts
+from profiler.cutting.cuts import Cut
 from profiler.measuring.stages import measured_cuts
-from synergai.models.cutting.chain import MAX_CUTS, planned_cuts
-from synergai.models.cutting.cuts import Cut
 
 
 def cut(position: int, work: float, size_bytes: int = 1, *, seam: bool = True) -> Cut:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from profiler.cutting.process import ModelCuts, read_cuts
 from synergai.core.routes.problem import Chain
 from synergai.errors import InvalidInput
-from synergai.models.cutting.process import ModelCuts, read_cuts
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import size_bytes
 from synergai.versions import is_stage
@@ -16,8 +16,8 @@ from synergai.wire.arrays import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from profiler.cutting.cuts import Cut
     from synergai.domain import TensorSpec
-    from synergai.models.cutting.cuts import Cut
     from synergai.models.directory import EngineDefinition
 
 MAX_CUTS: Final = 48
