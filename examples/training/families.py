@@ -18,10 +18,10 @@ from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCn
 from profiler.zoo.builders.onnx_graph import write_model
 from profiler.zoo.int8 import quantise
 from synergai.domain import EngineName, Origin
+from synergai.models.definition import VariantKeys
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples
-from synergai.models.variants import VariantKeys
 from synergai.runtime.memory import retain_freed_memory
 
 if TYPE_CHECKING:

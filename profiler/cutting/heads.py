@@ -153,7 +153,6 @@ def check_labels(labels: Sequence[int], classes: int) -> None:
 
 
 def _surprise(scores: Floats, labels: Classes) -> float:
-    """Return the mean negative logarithm of the probability of the right class."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     right = shifted[np.arange(len(labels)), labels]
     return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - right))

@@ -14,8 +14,8 @@ from synergai.cli.output import format_percent, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from synergai.models.definition import VariantDefinition
     from synergai.models.directory import EngineDefinition
-    from synergai.models.variants import VariantDefinition
 
 app: Final = typer.Typer()
 

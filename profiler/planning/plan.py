@@ -77,7 +77,6 @@ def pour(problem: RouteProblem, routes: Sequence[Route]) -> tuple[Share, ...]:
 
 
 def _counts(times: Sequence[RouteTimes], queries: int) -> list[int]:
-    """Return the queries of each route."""
     by_latency = sorted(times, key=lambda each: each.latency_s)
     rate = filling = end_s = 0.0
     for each in by_latency:

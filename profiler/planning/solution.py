@@ -102,7 +102,6 @@ class Solution:
         return self._route(bound, int(np.lexsort((members, least))[0]))
 
     def _route(self, bound: int, chosen: int) -> Route:
-        """Return the best route over a set of workers that has one."""
         tables = self._tables
         group, position = int(self.least[bound, :, chosen].argmin()), len(self._ended) - 1
         column = int((tables.joined[group] == chosen).argmax())

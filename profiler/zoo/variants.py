@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from profiler.zoo.int8 import quantise
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.definition import read_definition, read_other_keys
+from synergai.models.definition import VariantKeys, read_definition, read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.installation import link_file, write_definition
 from synergai.models.samples import load_samples
 from synergai.models.staging import staging_folder
-from synergai.models.variants import VariantKeys
 from synergai.versions import split_version
 
 if TYPE_CHECKING:

@@ -96,7 +96,6 @@ def settings_command(
 
 
 def _as_option(argument: Option) -> str:
-    """Return the name of the hidden option that stands for an argument."""
     return f"{argument.name}_option"
 
 

@@ -151,7 +151,6 @@ def _array(file: IO[bytes], what: str) -> Any:
 
 
 def _archive(path: Path) -> dict[str, Any]:
-    """Return the arrays of a .npz file by name."""
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():

@@ -284,7 +284,6 @@ def _reasons(jobs: Sequence[JobStatus]) -> list[str]:
 
 
 def _short(reason: str) -> str:
-    """Return the beginning of a reason, on one line."""
     line = " ".join(reason.split())
     return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
@@ -342,7 +341,6 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
 
 
 def _estimated_text(job: JobStatus) -> str:
-    """Return the estimate and its interval, if it has one."""
     interval = format_interval(job.estimated_low_s, job.estimated_high_s)
     return format_seconds(job.estimated_s) + (f", {interval} in 90 % of jobs" if interval else "")
 

@@ -189,7 +189,6 @@ class _LazyGroup(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    """Import an application's command."""
     module, _, attribute = APPLICATIONS[name].entry_point.partition(":")
     with _suggesting_extra(name):
         command = typer.main.get_command(getattr(import_module(module), attribute))

@@ -104,7 +104,6 @@ class Upload:
             await self._stop_reading()
 
     async def _send(self) -> None:
-        """Send over one call, until it ends."""
         self._channel.ensure_open()
         self._changed.clear()
         call = DuplexCall(self._channel, self._channel.upload(), self._requests())

@@ -232,7 +232,6 @@ class Pipeline:
             self._visit(queries, 0)
 
     def _visit(self, queries: Sequence[_Query], position: int) -> None:
-        """Let queries of one route visit a stage."""
         visits = []
         for query in queries:
             self._visited += 1

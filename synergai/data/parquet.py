@@ -139,7 +139,6 @@ def _columns(schema: Any, engine: Engine) -> dict[str, str]:
 
 
 def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
-    """Yield the values of a column; None for a missing one."""
     pyarrow = import_arrow()
     types = pyarrow.types
     if isinstance(column, pyarrow.ExtensionArray):

@@ -3,10 +3,8 @@
 A folder only needs a model file, see `synergai.models.formats.model_files`. This is version 1 of
 the engine. Folders in it that are named by numbers are its versions, each with a model; version 1
 may be one of them. An ``engine.toml`` in the model's folder is optional, see
-`synergai.models.definition` and ``docs/guide/engines.md``; what to try a model with, see
-`synergai.models.warmup`.
-
-Several model files make the variants of one engine, see `synergai.models.variants`.
+`synergai.models.definition` and ``docs/guide/engines.md``; it may list several model files, the
+variants of the engine. What to try a model with, see `synergai.models.warmup`.
 
 A ``samples.npz`` there is the engine's sample set, see `synergai.models.samples`. A version
 without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder, but not the
@@ -31,7 +29,7 @@ from msgspec import structs
 
 from synergai.domain import EngineName, Origin
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from synergai.models.definition import read_definition, read_shared_definition
+from synergai.models.definition import VariantDefinition, read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     SAMPLES_FILE,
@@ -44,7 +42,6 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
-from synergai.models.variants import VariantDefinition
 from synergai.names import validate_name
 from synergai.versions import (
     FIRST_VERSION,
@@ -174,7 +171,6 @@ class EngineDefinition:
         return found
 
     def _replace_command(self) -> str:
-        """Return the command that replaces the model and its digest."""
         name, version = split_version(self.name)
         of_version = f" --version {version}" if is_version(self.file.parent.name) else ""
         return f"synergai engines add FILE --name {name}{of_version} --replace"

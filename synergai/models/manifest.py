@@ -149,7 +149,6 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def _check_path(path: str, paths: set[str]) -> None:
-    """Check one path of a manifest with all its paths."""
     if not is_engine_path(path):
         raise InvalidInput(
             f"{path[:_SHOWN]!r} is not a path of an engine's file: it must be {RULE}"

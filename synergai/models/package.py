@@ -114,7 +114,6 @@ def _shared_files(folder: Path) -> dict[str, Path]:
 
 
 def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[Path, str]:
-    """Return the model in an engine's folder, and its backend."""
     keys = read_definition(definition)
     if definition.parent != folder:
         shared = read_shared_definition(definition)

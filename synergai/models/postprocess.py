@@ -145,5 +145,4 @@ def _rows_per_image(output: Array) -> Array:
 
 
 def _background_offset(rows: Array) -> int:
-    """Return the number of values before the first class."""
     return 1 if rows.shape[1] == CLASSES_WITH_BACKGROUND else 0

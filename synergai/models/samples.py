@@ -126,7 +126,6 @@ def _build_samples(
 
 
 def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
-    """Return the samples of one input."""
     dtype = dtype_of(spec)
     if dtype.hasobject and array.dtype.kind in "SU":
         array = to_bytes(array)

@@ -183,7 +183,6 @@ class DictionaryStore:
         return from_record(next(read_rows(found)))
 
     def _create(self) -> None:
-        """Create the table in an empty file."""
         with database.transaction(self._connection, writes=False):
             version = self._read_version()
         if version == 0:

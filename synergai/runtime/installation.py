@@ -176,7 +176,6 @@ def read_unit(name: str, programs: str = PROGRAMS) -> str:
 
 
 def _below(root: Path, path: str) -> Path:
-    """Return the absolute `path` below `root`."""
     pure = PurePosixPath(path)
     if ".." in pure.parts:
         raise InvalidInput(f"{path!r} contains '..'")

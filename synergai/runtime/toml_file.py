@@ -74,7 +74,6 @@ def sentence(error: msgspec.ValidationError, kind: type) -> str:
 
 
 def _in_words(message: str) -> str:
-    """Replace the names of types."""
     names = rf"\b({'|'.join(_NOUNS)})\b( \| null)?"
     message = re.sub(names, lambda name: _NOUNS[name[1]], message)
     first, _, last = message.rpartition(" | ")
@@ -95,7 +94,6 @@ def _type_at(kind: type, place: str) -> Any:
 
 
 def _choices(kind: Any) -> list[str]:
-    """Return the values of a type, if they are listed."""
     if isinstance(kind, inspect.EnumType):
         return [str(each.value) for each in kind.cls]
     return [str(each) for each in getattr(kind, "values", ()) if each]
@@ -152,7 +150,6 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _construct(kind: type[T], value: object) -> T:
-    """Make a path of a string."""
     if not isinstance(value, str):
         raise TypeError("must be a string")
     return kind(value)  # type: ignore[call-arg]  # such as Path

@@ -310,5 +310,4 @@ class SchedulerCore:
 
 
 def _record_of(request: Job, sequence: int = 0) -> JobRecord:
-    """Return the record that a request would have."""
     return JobRecord(request, sequence, Ranges(1), 1)

@@ -7,11 +7,10 @@ import pytest
 
 from synergai.domain import Origin
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.definition import read_definition
+from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.installation import write_definition
 from synergai.models.package import pack
-from synergai.models.variants import VariantKeys
 
 FAMILY = """
 title = "a family"

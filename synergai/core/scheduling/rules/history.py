@@ -212,12 +212,10 @@ class History:
 
 
 def _due(job: Job) -> float:
-    """Return from when on a job is kept."""
     return job.deadline if job.deadline < math.inf else job.arrival + SLOW_S
 
 
 def _run(lease: Lease, end: End, detail: str, now: float) -> Run:
-    """Return the facts on an assignment, as of now."""
     assignment, arrival = lease.assignment, lease.job.job.arrival
     if end == "stopped" and lease.yielding:
         end = "yielded"

@@ -171,7 +171,6 @@ class _Play:
             self._advance(until, paces, speeds, ends, stops)
 
     def _start_jobs(self) -> None:
-        """Let free workers run jobs."""
         now = self._now
         for worker in self._workers:
             idle = worker not in self._goes_on and self._running[worker] is None
@@ -216,7 +215,6 @@ class _Play:
         ]
 
     def _speeds(self, paces: Sequence[float]) -> list[float]:
-        """Return the queries per second of each job."""
         speeds = [0.0] * len(self._left)
         for worker, job in enumerate(self._running):
             if job is not None and self._begins[worker] <= self._now:
