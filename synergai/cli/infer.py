@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.client.client import Client
+    from synergai.client.requests import QueryOptions
     from synergai.client.streaming import InferResult
     from synergai.domain import Engine
 
@@ -41,6 +42,34 @@ _TIMINGS: Final = (
 )
 
 
+class QueryTerms(NamedTuple):
+    """Options of a query other than its values."""
+
+    version: EngineVersion = ""
+    min_accuracy: MinAccuracy = 0.0
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Fail if the query has no response within this time, such as 500ms. Connecting "
+            "does not count.",
+        ),
+    ] = None
+    priority: Priority = 0
+
+    def options(self) -> QueryOptions:
+        """Return the options of the client's call."""
+        deadline_s = None if self.deadline is None else parse_duration(self.deadline, "--deadline")
+        if deadline_s is not None and not deadline_s > 0:
+            raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
+        return {
+            "version": self.version,
+            "min_accuracy": self.min_accuracy,
+            "deadline": deadline_s,
+            "priority": self.priority,
+        }
+
+
 @app.command(epilog="Example: [bold]synergai infer onnx_resnet50_op11 --input @cat.jpg[/bold]")
 @on_gateway
 def infer(
@@ -62,17 +91,8 @@ def infer(
             "--output", "--only", "-o", metavar="NAME", help="Only this output; repeatable."
         ),
     ] = None,
-    version: EngineVersion = "",
-    min_accuracy: MinAccuracy = 0.0,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Fail if the query has no response within this time, such as 500ms. Connecting "
-            "does not count.",
-        ),
-    ] = None,
-    priority: Priority = 0,
+    *,
+    terms: QueryTerms,
     timings: Annotated[
         bool, typer.Option("--timings", help="Show where the time went, and the worker.")
     ] = False,
@@ -82,12 +102,10 @@ def infer(
     # Imported here to keep NumPy out of `--help`.
     from synergai.cli.input_values import parse_inputs
 
-    deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
-    if deadline_s is not None and not deadline_s > 0:
-        raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
+    options = terms.options()
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        description = await client.engine(f"{engine}/{version}" if version else engine)
+        description = await client.engine(f"{engine}/{terms.version}" if terms.version else engine)
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]
@@ -95,12 +113,9 @@ def infer(
         result = await client.infer(
             engine,
             values,
-            deadline=deadline_s,
-            priority=priority,
             outputs=requested,
-            version=version,
-            min_accuracy=min_accuracy,
             parameters={"synergai_timings": True} if timings else None,
+            **options,
         )
         return description, result
 

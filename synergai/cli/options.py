@@ -23,7 +23,8 @@ Target = Annotated[
         show_envvar=True,
         show_default=True,
         help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells. SYNERGAI_TLS_CA and SYNERGAI_TOKEN_FILE have what secures it.",
+        "with a map of cells. SYNERGAI_TLS_CA names the file of its certificate authority (PEM), "
+        "SYNERGAI_TOKEN_FILE that of a token.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")

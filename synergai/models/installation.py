@@ -183,36 +183,16 @@ def add_model(
     from synergai.models.formats.inspect import describe
 
     source = source.parent if source.name == SAVED_MODEL_FILE else source
-    if not backend_of(source):
-        raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
-    if not source.exists():  # before the model directory is made
-        raise InvalidInput(f"{str(source)!r} does not exist")
-    if (inputs or outputs) and not is_frozen_graph(source):
-        raise InvalidInput(
-            f"{source} declares its own inputs and outputs; omit --inputs and --outputs"
-        )
-    if signature and not has_signatures(source):
-        raise InvalidInput(f"{source} has no signatures; omit --signature")
+    # Before the model directory is made.
+    _check_source(source, has_ends=bool(inputs or outputs), has_signature=bool(signature))
     source_path = source.absolute()  # "." has no name
     if name is None:
         name = default_name(source_path)
     engine = versioned(name, version or FIRST_VERSION)
     with stage_engine(models, name, version=version, replace=replace, advice=_ADVICE) as folder:
         model = folder / source_path.name
-        try:
-            size_bytes(source_path)
-            for part in list_files(source_path):
-                copied = folder / part.relative_to(source_path.parent)
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(part, copied)
-        except OSError as error:
-            if error.errno in _NO_SPACE_ERRNOS:
-                raise
-            raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
-        shared = read_shared_keys(models / name / DEFINITION_FILE) if version else {}
-        fits = dict.fromkeys(("inputs", "outputs"), is_frozen_graph(model))
-        fits["signature"] = has_signatures(model)
-        shared = {key: shared[key] for key in shared if fits.get(key, True)}
+        _copy_model(source_path, folder)
+        shared = _shared_keys(models / name, model) if version else {}
         signature = signature or shared.get("signature", "")
         # Describe the copy: the source may have changed since.
         description = describe(model, signature)
@@ -232,6 +212,41 @@ def add_model(
         if check is not None:
             check(folder.parent.parent if version else folder.parent, engine, description)
     return ModelDirectory(models).get(engine)
+
+
+def _check_source(source: Path, *, has_ends: bool, has_signature: bool) -> None:
+    """Check that `source` is a model for which its tensors, or a signature, may be chosen."""
+    if not backend_of(source):
+        raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
+    if not source.exists():
+        raise InvalidInput(f"{str(source)!r} does not exist")
+    if has_ends and not is_frozen_graph(source):
+        raise InvalidInput(
+            f"{source} declares its own inputs and outputs; omit --inputs and --outputs"
+        )
+    if has_signature and not has_signatures(source):
+        raise InvalidInput(f"{source} has no signatures; omit --signature")
+
+
+def _shared_keys(folder: Path, model: Path) -> dict[str, Any]:
+    """Return the keys of an engine's folder that a new version has as well, and that suit it."""
+    shared = read_shared_keys(folder / DEFINITION_FILE)
+    fits = dict.fromkeys(("inputs", "outputs"), is_frozen_graph(model))
+    fits["signature"] = has_signatures(model)
+    return {key: shared[key] for key in shared if fits.get(key, True)}
+
+
+def _copy_model(source: Path, folder: Path) -> None:
+    try:
+        size_bytes(source)
+        for part in list_files(source):
+            copied = folder / part.relative_to(source.parent)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(part, copied)
+    except OSError as error:
+        if error.errno in _NO_SPACE_ERRNOS:
+            raise
+        raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
 
 
 def default_name(source: Path) -> str:

@@ -113,24 +113,36 @@ def rank_chains(
     for stages in fewest_stages(legs, max(sizes)):
         kept = math.floor(MAX_ROUTES ** (1 / len(stages)))
         routes = list(product(*(legs[stage][:kept] for stage in stages)))
-        latencies, uses = zip(*map(used_s, routes), strict=True)
-        resources = dict.fromkeys(resource for each in uses for resource in each)
-        rows = {resource: row for row, resource in enumerate(resources)}
-        costs = np.zeros((len(rows), len(routes)))
-        for column, used in enumerate(uses):
-            costs[[rows[resource] for resource in used], column] = list(used.values())
-        rates = pack(costs)
-        fastest = min(range(len(routes)), key=latencies.__getitem__)
-        ranked.append(
-            RankedChain(
-                stages=stages,
-                route=Route(routes[fastest]),
-                latency_s=latencies[fastest],
-                interval_s=1 / float(rates.sum()),
-                rates={Route(routes[n]): float(rates[n]) for n in np.flatnonzero(rates)},
-            )
-        )
+        ranked.append(_ranked(stages, routes, list(map(used_s, routes))))
     return sorted(ranked, key=lambda chain: (chain.seconds(queries), len(chain.stages)))
+
+
+def _ranked(
+    stages: tuple[tuple[int, int], ...],
+    routes: Sequence[tuple[Leg, ...]],
+    used: Sequence[tuple[float, Mapping[object, float]]],
+) -> RankedChain:
+    """Rank a chain by its routes, with the latency of each and what it uses."""
+    latencies, uses = zip(*used, strict=True)
+    rates = pack(_costs(uses))
+    fastest = min(range(len(routes)), key=latencies.__getitem__)
+    return RankedChain(
+        stages=stages,
+        route=Route(routes[fastest]),
+        latency_s=latencies[fastest],
+        interval_s=1 / float(rates.sum()),
+        rates={Route(routes[n]): float(rates[n]) for n in np.flatnonzero(rates)},
+    )
+
+
+def _costs(uses: Sequence[Mapping[object, float]]) -> NDArray[np.float64]:
+    """Return what each route takes of each resource, shape (resources, routes)."""
+    resources = dict.fromkeys(resource for each in uses for resource in each)
+    rows = {resource: row for row, resource in enumerate(resources)}
+    costs = np.zeros((len(rows), len(uses)))
+    for column, used in enumerate(uses):
+        costs[[rows[resource] for resource in used], column] = list(used.values())
+    return costs
 
 
 def fewest_stages(stages: Iterable[tuple[int, int]], end: int) -> list[tuple[tuple[int, int], ...]]:
