@@ -103,6 +103,8 @@ def infer(
     from synergai.cli.input_values import parse_inputs
 
     options = terms.options()
+    if timings:
+        options["parameters"] = {"synergai_timings": True}
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
         description = await client.engine(f"{engine}/{terms.version}" if terms.version else engine)
@@ -110,14 +112,8 @@ def infer(
         if not requested and description.postprocess:
             requested = [_default_output(description)]
         values = parse_inputs(inputs or (), description)
-        result = await client.infer(
-            engine,
-            values,
-            outputs=requested,
-            parameters={"synergai_timings": True} if timings else None,
-            **options,
-        )
-        return description, result
+        options["outputs"] = requested
+        return description, await client.infer(engine, values, **options)
 
     description, result = gateway.call(query, engine)
     if as_json:

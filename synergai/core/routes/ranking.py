@@ -119,7 +119,7 @@ def rank_chains(
 
 def _ranked(
     stages: tuple[tuple[int, int], ...],
-    routes: Sequence[tuple[Leg, ...]],
+    routes: list[tuple[Leg, ...]],
     used: Sequence[tuple[float, Mapping[object, float]]],
 ) -> RankedChain:
     """Rank a chain by its routes, with the latency of each and what it uses."""
