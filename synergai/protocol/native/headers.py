@@ -57,9 +57,7 @@ class CallHeaders(Struct, frozen=True):
         timeout_s: seconds until its deadline; None if it has none.
         encoding: how its compressed messages are compressed.
         metadata: the other fields, but those that belong to the transport.
-        fault: why the call is refused with a status; None if it is not. Other calls of the
-            connection may be those of other clients, behind a proxy, so a field ends its own call
-            only.
+        fault: why the call is refused with a status; None if it is not.
         malformed: why HTTP forbids to handle it (RFC 9113, 8.1.1); empty if it does not.
         content_length: bytes of the data of the call; None if it names none.
         has_pseudo: whether it has fields of a request, which trailers may not have.
