@@ -29,8 +29,7 @@ _TURN_S: Final = 1e-3
 class CallTurns:
     """Lets clients begin calls one after the other.
 
-    Those that had no call waiting come first, so that a client with few calls is not delayed by
-    how many others have thousands; but a turn has room for these, too.
+    Those that had none waiting come first, but a turn has room for the others, too.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,6 @@ _NEWEST: Final = len(_STATIC) + 1
 class BlockDecoder:
     """Decodes header blocks, each to its end: the next ones refer to the table that it leaves.
 
-    A block that is too large is decoded as any other one, but its fields are not kept.
-
     Attributes:
         changes: how often the table was changed.
     """

@@ -74,7 +74,7 @@ class CallHeaders(Struct, frozen=True):
     has_pseudo: bool = False
 
 
-_TOO_LARGE: Final = CallHeaders(
+TOO_LARGE: Final = CallHeaders(
     fault=Overloaded(
         f"the metadata of the call takes more than {MAX_FIELD_BYTES:,} bytes, with "
         f"{FIELD_OVERHEAD} more for each field: send less"
@@ -101,7 +101,7 @@ class HeaderDecoder:
             return known
         changes = self._decoder.changes
         fields = self._decoder.decode(block, MAX_FIELD_BYTES)
-        headers = _TOO_LARGE if fields is None else _read(fields)
+        headers = TOO_LARGE if fields is None else _read(fields)
         if self._decoder.changes != changes:
             self._known.clear()
         elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:

@@ -200,7 +200,6 @@ class NativeSession:
             high, low, kind, flags, number = http2.HEADER.unpack_from(data, at)
             size = high << 8 | low
             number &= http2.MAX_NUMBER
-            # Most frames are ordinary ones of calls, and need no such look.
             is_plain = kind <= http2.HEADERS or (kind == http2.WINDOW_UPDATE and size == _NUMBER)
             if not is_plain or size > http2.MAX_FRAME or self._is_strict:
                 self._check_frame(kind, number, size)
