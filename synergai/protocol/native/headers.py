@@ -39,7 +39,6 @@ _NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _MOST_DIGITS: Final = 19
 _KNOWN_FIELDS: Final = 256
-_QUOTED: Final = 40
 RESPONSE: Final = b"\x88\x0f\x10\x10application/grpc"
 """The fields that begin a response: status 200, and the type of its content."""
 SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
@@ -121,7 +120,7 @@ def _read(fields: Iterable[Field]) -> CallHeaders:
             continue
         is_short = len(name) + len(value) <= _KNOWN_BYTES
         if not (_is_known_allowed if is_short else _is_allowed)(name, value):
-            malformed = f"the field {name[:_QUOTED]!r}"
+            malformed = f"the field {name[:40]!r}"
             continue
         try:
             match name:
