@@ -220,6 +220,18 @@ async def test_calls_of_a_client_that_has_left_end_in_turns(client: Client) -> N
     await until(lambda: not len(client.handlers.tasks))
 
 
+async def test_flood_of_header_blocks_that_are_too_large_ends_the_connection(
+    client: Client,
+) -> None:
+    bomb = b"\x90" * 1000
+    for at in range(3, 203, 2):
+        client.send(headers(at, "/a/Keep", block=bomb))
+        await turns(2)
+        if at == 21:
+            assert not client.refusals
+    assert [str(each) for each in client.refusals] == ["too many frames without data"]
+
+
 GOAWAY = 7
 
 
