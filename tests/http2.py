@@ -37,7 +37,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def headers(
-    stream: int, path: str, *more: tuple[str, str], block: bytes = b"", ends: bool = True
+    stream: int,
+    path: str,
+    *more: tuple[str, str],
+    block: bytes = b"",
+    ends: bool = True,
+    scheme: str = "http",
 ) -> bytes:
     """Return the frame that opens a gRPC call; surrogates are bytes that are not UTF-8.
 
@@ -47,16 +52,17 @@ def headers(
         *more: further fields.
         block: further fields, encoded.
         ends: whether no continuation follows.
+        scheme: of the connection; proxies check it.
     """
-    payload = encoded((*call_fields(path), *more)) + block
+    payload = encoded((*call_fields(path, scheme), *more)) + block
     return frame(HEADERS, END_HEADERS if ends else 0, stream, payload)
 
 
-def call_fields(path: str) -> tuple[tuple[str, str], ...]:
+def call_fields(path: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
     """Return the fields that every gRPC call has."""
     return (
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", scheme),
         (":path", path),
         (":authority", "localhost"),
         ("te", "trailers"),

@@ -1,7 +1,7 @@
 """Two small services that both servers run: an echo, and gRPC's own service for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -39,7 +39,7 @@ class Echo:
 
     async def _echo_each(
         self, requests: AsyncIterator[bytes], _context: object
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         async for request in requests:
             yield bytes(request)
 

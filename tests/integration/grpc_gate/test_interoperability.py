@@ -102,7 +102,7 @@ async def test_client_streaming(channel: grpc.aio.Channel) -> None:
 
 async def test_server_streaming(channel: grpc.aio.Channel) -> None:
     read = messages.StreamingOutputCallResponse.FromString
-    call = channel.unary_stream(f"{_SERVICE}StreamingOutputCall", _serialise, read)
+    call: Any = channel.unary_stream(f"{_SERVICE}StreamingOutputCall", _serialise, read)
     responses = [each async for each in call(output_request(*_RESPONSES))]
     assert [len(each.payload.body) for each in responses] == list(_RESPONSES)
 
@@ -125,7 +125,7 @@ async def test_empty_stream(channel: grpc.aio.Channel) -> None:
 
 
 async def test_cancel_after_begin(channel: grpc.aio.Channel) -> None:
-    call = channel.stream_unary(f"{_SERVICE}StreamingInputCall", _serialise)()
+    call: Any = channel.stream_unary(f"{_SERVICE}StreamingInputCall", _serialise)()
     call.cancel()
     assert await call.code() is grpc.StatusCode.CANCELLED
 
