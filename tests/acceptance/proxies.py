@@ -1,20 +1,18 @@
 """Proxies with the configurations of the guide."""
 
 import re
-import shutil
 import signal
 import socket
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from tests.gate.server import CERTIFICATES
 from tests.waiting import wait_until
 
-_BOTH: Final = ("pem", "key")
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "guide" / "proxies.md"
 
 
@@ -24,40 +22,39 @@ class Proxy(ABC):
     Args:
         folder: folder of its files.
         port: its port.
-        changes: texts of the page's configuration, and what is in their place here.
+        upstream: address of the server.
+        rest: address of the REST API.
 
     Attributes:
         address: its address, with TLS.
+        program: its program.
+        stop: the signal that lets it complete its calls and end.
     """
 
-    language: str
-    program: str
-    stop: signal.Signals
-    """Lets it complete its calls and end."""
+    program: ClassVar[str]
+    stop: ClassVar[signal.Signals]
+    _language: ClassVar[str]
+    _bound: ClassVar[tuple[str, str]]
 
-    def __init__(self, folder: Path, port: int, changes: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, port: int, upstream: str, rest: str) -> None:
         self.address = f"127.0.0.1:{port}"
         self._folder = folder
         self._port = port
-        self._changes = {**self.files(), **changes}
-
-    def files(self) -> dict[str, str]:
-        """Return the files of the page's certificate, and those in their place."""
-        names = {"/etc/ssl/gateway.pem": "server.pem", "/etc/ssl/gateway.key": "server.key"}
-        return {old: str(CERTIFICATES / name) for old, name in names.items()}
-
-    @abstractmethod
-    def command(self, configuration: str) -> list[str]:
-        """Write the configuration; return the command that starts the proxy in the foreground."""
+        bound, other = self._bound
+        self._changes = {
+            bound: other.format(port),
+            "127.0.0.1:8001": upstream,
+            "127.0.0.1:8002": rest,
+            **self._files(),
+        }
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run the proxy until the context ends."""
+        command = self._command(self._configuration())
         with (
             (self._folder / "proxy.log").open("ab") as log,
-            subprocess.Popen(
-                self.command(self._configuration()), stdout=log, stderr=log
-            ) as process,
+            subprocess.Popen(command, stdout=log, stderr=log) as process,
         ):
             try:
                 wait_until(self._listens)
@@ -65,8 +62,19 @@ class Proxy(ABC):
             finally:
                 process.terminate()
 
+    @abstractmethod
+    def _command(self, configuration: str) -> list[str]:
+        """Write the configuration; return the command that starts the proxy in the foreground."""
+
+    def _files(self) -> dict[str, str]:
+        """Return the files of the page's certificate, and those in their place."""
+        names = {"/etc/ssl/gateway.pem": "server.pem", "/etc/ssl/gateway.key": "server.key"}
+        return {old: str(CERTIFICATES / name) for old, name in names.items()}
+
     def _configuration(self) -> str:
-        [text] = re.findall(rf"(?ms)^```{self.language}\n(.*?)^```$", _PAGE.read_text())
+        found = re.search(rf"(?ms)^```{self._language}\n(.*?)^```$", _PAGE.read_text())
+        assert found is not None
+        text = found[1]
         for old, new in self._changes.items():
             assert old in text, f"{_PAGE.name} has no {old}"
             text = text.replace(old, new)
@@ -80,60 +88,47 @@ class Proxy(ABC):
 class Nginx(Proxy):
     """nginx, with its files in the folder."""
 
-    language, program, stop = "nginx", "nginx", signal.SIGQUIT
+    program, stop = "nginx", signal.SIGQUIT
+    _language, _bound = "nginx", ("listen 443", "listen {}")
 
-    def __init__(self, folder: Path, port: int, upstream: str, rest: str) -> None:
-        super().__init__(
-            folder,
-            port,
-            {"listen 443": f"listen {port}", "127.0.0.1:8001": upstream, "127.0.0.1:8002": rest},
-        )
-
-    def command(self, configuration: str) -> list[str]:
-        """Wrap the configuration, which is what belongs into `http`."""
+    def _command(self, configuration: str) -> list[str]:
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         paths = "\n".join(f"{kind}_temp_path {self._folder}/{kind};" for kind in kinds)
-        (self._folder / "nginx.conf").write_text(
+        path = self._folder / "nginx.conf"
+        path.write_text(
             f"daemon off; pid {self._folder}/pid; error_log {self._folder}/error.log;\n"
             f"events {{}}\nhttp {{ access_log off;\n{paths}\n{configuration}\n}}\n"
         )
-        return [self.program, "-e", "stderr", "-c", str(self._folder / "nginx.conf")]
+        return [self.program, "-e", "stderr", "-c", str(path)]
 
 
 class Haproxy(Proxy):
     """HAProxy."""
 
-    language, program, stop = "haproxy", "haproxy", signal.SIGUSR1
+    program, stop = "haproxy", signal.SIGUSR1
+    _language, _bound = "haproxy", ("0.0.0.0:443", "127.0.0.1:{}")
 
-    def __init__(self, folder: Path, port: int, upstream: str, rest: str) -> None:
-        changes = {"0.0.0.0:443": f"127.0.0.1:{port}"}
-        super().__init__(
-            folder, port, {**changes, "127.0.0.1:8001": upstream, "127.0.0.1:8002": rest}
-        )
+    def _command(self, configuration: str) -> list[str]:
+        path = self._folder / "haproxy.cfg"
+        path.write_text(configuration)
+        return [self.program, "-db", "-f", str(path)]
 
-    def files(self) -> dict[str, str]:
+    def _files(self) -> dict[str, str]:
         """Return the one file that has certificate and key."""
         both = self._folder / "both.pem"
-        both.write_text("".join((CERTIFICATES / f"server.{end}").read_text() for end in _BOTH))
+        both.write_text(
+            "".join((CERTIFICATES / f"server.{end}").read_text() for end in ("pem", "key"))
+        )
         return {"/etc/ssl/gateway.pem": str(both)}
-
-    def command(self, configuration: str) -> list[str]:
-        """Write the configuration as it is."""
-        (self._folder / "haproxy.cfg").write_text(configuration)
-        return [self.program, "-db", "-f", str(self._folder / "haproxy.cfg")]
 
 
 class Caddy(Proxy):
     """Caddy, without the port of its administration."""
 
-    language, program, stop = "caddyfile", "caddy", signal.SIGTERM
+    program, stop = "caddy", signal.SIGTERM
+    _language, _bound = "caddyfile", ("gateway.example.org", ":{}")
 
-    def __init__(self, folder: Path, port: int, upstream: str, rest: str) -> None:
-        changes = {"gateway.example.org": f":{port}", "127.0.0.1:8001": upstream}
-        super().__init__(folder, port, {**changes, "127.0.0.1:8002": rest})
-
-    def command(self, configuration: str) -> list[str]:
-        """Write the configuration behind global options."""
+    def _command(self, configuration: str) -> list[str]:
         path = self._folder / "Caddyfile"
         path.write_text(
             "{\n\tadmin off\n\tauto_https disable_redirects\n\tgrace_period 10s\n"
@@ -142,9 +137,9 @@ class Caddy(Proxy):
         return [self.program, "run", "--config", str(path), "--adapter", "caddyfile"]
 
 
-PROXIES: Final = {"nginx": Nginx, "HAProxy": Haproxy, "Caddy": Caddy}
-
-
-def is_installed(name: str) -> bool:
-    """Return whether the program of a proxy is on this machine."""
-    return shutil.which(PROXIES[name].program) is not None
+PROXIES: Final[dict[str, Callable[[Path, int, str, str], Proxy]]] = {
+    "nginx": Nginx,
+    "haproxy": Haproxy,
+    "caddy": Caddy,
+}
+"""The proxies, by their programs."""

@@ -5,6 +5,7 @@ It needs Debian's packages ``nginx``, ``haproxy`` and ``caddy``.
 
 import asyncio
 import contextlib
+import shutil
 import ssl
 import struct
 import threading
@@ -21,7 +22,7 @@ import pytest
 
 from synergai.testing import reserved_port
 from tests import http2
-from tests.acceptance.proxies import PROXIES, Proxy, is_installed
+from tests.acceptance.proxies import PROXIES
 from tests.calls import raw_stream, raw_unary
 from tests.gate.conversation import Conversation
 from tests.gate.server import AUTHORITY, SERVERS, Running, running
@@ -65,7 +66,7 @@ class Setup:
         self._address = f"127.0.0.1:{ports[0]}"
         self.rest = HTTPServer(("127.0.0.1", 0), Rest)
         rest = f"127.0.0.1:{self.rest.server_port}"
-        self.proxy: Proxy = PROXIES[name](folder, ports[1], self._address, rest)
+        self.proxy = PROXIES[name](folder, ports[1], self._address, rest)
 
     def running(self) -> contextlib.AbstractContextManager[Running]:
         """Run the server until the context ends."""
@@ -240,7 +241,7 @@ async def _restart_proxy(setup: Setup) -> str:
 async def test_clients_behind_a_proxy_do_not_notice_each_other_or_a_stop(
     name: str, matrix: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
-    if not is_installed(name):
+    if not shutil.which(name):
         pytest.skip(f"needs {name}")
     for kind in SERVERS:
         row = matrix[f"{name}, {kind}"] = {}

@@ -227,7 +227,7 @@ class Conversation:
         self._block = (0, 0, b"")
         answer = self.answers[stream]
         try:
-            answer.fields |= {name: str(value) for name, value in self._decoder.decode(block)}
+            answer.fields |= {str(name): str(value) for name, value in self._decoder.decode(block)}
         except HPACKError as error:
             self.broken.append(f"a header block: {error}")
         if flags & http2.END_STREAM:
