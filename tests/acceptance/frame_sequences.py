@@ -18,10 +18,10 @@ import psutil
 
 from tests.acceptance.scripts import verdict
 from tests.gate.conversation import Conversation
-from tests.gate.rules import ANSWERED, RULES
+from tests.gate.rules import ANSWERED
 from tests.gate.sequences import UNLIKE_GRPCIO
 from tests.gate.server import Running, running
-from tests.gate.trial import Trial, outcome_of
+from tests.gate.trial import Trial, call
 
 _BATCH: Final = 200
 _WARM: Final = 1_000
@@ -74,7 +74,7 @@ def send_illegal(server: Running, seeds: range) -> list[str]:
             rule, outcome = native.illegal(seed)
             if outcome != rule.outcome:
                 errors.append(f"illegal {seed}: {rule.section}, {rule.sent}: {outcome}")
-            if outcome_of(RULES[0], bystander, 2 * (seed - seeds.start)) != ANSWERED:
+            if call(bystander, 2 * (seed - seeds.start)) != ANSWERED:
                 errors.append(f"illegal {seed}: another client was disturbed")
     return errors
 

@@ -85,12 +85,17 @@ def outcome_of(rule: Rule, conversation: Conversation, by: int = 0) -> str:
     if conversation.goaway is not None and not conversation.goaway[1]:
         return f"{outcome} without a text"
     if outcome != "closed" and conversation.goaway is None:
-        conversation.send(moved(CALL, _FURTHER))
-        further = conversation.outcome(_FURTHER + 1, is_answered=True, within_s=_WITHIN_S)
+        further = call(conversation, _FURTHER)
         if further != ANSWERED:
             return f"{outcome}, and then {further}"
     is_refusal = outcome.startswith(("RST_STREAM 1", "status", "HTTP 4")) and outcome != ANSWERED
     return REFUSED if rule.outcome == REFUSED and is_refusal else outcome
+
+
+def call(conversation: Conversation, by: int) -> str:
+    """Send a call on a stream that is higher by a number; return its outcome."""
+    conversation.send(moved(CALL, by))
+    return conversation.outcome(by + 1, is_answered=True, within_s=_WITHIN_S)
 
 
 _FURTHER: Final = 100_000
