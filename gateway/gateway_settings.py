@@ -144,6 +144,17 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     audit_log: Annotated[
         Path | None, "File to record changes and refused calls in, as JSON lines."
     ] = None
+    max_connection_age_s: Annotated[
+        float,
+        "Time after which a gRPC connection is asked to reconnect, so that clients behind a load "
+        "balancer spread over new gateways; 0 for never.",
+        Meta(ge=0.0),
+    ] = 0.0
+    max_connection_age_grace_s: Annotated[
+        float,
+        "Time that calls on such a connection get to complete; 0 for no limit.",
+        Meta(ge=0.0),
+    ] = 0.0
     http_tls: Annotated[
         bool, "Encrypt the HTTP port as well, with the certificate of --tls-cert."
     ] = False

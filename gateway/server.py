@@ -111,13 +111,15 @@ class Gateway:
         app.storage.journal.broken.add_done_callback(lambda _: self.stop())
         hub, unread = app.agents.hub, app.base.unread
         connections = current_connection_limits()
-        hub_server = _make_server(
-            app.entry.agent_passage, config.max_message_bytes, connections.agents
+        hub_server = NativeServer(
+            connections.agents, config.max_message_bytes, _interceptor(app.entry.agent_passage)
         )
-        self._client_server = client_server = _make_server(
-            app.entry.passage,
-            config.max_client_bytes,
+        self._client_server = client_server = NativeServer(
             connections.clients,
+            config.max_client_bytes,
+            _interceptor(app.entry.passage),
+            max_connection_age_s=config.max_connection_age_s,
+            max_connection_age_grace_s=config.max_connection_age_grace_s,
         )
         client_tls = server_context(
             config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True
@@ -266,9 +268,8 @@ class GatewayProcess(Gateway):
         super().stop()
 
 
-def _make_server(passage: Passage, max_bytes: int, connections: int) -> NativeServer:
-    interceptor = PassageInterceptor(passage) if passage.is_needed else None
-    return NativeServer(connections, max_bytes, interceptor)
+def _interceptor(passage: Passage) -> PassageInterceptor | None:
+    return PassageInterceptor(passage) if passage.is_needed else None
 
 
 def _ignore() -> None:

@@ -129,7 +129,7 @@ class Service(grpc.GenericRpcHandler):
 def peer_of(context: Context) -> Peer:
     """Return the client of a call."""
     call: Any = context
-    client: Peer = call.client
+    client: Peer = call.peer
     return client
 
 

@@ -32,8 +32,8 @@ class Echo:
         callers: clients of the calls.
     """
 
-    def __init__(self) -> None:
-        self.server = NativeServer(2, LIMIT)
+    def __init__(self, server: NativeServer | None = None) -> None:
+        self.server = server or NativeServer(2, LIMIT)
         self.address = self.server.bind("127.0.0.1:0")
         self.callers: list[Peer] = []
 
@@ -220,9 +220,83 @@ async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo:
     assert psutil.Process().memory_info().rss - before < SIZE
 
 
+async def test_connection_is_closed_at_its_age_and_its_call_after_the_grace() -> None:
+    server = NativeServer(2, LIMIT, max_connection_age_s=0.05, max_connection_age_grace_s=0.1)
+    echo = Echo(server)
+    echo.start()
+    try:
+        async with echo.channel() as channel:
+            call = raw_stream(channel, "/echo/Stream")()
+            await call.write(b"x")
+            assert await call.read() == b"x"
+            assert await asyncio.wait_for(call.code(), 30) is grpc.StatusCode.UNAVAILABLE
+            answer = raw_unary(channel, "/echo/Call")
+            assert await answer(b"y", timeout=30, wait_for_ready=True) == b"y"
+    finally:
+        await server.stop(0.0)
+
+
 async def test_silent_connection_is_closed(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENT_S", 0.05)
     host, _, port = echo.address.rpartition(":")
     with socket.create_connection((host, int(port))) as silent:
         silent.setblocking(False)
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(silent, 1), 30) == b""
+
+
+async def test_client_that_is_accepted_in_the_turn_of_the_stop_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    echo = Echo()
+    echo.start()
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop(_connection: socket.socket) -> None:
+        # Runs before the first step of the task that makes the connection.
+        asyncio.get_running_loop().call_soon(
+            lambda: stopping.append(asyncio.create_task(echo.server.stop(10.0)))
+        )
+
+    monkeypatch.setattr(server_module, "_watch", stop)
+    with http2.Http2Connection(echo.address) as connection:
+        await until_closed(connection)
+        await asyncio.wait_for(stopping[0], 5)
+    assert not echo.server._clients
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_client_that_closes_its_side_is_answered_or_found_gone(
+    echo: Echo, *, closes: bool
+) -> None:
+    ended: list[bool] = []
+    answer = asyncio.Event()
+
+    async def call(request: bytes, context: Any) -> bytes:
+        echo.callers.append(rpc.peer_of(context))
+        try:
+            await answer.wait()
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
+        return request
+
+    methods: dict[str, Any] = {"Wait": grpc.unary_unary_rpc_method_handler(call, bytes)}
+    echo.server.handlers.add((rpc.Service("wait", methods),))
+    host, _, port = echo.address.rpartition(":")
+    sent = http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0)
+    sent += http2.headers(1, "/wait/Wait") + http2.message(1, b"x")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(sent)
+        await until(lambda: echo.callers, 0.02)
+        if closes:
+            connection.close()
+            await until(lambda: ended, 0.02)
+            return
+        connection.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(0.5)
+        answer.set()
+        received = b""
+        while data := await asyncio.to_thread(connection.recv, 1 << 16):
+            received += data
+    assert b"grpc-status" in received
+    assert not ended

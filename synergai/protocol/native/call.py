@@ -1,213 +1,132 @@
-"""A call of gRPC: its handler, and what the handler knows of it and sends."""
+"""A call of gRPC on a stream of a client: its states, its requests, and what is sent."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import deque
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
 from synergai.errors import SynergaiError
+from synergai.protocol.message_framing import MOST_CUT, MessageReader, prefix, prefixed
 from synergai.protocol.native import http2
-from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
-from synergai.protocol.native.messages import (
-    MOST_CUT,
-    PREFIX_BYTES,
-    Compressed,
-    MessageReader,
-    prefix,
-    prefixed,
-)
-from synergai.protocol.rpc import BegunUnary
+from synergai.protocol.native.headers import RESPONSE, encoded, status_fields
 from synergai.protocol.status import error_details, status_code
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from synergai.protocol.native.handlers import Handlers
     from synergai.protocol.native.headers import CallHeaders, Metadata
     from synergai.protocol.native.sending import Stream
     from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.rpc import PendingCall
 
-_OK: Final = grpc.StatusCode.OK
+
+class CallState(enum.IntEnum):
+    """Lifecycle of a call; see `CALL_TRANSITIONS`."""
+
+    RECEIVING = enum.auto()  # a call without a task waits for its request
+    HANDLING = enum.auto()  # the handler works, and nothing was sent
+    RESPONDING = enum.auto()  # the response has begun
+    ENDED = enum.auto()  # the status was sent, maybe behind data that waits
+    LOST = enum.auto()  # the client has reset the call, or left
+
+
+class RequestState(enum.IntEnum):
+    """Lifecycle of the requests of a call; see `REQUEST_TRANSITIONS`."""
+
+    BETWEEN = enum.auto()  # whatever has begun to arrive has arrived
+    PARTIAL = enum.auto()  # a request has arrived in part, which counts for `IncompleteRequests`
+    COMPLETE = enum.auto()  # the client sends no more
+    IGNORED = enum.auto()  # nothing is kept of what the client sends
+
+
+# Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
+RECEIVING, HANDLING, RESPONDING, ENDED, LOST = CallState
+BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
+
+CALL_TRANSITIONS: Final[Mapping[CallState, frozenset[CallState]]] = {
+    RECEIVING: frozenset((HANDLING, ENDED, LOST)),
+    HANDLING: frozenset((RESPONDING, ENDED, LOST)),
+    RESPONDING: frozenset((ENDED, LOST)),
+    ENDED: frozenset((LOST,)),
+    LOST: frozenset(),
+}
+REQUEST_TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
+    BETWEEN: frozenset((PARTIAL, COMPLETE, IGNORED)),
+    PARTIAL: frozenset((BETWEEN, COMPLETE, IGNORED)),
+    COMPLETE: frozenset((IGNORED,)),
+    IGNORED: frozenset(),
+}
 
 
 class Call:
-    """A call on a stream, and the context of its handler.
-
-    It has those methods of `grpc.aio.ServicerContext` that the handlers of this project use. The
-    task of a call lasts until its client has been sent everything, or has left. A `BegunUnary` call
-    gets none before its result is there, and none at all if that can be sent at once.
+    """A call, as its handler sees it (`rpc.ServerCall`), and the owner of its stream.
 
     Args:
         handlers: the server's.
+        deadline: instant on the clock of the event loop; None if there is none.
+
+    Attributes:
+        peer: the client.
+        state: that of the call.
+        requests_state: that of its requests.
     """
 
+    state = RECEIVING
+
     def __init__(
-        self, stream: Stream, headers: CallHeaders, client: Peer, handlers: Handlers
+        self,
+        stream: Stream,
+        headers: CallHeaders,
+        peer: Peer,
+        handlers: Handlers,
+        deadline: float | None,
     ) -> None:
+        self.peer = peer
+        self.requests_state = BETWEEN
         self._stream = stream
         self._headers = headers
-        self.client = client
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[Buffer] = deque()
         self._take: Callable[[Buffer], bool] | None = None
-        self._has_all_requests = False
-        self._ignores_data = False
-        # Whether the handlers count the request whose beginning has arrived.
-        self._is_counted = False
-        self._arrived: asyncio.Future[None] | None = None
         self._was_sent: asyncio.Future[None] | None = None
-        self._loop = handlers.loop
-        self._task: asyncio.Task[None] | None = None
+        self._deadline = deadline
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline: float | None = None
-        if headers.timeout_s is not None:
-            self._deadline = self._loop.time() + headers.timeout_s
-            self._timer = self._loop.call_at(self._deadline, self._expire)
+        if deadline is not None:
+            self._timer = handlers.loop.call_at(deadline, self._expire)
         self._serialise: Callable[[Any], bytes] | None = None
         self._deserialise: Callable[[Buffer], Any] = bytes
-        self._begins: BegunUnary[Any] | None = None
-        self._begun: PendingCall | None = None
-        self._has_begun = self._has_ended = False
-        self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
+        self._trailers: Metadata = ()
+        self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
-    def start(self) -> None:
-        """Handle the call."""
-        handler = self._handlers.find(self._headers.path)
-        if (
-            isinstance(handler, BegunUnary)
-            and self._handlers.interceptor is None
-            and self._headers.is_grpc
-            and not self._headers.fault
-        ):
-            self._begins = handler
-        else:
-            self._start(self._find_and_handle)
+    def _enter(self, state: CallState) -> None:
+        if state not in CALL_TRANSITIONS[self.state]:
+            raise RuntimeError(f"call: {self.state.name} before {state.name}")
+        self.state = state
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._task = self._handlers.tasks.start(self._run(work))
-
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-            del work  # which has the response as well
-            if self._stream.is_blocked:
-                await self._wait_sent()
-        except grpc.aio.AbortError:
-            pass
-        except asyncio.CancelledError:
-            self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
-        finally:
-            self._take = None  # whose owner may have this call: a cycle
-            if self._is_counted:
-                self._forget_incomplete()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
-
-    async def _find_and_handle(self) -> None:
-        if not self._headers.is_grpc:
-            self._has_ended = True
-            self._stream.end(UNSUPPORTED_TYPE)
-            return
-        if self._headers.fault:
-            self._end(grpc.StatusCode.INTERNAL, self._headers.fault)
-            return
-        handler = self._handlers.find(self._headers.path)
-        if self._handlers.interceptor is not None:
-            handler = await self._handlers.interceptor(self, self._headers.path, handler)
-        if handler is None:
-            self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            return
-        await self._handle(handler)
-
-    async def _handle(self, handler: Any) -> None:
-        self._serialise = handler.response_serializer
-        self._deserialise = read = handler.request_deserializer or bytes
-        request: Any
-        if handler.request_streaming:
-            request = self._read_requests()
-        else:
-            data = await self._next_request()
-            self._ignore_data()
-            if data is None:
-                self._end(grpc.StatusCode.INTERNAL, "the call has no request")
-                return
-            request = read(data)
-        if handler.response_streaming:
-            responses = (handler.stream_stream or handler.unary_stream)(request, self)
-            if hasattr(responses, "__aiter__"):
-                async for response in responses:
-                    await self.write(response)
-                    del response
-            else:
-                await responses
-            self._end(_OK, "")
-        else:
-            self._respond(await (handler.stream_unary or handler.unary_unary)(request, self))
-
-    # --- calls without a task -------------------------------------------------------------------
-
-    def _begin(self, handler: BegunUnary[Any]) -> None:
-        """Begin the call in the turn of the event loop in which its request has arrived."""
-        self._begins = None
-        if not self._requests or isinstance(self._requests[0], Compressed):
-            self._start(self._find_and_handle)
-            return
-        request = handler.request_deserializer(self._requests.popleft())
-        self._ignore_data()
-        context: Any = self
-        try:
-            self._begun = handler.begin(request, context, self._respond_at_once)
-        except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
-            self._finish(handler, _failed(error))
-        else:
-            self._begun.result.add_done_callback(partial(self._finish, handler))
-
-    def _respond_at_once(self, response: Buffer) -> None:
-        """Send the only response in the turn in which it arrives, if the client takes it now."""
-        begun, self._begun = self._begun, None
-        if self._stream.takes(PREFIX_BYTES + len(response)):
-            self._has_ended = True
-            self._stream.respond_at_once(RESPONSE, prefixed(response), SUCCEEDED)
-            if self._timer is not None:
-                self._timer.cancel()
-        elif begun is not None:
-            begun.result.set_result(response)
-
-    def _finish(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
-        """Let a task respond with a result."""
-        self._begun = None
-        if not result.cancelled():
-            result.exception()  # else asyncio logs it if the client leaves before the task starts
-        if not self._has_ended:
-            self._start(partial(self._respond_with, handler, result))
-
-    async def _respond_with(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
-        try:
-            self._respond(await handler.respond(result, self))
-        finally:
-            if not result.cancelled() and (error := result.exception()) is not None:
-                error.__traceback__ = None  # whose frames have the request and the result: a cycle
+    def _enter_requests(self, state: RequestState) -> None:
+        previous = self.requests_state
+        if state not in REQUEST_TRANSITIONS[previous]:
+            raise RuntimeError(f"requests of a call: {previous.name} before {state.name}")
+        self.requests_state = state
+        if previous is PARTIAL:
+            self._handlers.incomplete.remove(self.peer.host, self._refuse)
 
     # --- the stream ---------------------------------------------------------------------------
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         """Return memory for what comes next of a message; None if the reader has none."""
-        if self._has_ended or self._ignores_data:
-            return None
-        return self._reader.place()
+        return None if self.requests_state is IGNORED else self._reader.message_buffer()
 
-    def receive(self, data: Buffer) -> None:
+    def receive_data(self, data: Buffer) -> None:
         """Take data of the client."""
-        if self._has_ended or self._ignores_data:
+        if self.requests_state is IGNORED:
             return
         try:
             arrived = self._reader.feed(data, MOST_CUT - len(self._requests))
@@ -216,25 +135,44 @@ class Call:
             return
         if arrived:
             self._requests += arrived
-            if self._is_counted:
-                self._forget_incomplete()
+            if self.requests_state is PARTIAL:
+                self._enter_requests(BETWEEN)
         if self._reader.to_come:
-            self._is_counted = True
-            self._handlers.incomplete.add(self.client.host, self._refuse, len(data))
-        if self._begins is not None and self._requests:
-            self._begin(self._begins)
-            return
-        if self._take is not None and _is_pending(self._arrived):
-            while self._requests and not isinstance(self._requests[0], Compressed):
-                if not self._take(self._requests[0]):
-                    break
-                self._take_off()
-        if self._requests:
-            _complete(self._arrived)
-        elif not 0 < self._reader.to_come <= self._stream.room:
-            self._stream.take()
+            if self.requests_state is BETWEEN:
+                self._enter_requests(PARTIAL)
+            self._handlers.incomplete.add(self.peer.host, self._refuse, len(data))
+            if self.requests_state is IGNORED:  # refused, as there are too many
+                return
+        self._on_requests()
+        needs_window = self._reader.to_come == 0 or self._reader.to_come > self._stream.room
+        if needs_window and not self._requests and self.requests_state is not IGNORED:
+            self._stream.widen_window()
 
-    def _take_off(self) -> Buffer:
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+        if self.requests_state is not IGNORED:
+            self._enter_requests(COMPLETE)
+            self._on_requests()
+
+    def sent(self) -> None:
+        """Note that all data has been sent."""
+        complete(self._was_sent)
+
+    def lost(self) -> None:
+        """Note that the client has cancelled the call, or left."""
+        self._enter(LOST)
+        self._cancel()
+        complete(self._was_sent)
+
+    def _on_requests(self) -> None:
+        """Go on, as requests have arrived, or the client sends no more."""
+        raise NotImplementedError
+
+    def _cancel_work(self) -> None:
+        """Cancel the handler, which may not have started."""
+        raise NotImplementedError
+
+    def _next_arrived(self) -> Buffer:
         """Return the first request, and cut others out of the data if it was the last."""
         request = self._requests.popleft()
         if not self._requests:
@@ -244,39 +182,30 @@ class Call:
                 self._refuse(error)
         return request
 
-    def _drop_data(self) -> None:
-        """Keep nothing of what the client has sent."""
-        self._requests.clear()
-        self._reader.clear()
-        if self._is_counted:
-            self._forget_incomplete()
+    def _ignore_requests(self) -> None:
+        """Keep nothing of what the client has sent, or sends."""
+        if self.requests_state is not IGNORED:
+            self._enter_requests(IGNORED)
+            self._requests.clear()
+            self._reader.clear()
 
-    def _forget_incomplete(self) -> None:
-        self._is_counted = False
-        self._handlers.incomplete.remove(self.client.host, self._refuse)
+    # --- ends ---------------------------------------------------------------------------------
+
+    def _end(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call with a status, behind its responses; do nothing if it has ended."""
+        if self.state >= ENDED:
+            return
+        has_begun = self.state is RESPONDING
+        self._enter(ENDED)
+        self._ignore_requests()
+        self._status = code, details
+        block = status_fields(code, details, self._trailers)
+        self._stream.end_response(block if has_begun else RESPONSE + block)
 
     def _refuse(self, error: SynergaiError) -> None:
         """End the call because of a request that is too large, or of too many incomplete ones."""
         self._end(status_code(error), error_details(error))
         self._cancel()
-
-    def end_requests(self) -> None:
-        """Note that the client sends no more data."""
-        self._has_all_requests = True
-        if self._begins is not None and not self._has_ended:
-            self._begin(self._begins)
-        elif self._arrived is not None:
-            _complete(self._arrived)
-
-    def sent(self) -> None:
-        """Note that all data has been sent."""
-        _complete(self._was_sent)
-
-    def lost(self) -> None:
-        """Note that the client has cancelled the call, or left."""
-        self._has_ended = True
-        self._cancel()
-        _complete(self._was_sent)
 
     def _expire(self) -> None:
         """End the call, as its deadline has passed."""
@@ -286,95 +215,33 @@ class Call:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the handler, which may not have started."""
-        self._drop_data()
-        # A task that is cancelled before it starts keeps the exception, and that the call.
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.abandon()
+        self._ignore_requests()
+        self._stop_timer()
+        self._cancel_work()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-    # --- requests -----------------------------------------------------------------------------
-
-    async def _next_request(self) -> Buffer | None:
-        """Wait for the next request; None once there are no more."""
-        while not self._requests:
-            if self._has_all_requests:
-                if self._reader.is_within_message:
-                    text = "the client has ended the call within a message"
-                    await self.abort(grpc.StatusCode.INTERNAL, text)
-                return None
-            self._arrived = self._loop.create_future()
-            await self._arrived
-        request = self._take_off()
-        if not self._requests:
-            self._stream.take()
-        if isinstance(request, Compressed):
-            # Not before the handler asks for it, so that a call holds one of them at a time.
-            try:
-                return await asyncio.to_thread(self._reader.decompress, request)
-            except SynergaiError as error:
-                await self.abort(status_code(error), error_details(error))
-        return request
-
-    def _ignore_data(self) -> None:
-        """Keep nothing that the client of a unary call sends behind its request."""
-        self._ignores_data = True
-        self._drop_data()
-
-    async def _read_requests(self) -> AsyncIterator[Any]:
-        while (request := await self._next_request()) is not None:
-            yield self._deserialise(request)
-            del request
-
-    def take_at_once(self, take: Callable[[Any], bool]) -> None:
-        """Take the requests that the handler of a stream waits for as they arrive.
-
-        This spares them a turn of the event loop. The handler gets those for which `take` returns
-        False, and those that are compressed.
-        """
-        run, read = copy_context().run, self._deserialise
-        self._take = lambda data: run(take, read(data))
-
-    # --- responses ----------------------------------------------------------------------------
-
-    def _serialised(self, response: Any) -> bytes:
-        data: bytes = response if self._serialise is None else self._serialise(response)
-        return data
-
-    def _respond(self, response: Any) -> None:
-        """Send the only response, and end the call."""
-        data = prefixed(self._serialised(response))
-        if not self._has_ended:
-            self._has_ended = True
-            self._stream.respond(b"" if self._has_begun else RESPONSE, data, SUCCEEDED)
-
-    def _end(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
-        """End the call with a status, behind its responses; do nothing if it has ended."""
-        if self._has_ended:
-            return
-        self._has_ended = True
-        self._status = code, details, metadata
-        block = SUCCEEDED if code is _OK else status_fields(code, details, metadata)
-        self._stream.end(block if self._has_begun else RESPONSE + block)
 
     async def _wait_sent(self) -> None:
         """Wait until the client has been sent everything, for which several tasks may wait."""
         if self._was_sent is None or self._was_sent.done():
-            self._was_sent = self._loop.create_future()
+            self._was_sent = self._handlers.loop.create_future()
         await asyncio.shield(self._was_sent)
 
-    # --- grpc.aio.ServicerContext ---------------------------------------------------------------
+    # --- rpc.ServerCall -------------------------------------------------------------------------
+
+    async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Begin the response, unless it has begun."""
+        if self.state is HANDLING:
+            self._enter(RESPONDING)
+            self._stream.begin_response(RESPONSE + encoded(metadata))
 
     async def write(self, message: Any) -> None:
         """Send a response, and wait until the client takes it."""
-        data = self._serialised(message)
+        data: bytes = message if self._serialise is None else self._serialise(message)
         await self.send_initial_metadata(())
-        if self._has_ended:  # the task is about to be cancelled
+        if self.state is not RESPONDING:  # the task is about to be cancelled
             return
         if len(data) > http2.MAX_FRAME:  # not copied, as it may wait for long
             self._stream.send(prefix(data))
@@ -386,14 +253,21 @@ class Call:
 
     def write_at_once(self, message: bytes) -> bool:
         """Send a response if the client takes it now; return whether it does."""
-        can_write = self._has_begun and not self._has_ended and len(message) < http2.MAX_FRAME
+        can_write = self.state is RESPONDING and len(message) < http2.MAX_FRAME
         return can_write and self._stream.send_at_once(prefixed(message))
 
-    async def send_initial_metadata(self, _metadata: Metadata) -> None:
-        """Begin the response, without metadata."""
-        if not (self._has_begun or self._has_ended):
-            self._has_begun = True
-            self._stream.begin(RESPONSE)
+    def take_at_once(self, take: Callable[[Any], bool]) -> None:
+        """Take the requests that the handler of a stream waits for as they arrive.
+
+        This spares them a turn of the event loop. The handler gets those for which `take` returns
+        False, and those that are compressed.
+        """
+        run, read = copy_context().run, self._deserialise
+        self._take = lambda data: run(take, read(data))
+
+    def set_trailing_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Set the metadata of the status with which the call ends."""
+        self._trailers = tuple(metadata)
 
     async def abort(
         self,
@@ -402,7 +276,8 @@ class Call:
         trailing_metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> NoReturn:
         """End the call with a status, and wait until the client has been sent it."""
-        self._end(code, details, tuple(trailing_metadata))
+        self._trailers = tuple(trailing_metadata) or self._trailers
+        self._end(code, details)
         if self._stream.is_blocked:
             await self._wait_sent()
         raise grpc.aio.AbortError("Locally aborted.")
@@ -413,7 +288,7 @@ class Call:
 
     def trailing_metadata(self) -> Metadata:
         """Return the metadata of the status."""
-        return self._status[2]
+        return self._trailers
 
     def code(self) -> grpc.StatusCode:
         """Return the code of the status."""
@@ -430,19 +305,11 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
-        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
+        deadline, loop = self._deadline, self._handlers.loop
+        return None if deadline is None else max(0.0, deadline - loop.time())
 
 
-def _failed(error: Exception) -> asyncio.Future[Buffer]:
-    result = asyncio.get_running_loop().create_future()
-    result.set_exception(error)
-    return result
-
-
-def _is_pending(future: asyncio.Future[None] | None) -> bool:
-    return future is not None and not future.done()
-
-
-def _complete(future: asyncio.Future[None] | None) -> None:
+def complete(future: asyncio.Future[None] | None) -> None:
+    """Set the result of a future, unless there is none, or it has one."""
     if future is not None and not future.done():
         future.set_result(None)

@@ -14,53 +14,65 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Begin: TypeAlias = Callable[[int], tuple[int, bool]]
+    BeginCalls: TypeAlias = Callable[[int], tuple[int, bool]]
     """Begins calls of a client, this many at most; returns how many, and whether it has more."""
 
 _CALLS: Final = 8
 """Calls that begin in a turn."""
 _CALLS_OF_CLIENT: Final = 2
 """Calls of a client that waits for its turn, before it is the next one's."""
+_OF_OTHERS: Final = 2
+"""Calls in a turn of clients that waited before."""
 _TURN_S: Final = 1e-3
 
 
 class CallTurns:
-    """Lets clients begin calls one after the other."""
+    """Lets clients begin calls one after the other.
+
+    Those that had no call waiting come first, so that a client with few calls is not delayed by
+    how many others have thousands; but a turn has room for these, too.
+    """
 
     def __init__(self) -> None:
         self._left = _CALLS
         self._began_at = -math.inf
-        self._waiting: dict[Begin, None] = {}
+        self._newcomers: dict[BeginCalls, None] = {}
+        self._others: dict[BeginCalls, None] = {}
         self._next_turn: asyncio.Handle | None = None
 
-    def serve(self, begin: Begin) -> None:
+    def serve(self, begin_calls: BeginCalls) -> None:
         """Let a client that has sent something begin calls, or wait for its turn."""
-        if self._waiting:
-            self._serve(begin, 0)
+        if self._newcomers or self._others:
+            self._let_begin(begin_calls, 0, self._newcomers)
             return
         # Without a timer, which would wake an event loop that has a call at a time. The time of
         # uvloop stands still until the loop comes round.
         now = asyncio.get_running_loop().time()
         if now - self._began_at >= _TURN_S:
             self._left, self._began_at = _CALLS, now
-        self._serve(begin, self._left)
+        self._let_begin(begin_calls, max(0, self._left), self._others)
 
-    def leave(self, begin: Begin) -> None:
+    def leave(self, begin_calls: BeginCalls) -> None:
         """Forget a client."""
-        self._waiting.pop(begin, None)
+        self._newcomers.pop(begin_calls, None)
+        self._others.pop(begin_calls, None)
 
-    def _serve(self, begin: Begin, calls: int) -> None:
-        begun, has_more = begin(calls)
+    def _let_begin(
+        self, begin_calls: BeginCalls, calls: int, waiting: dict[BeginCalls, None]
+    ) -> None:
+        begun, has_more = begin_calls(calls)
         self._left -= begun
-        if has_more:
-            self._waiting[begin] = None
-        if self._waiting and self._next_turn is None:
+        if has_more and begin_calls not in self._others:
+            waiting[begin_calls] = None
+        if self._next_turn is None and (self._newcomers or self._others):
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._next_turn = None
         self._left, self._began_at = _CALLS, asyncio.get_running_loop().time()
-        while self._waiting and self._left:
-            begin = next(iter(self._waiting))
-            del self._waiting[begin]
-            self._serve(begin, min(_CALLS_OF_CLIENT, self._left))
+        while self._left > 0 and (self._newcomers or self._others):
+            is_newcomer = self._newcomers and (self._left > _OF_OTHERS or not self._others)
+            waiting = self._newcomers if is_newcomer else self._others
+            begin_calls = next(iter(waiting))
+            del waiting[begin_calls]
+            self._let_begin(begin_calls, min(_CALLS_OF_CLIENT, self._left), self._others)

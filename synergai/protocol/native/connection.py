@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput
-from synergai.protocol.native.call import Call
 from synergai.protocol.native.frame_limits import FrameLimits
+from synergai.protocol.native.handled_calls import accept_call
+from synergai.protocol.native.http2 import ConnectionFault
 from synergai.protocol.native.sending import Sender
-from synergai.protocol.native.session import GOAWAY, NativeSession
+from synergai.protocol.native.session import GOAWAY, OWN_PING, NativeSession
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
@@ -26,8 +28,14 @@ SILENT_S: Final = 10.0
 UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone."""
 _REFUSED_S: Final = 1.0
-"""Time for which the connection of a client beyond a limit stays open without being read, so that
-it does not come back at once."""
+"""Interval at which the connection of a client that is no longer read is looked at, which keeps it
+from coming back at once."""
+_REFUSED_CHECKS: Final = 10
+"""Intervals within which the calls of such a client are answered."""
+_HALF_CLOSED_S: Final = 0.2
+"""Interval of pings to a client that has closed its side, which fail if it has gone."""
+_AGE_SPREAD: Final = 0.1
+"""Share by which the ages of connections differ, so that clients do not come back all at once."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -35,6 +43,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     Attributes:
         opening: task that makes the connection.
+        is_open: whether it was made.
     """
 
     opening: asyncio.Task[None]
@@ -45,7 +54,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self,
         handlers: Handlers,
         turns: CallTurns,
-        on_refused: Callable[[str, InvalidInput], None],
+        on_refused: Callable[[str, ConnectionFault], None],
         on_lost: Callable[[ClientConnection], None],
     ) -> None:
         self._handlers = handlers
@@ -55,60 +64,68 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._limits = FrameLimits()
         self._sender = Sender(self._respond)
         self._session = NativeSession(self._sender, self._accept, self._limits.count)
-        self._idle = self._retiring = self._retired = False
+        self.is_open = self._has_begun = self._at_eof = self._refused = self._ended = False
+        self._idle = self._retiring = self._retired = self._full = False
+        self._reading = True
         self._received = handlers.received
         self._unread = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._has_begun = False
-        self._reading = True
-        self._full = False
-        self._ended = False
+        self._age_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_behind(self) -> bool:
         """Whether the client has not read all that was sent."""
-        return self.opening.done() and (
+        return self.is_open and (
             not self._sender.writable or self._transport.get_write_buffer_size() > 0
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
+        self.is_open = True
         self._peer = Peer(transport)
-        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.abort)
+        self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
+        max_s, _ = self._handlers.connection_age
+        if max_s:
+            spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
+            self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        place = self._place()
-        return self._received if place is None else place
+        buffer = self._message_buffer()
+        return self._received if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
         """Handle bytes of the client, calls taking turns."""
-        if self._ended:
+        if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
-        place = self._place()
-        if place is None:
+        buffer = self._message_buffer()
+        if buffer is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
         else:
-            self._session.receive_part(place[:size])
+            self._session.receive_part(buffer[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
-        """Handle what the client sent, with this many calls at most.
+        """Handle what the client sent, or end its calls if it has left; this many calls at most.
 
         Returns:
-            How many calls, and whether the client has sent another.
+            How many calls, and whether there is another.
         """
-        if self._ended or self._full:
+        if self._ended:
+            # Thousands of calls that are cancelled together would delay those of other clients.
+            return self._session.lose_calls(calls)
+        if self._refused or self._full:
             return 0, False
         if not self._has_begun:
             self._has_begun = True
-            self._stop_timer()
+            if self._timer is not None:
+                self._timer.cancel()
         try:
             size = self._session.receive(self._unread, calls)
             self._unread = self._unread[size:]
-        except InvalidInput as fault:
+        except ConnectionFault as fault:
             self._refuse(fault)
             return 0, False
         self._read_if_wanted()
@@ -118,9 +135,31 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""
         self._ended = True
-        self._stop_timer()
+        self._stop_timers()
         self._on_lost(self)
-        self._session.close()
+        self._turns.serve(self.begin_calls)
+
+    def eof_received(self) -> bool:
+        """Answer the calls that have arrived in full: the client may still read."""
+        if self._ended or self._peer.tls is not None:  # which has no end of one side in asyncio
+            return False
+        self._at_eof = True
+        self._stop_timers()
+        self._close_answered(_HALF_CLOSED_S, math.inf)
+        return True
+
+    def _close_answered(self, interval_s: float, checks: float) -> None:
+        """Close the connection once its calls were answered, or after so many intervals."""
+        if not (self._session.held or self._full):
+            self._session.lose_incomplete()
+        if checks and (self._session.is_busy or self._full):
+            self._transport.write(OWN_PING)
+            loop, again = self._handlers.loop, (interval_s, checks - 1)
+            self._timer = loop.call_later(interval_s, self._close_answered, *again)
+        elif self._refused:
+            self.abort()
+        else:
+            self.end()
 
     def pause_writing(self) -> None:
         """Handle no more of what the client sends until it has read."""
@@ -135,7 +174,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._turns.serve(self.begin_calls)
         # Not before the event loop has polled: a client on a slow link, for which data waits all
         # the time, would otherwise get no answers to its pings.
-        loop = asyncio.get_running_loop()
+        loop = self._handlers.loop
         loop.call_soon(loop.call_soon, self._send_blocked)
 
     def close_idle(self, idle_since: float) -> None:
@@ -159,42 +198,42 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def end(self) -> None:
         """End the calls, and close the connection once the client has read what was sent."""
-        if self._ended:
-            return
-        if not self.opening.done():
+        if not self.is_open:
             self.opening.cancel()
             return
+        if self._ended or self._transport.is_closing():
+            return
         self._ended = True
-        self._stop_timer()
-        self._session.close()
-        if self._transport.can_write_eof():
+        self._stop_timers()
+        self._transport.write(self._session.last_frame())
+        self._turns.serve(self.begin_calls)
+        if self._transport.can_write_eof() and not self._at_eof:
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()
             with suppress(OSError):  # the client may have left
                 self._transport.write_eof()
-            self._timer = asyncio.get_running_loop().call_later(UNREAD_S, self.abort)
+            self._timer = self._handlers.loop.call_later(UNREAD_S, self.abort)
         else:
             self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
-        if self.opening.done():
+        if self.is_open:
             self._transport.abort()
         else:
             self.opening.cancel()
 
-    def _place(self) -> memoryview | None:
+    def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        return self._session.place() if self._session.data_to_come and not self._unread else None
+        session = self._session
+        return session.message_buffer() if session.data_to_come and not self._unread else None
 
     def _send_blocked(self) -> None:
         if not self._full:
             self._sender.resume()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        call = Call(stream, headers, self._peer, self._handlers)
-        stream.owner = call
-        call.start()
+        accept_call(stream, headers, self._peer, self._handlers)
 
     def _respond(self, data: bytes) -> None:
         if not self._ended:
@@ -212,7 +251,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.end()
 
     def _read_if_wanted(self) -> None:
-        wanted = not (self._session.held or self._full)
+        wanted = not (self._session.held or self._full or self._refused)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -220,14 +259,23 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
-    def _refuse(self, fault: InvalidInput) -> None:
-        self._ended = True
+    def _refuse(self, fault: ConnectionFault) -> None:
+        """Read nothing more, and close the connection once its calls were answered."""
+        self._refused = True
         self._on_refused(self._peer.address, fault)
-        self._transport.pause_reading()
-        self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(_REFUSED_S, self.abort)
-        self._session.close()
+        self._read_if_wanted()
+        self._transport.write(self._session.last_frame(fault.code, str(fault)))
+        self._stop_timers()
+        loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
+        self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _reach_age(self) -> None:
+        self.retire()
+        _, grace_s = self._handlers.connection_age
+        if grace_s:
+            self._age_timer = self._handlers.loop.call_later(grace_s, self.end)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._age_timer):
+            if timer is not None:
+                timer.cancel()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput
 from synergai.protocol.native import http2
+from synergai.protocol.native.http2 import ENHANCE_YOUR_CALM, ConnectionFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class FrameLimits:
         """Count a frame, of this size without its header.
 
         Raises:
-            InvalidInput: there are too many of them.
+            ConnectionFault: there are too many of them.
         """
         if kind == http2.HEADERS:
             if self._credit < CREDIT:
@@ -79,7 +79,7 @@ class FrameLimits:
         now = self._clock()
         earned = int((now - self._credited_at) * CREDIT_PER_S)
         if self._credit + earned < 0:
-            raise InvalidInput("too many frames without data")
+            raise ConnectionFault("too many frames without data", ENHANCE_YOUR_CALM)
         self._credited_at = now
         self._credit = min(CREDIT, self._credit + earned)
 
@@ -87,6 +87,6 @@ class FrameLimits:
         now = self._clock()
         earned = int((now - self._small_at) * SMALL_PER_S)
         if earned < 1:
-            raise InvalidInput("too many frames with little data")
+            raise ConnectionFault("too many frames with little data", ENHANCE_YOUR_CALM)
         self._small_at = now
         self._small = min(SMALL_CREDIT, self._small + earned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from synergai.errors import Overloaded, SynergaiError
+from synergai.protocol.incomplete import IncompleteRequests
 from synergai.protocol.limits import MAX_INCOMPLETE_BYTES
 from synergai.protocol.rpc import Service
 from synergai.runtime.tasks import TaskBag
@@ -28,55 +28,6 @@ class _Details(NamedTuple):
     method: str
 
 
-class _Incomplete:
-    """The requests of a host that have not arrived in full."""
-
-    def __init__(self) -> None:
-        self.requests: dict[Callable[[SynergaiError], None], int] = {}
-        self.bytes = 0
-
-
-class IncompleteRequests:
-    """Bounds the memory of requests that have not arrived in full.
-
-    Beyond the limit, the host that has sent most of it loses the request that has been incomplete
-    for longest, unless that is alone. So a client cannot end the requests of others.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._by_host: dict[str, _Incomplete] = {}
-
-    def add(self, host: str, refuse: Callable[[SynergaiError], None], size: int) -> None:
-        """Count bytes that have arrived of a request; `refuse` ends its call and removes it."""
-        if (of_host := self._by_host.get(host)) is None:
-            of_host = self._by_host[host] = _Incomplete()
-        of_host.requests[refuse] = of_host.requests.get(refuse, 0) + size
-        of_host.bytes += size
-        self._bytes += size
-        while self._bytes > self._max_bytes:
-            most = max(self._by_host.values(), key=lambda each: each.bytes)
-            oldest, held = next(iter(most.requests.items()))
-            if held == self._bytes:
-                break
-            oldest(
-                Overloaded(
-                    f"incomplete requests take {self._max_bytes:,} bytes, the limit of all "
-                    "clients, most of them from this address: send fewer at a time"
-                )
-            )
-
-    def remove(self, host: str, refuse: Callable[[SynergaiError], None]) -> None:
-        """Forget a request that has arrived, or whose call has ended."""
-        of_host = self._by_host[host]
-        size = of_host.requests.pop(refuse)
-        of_host.bytes -= size
-        self._bytes -= size
-        if not of_host.requests:
-            del self._by_host[host]
-
-
 class Handlers:
     """The handlers, and the calls that they handle.
 
@@ -87,6 +38,7 @@ class Handlers:
 
     Attributes:
         incomplete: the requests that have not arrived in full.
+        connection_age: seconds after which a connection is retired, and after which it then ends.
         received: memory into which connections receive what they handle at once.
     """
 
@@ -98,6 +50,7 @@ class Handlers:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
+        self.connection_age = (0.0, 0.0)
         self.incomplete = IncompleteRequests(max_incomplete_bytes)
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()

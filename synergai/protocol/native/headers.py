@@ -5,32 +5,39 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote
 
-from hpack import Decoder, HPACKError
 from msgspec import Struct
 
-from synergai.errors import InvalidInput
+from synergai.errors import InternalError, InvalidInput, Overloaded, SynergaiError
+from synergai.protocol.native.field_blocks import FIELD_OVERHEAD, BlockDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import grpc
 
+    from synergai.protocol.native.field_blocks import Field
+
     Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
-MAX_FIELDS: Final = 128
-"""Most fields of a call."""
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 128
 """Largest block that is remembered: those that clients repeat refer to the table of HPACK."""
-_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_OF_TRANSPORT: Final = frozenset(
-    {"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"}
+_UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_REQUIRED: Final = (b":method", b":scheme", b":path")
+_PSEUDO: Final = frozenset((*_REQUIRED, b":authority"))
+_OF_TRANSPORT: Final = frozenset((b"te", b"grpc-accept-encoding"))
+_OF_CONNECTION: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
+_NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
+_FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
+_MOST_DIGITS: Final = 19
+_QUOTED: Final = 40
 RESPONSE: Final = b"\x88\x0f\x10\x10application/grpc"
 """The fields that begin a response: status 200, and the type of its content."""
 SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
@@ -42,29 +49,45 @@ NO_TABLE: Final = b"\x20"
 
 
 class CallHeaders(Struct, frozen=True):
-    """What the header block of a call says.
+    """What the header block of a call, or of its trailers, says.
 
     Attributes:
         timeout_s: seconds until its deadline; None if it has none.
         encoding: how its compressed messages are compressed.
         metadata: the other fields, but those that belong to the transport.
-        fault: what is malformed; empty if nothing is. Other calls of the connection may be those
-            of other clients, behind a proxy, so a field ends its own call only.
+        fault: why the call is refused with a status; None if it is not. Other calls of the
+            connection may be those of other clients, behind a proxy, so a field ends its own call
+            only.
+        malformed: why HTTP forbids to handle it (RFC 9113, 8.1.1); empty if it does not.
+        content_length: bytes of the data of the call; None if it names none.
+        has_pseudo: whether it has fields of a request, which trailers may not have.
     """
 
-    path: str
-    timeout_s: float | None
-    encoding: str
-    metadata: Metadata
-    is_grpc: bool
-    fault: str = ""
+    path: str = ""
+    timeout_s: float | None = None
+    encoding: str = "identity"
+    metadata: Metadata = ()
+    is_grpc: bool = True
+    fault: SynergaiError | None = None
+    malformed: str = ""
+    content_length: int | None = None
+    has_pseudo: bool = False
+
+
+_TOO_LARGE: Final = CallHeaders(
+    fault=Overloaded(
+        f"the metadata of the call takes more than {MAX_FIELD_BYTES:,} bytes, with "
+        f"{FIELD_OVERHEAD} more for each field: send less"
+    ),
+    has_pseudo=True,
+)
 
 
 class HeaderDecoder:
     """Decodes the header blocks of one connection."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder(MAX_FIELD_BYTES)
+        self._decoder = BlockDecoder()
         # Clients repeat themselves: a block means the same as long as the table does not change.
         self._known: dict[bytes, CallHeaders] = {}
 
@@ -72,110 +95,95 @@ class HeaderDecoder:
         """Return what a block says.
 
         Raises:
-            InvalidInput: it is malformed.
+            ConnectionFault: it is malformed, and the table unknown from here on.
         """
         if (known := self._known.get(block)) is not None:
             return known
-        _check_count(block)
-        table = self._decoder.header_table.dynamic_entries
-        size, newest = len(table), table[0] if table else None
-        try:
-            fields: Any = self._decoder.decode(block)  # texts, which its annotations do not say
-        except HPACKError as error:
-            raise InvalidInput(f"a malformed header block: {error}") from None
-        headers = _read(fields)
-        if len(table) != size or (table[0] if table else None) is not newest:
+        changes = self._decoder.changes
+        fields = self._decoder.decode(block, MAX_FIELD_BYTES)
+        headers = _TOO_LARGE if fields is None else _read(fields)
+        if self._decoder.changes != changes:
             self._known.clear()
         elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
             self._known[block] = headers
         return headers
 
 
-def _check_count(block: bytes) -> None:
-    """Check how many fields a block has, which costs far less than to decode them.
-
-    One of 16 KB may repeat a single field of the table.
-    """
-    fields = at = 0
-    try:
-        while at < len(block):
-            at = _skip_field(block, at)
-            fields += 1
-            if fields > MAX_FIELDS:
-                raise InvalidInput(f"a call with more than {MAX_FIELDS} header fields")
-    except IndexError:
-        raise InvalidInput("a malformed header block") from None
-
-
-def _skip_field(block: bytes, at: int) -> int:
-    """Return where the field of HPACK (RFC 7541, 6) at a position ends."""
-    first = block[at]
-    if first & 0x80:
-        return _read_integer(block, at, 0x7F)[1]
-    if first & 0xE0 == 0x20:
-        return _read_integer(block, at, 0x1F)[1]
-    name, at = _read_integer(block, at, 0x3F if first & 0x40 else 0x0F)
-    for _ in range(1 if name else 2):
-        length, at = _read_integer(block, at, 0x7F)
-        at += length
-    return at
-
-
-def _read_integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
-    """Return an integer (RFC 7541, 5.1), and where it ends."""
-    value = block[at] & prefix
-    at += 1
-    if value < prefix:
-        return value, at
-    for shift in range(0, 28, 7):
-        value += (block[at] & 0x7F) << shift
-        at += 1
-        if block[at - 1] < 0x80:
-            return value, at
-    raise IndexError
-
-
-def _read(fields: Iterable[tuple[str, str]]) -> CallHeaders:
-    path = method = kind = fault = ""
-    timeout_s: float | None = None
-    encoding = "identity"
+def _read(fields: Iterable[Field]) -> CallHeaders:
+    pseudo: dict[bytes, str] = {}
+    kind = malformed = ""
+    encoding, timeout_s, content_length = "identity", None, None
+    fault: SynergaiError | None = None
     metadata: list[tuple[str, str | bytes]] = []
-    for name, value in fields:
+    for place, (name, value) in enumerate(fields):
+        if name in _PSEUDO and name not in pseudo and place == len(pseudo):
+            pseudo[name] = _text_of(value)
+            continue
+        if not _is_allowed(name, value):
+            malformed = f"the field {name[:_QUOTED]!r}"
+            continue
         try:
             match name:
-                case ":path":
-                    path = value
-                case ":method":
-                    method = value
-                case "content-type":
-                    kind = value
-                case "grpc-timeout":
+                case b"content-type":
+                    kind = _text_of(value)
+                case b"grpc-timeout":
                     timeout_s = _timeout_s(value)
-                case "grpc-encoding":
-                    encoding = value
-                case _ if name.startswith(":") or name in _OF_TRANSPORT:
+                case b"grpc-encoding":
+                    encoding = _text_of(value)
+                case b"content-length":
+                    content_length = int(value)
+                case _ if name in _OF_TRANSPORT:
                     pass
-                case _ if name.endswith("-bin"):
-                    metadata += ((name, _binary(each)) for each in value.split(","))
+                case _ if name.endswith(b"-bin"):
+                    metadata += ((name.decode(), _binary(each)) for each in value.split(b","))
                 case _:
-                    metadata.append((name, value))
+                    metadata.append((name.decode(), _text_of(value)))
         except InvalidInput as error:
-            fault = str(error)
+            fault = InternalError(str(error))
+    if pseudo and not all(pseudo.get(each) for each in _REQUIRED):
+        malformed = "a request without method, scheme or path"
     # Also application/grpc+proto, but not application/grpc-web.
-    is_grpc = method == "POST" and re.split("[+;]", kind)[0] == "application/grpc"
-    return CallHeaders(path, timeout_s, encoding, tuple(metadata), is_grpc, fault)
+    is_grpc = pseudo.get(b":method") == "POST" and re.split("[+;]", kind)[0] == "application/grpc"
+    return CallHeaders(
+        pseudo.get(b":path", ""),
+        timeout_s,
+        encoding,
+        tuple(metadata),
+        is_grpc,
+        fault,
+        malformed,
+        content_length,
+        bool(pseudo),
+    )
 
 
-def _timeout_s(text: str) -> float:
+def _is_allowed(name: bytes, value: bytes) -> bool:
+    """Return whether a field other than a pseudo-header may be in a request (RFC 9113, 8.2)."""
+    if _NAME.fullmatch(name) is None or _FORBIDDEN_IN_VALUE.search(value) is not None:
+        return False
+    if name == b"content-length":
+        return value.isdigit() and len(value) < _MOST_DIGITS
+    return name not in _OF_CONNECTION and (name != b"te" or value == b"trailers")
+
+
+def _text_of(value: bytes) -> str:
+    """Return a value as text; one that is not UTF-8 is legal, and read as grpcio reads it."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _timeout_s(text: bytes) -> float:
     number, unit = text[:-1], _UNITS_S.get(text[-1:])
-    if unit is None or not (number.isascii() and number.isdigit()) or len(number) > 8:
+    if unit is None or not number.isdigit() or len(number) > 8:
         raise InvalidInput("a malformed deadline")
     return int(number) * unit
 
 
-def _binary(text: str) -> bytes:
+def _binary(text: bytes) -> bytes:
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput("malformed binary metadata") from None
 

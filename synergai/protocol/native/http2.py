@@ -23,13 +23,28 @@ HEADER: Final = struct.Struct(">HBBBI")
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 3, 4, 5
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 2, 3, 4, 5
 PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
 END_STREAM = ACK = 0x1
 END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
-MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED = 0, 1, 3, 5
-REFUSED_STREAM, CANCEL = 7, 8
+ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 2, 3, 4
+MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
+NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0, 1, 3, 5, 6
+REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 8, 9, 11
+_OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
+_SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+
+
+class ConnectionFault(InvalidInput):
+    """What a client has done that ends its connection (RFC 9113, 5.4.1).
+
+    Attributes:
+        code: the error code of its GOAWAY.
+    """
+
+    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def header(size: int, kind: int, flags: int, stream: int) -> bytes:
@@ -42,12 +57,22 @@ def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
     return b"".join((header(len(payload), kind, flags, stream), payload))
 
 
-def unpadded(payload: Buffer) -> Buffer:
-    """Return a padded payload without its padding.
+def number_frame(kind: int, stream: int, number: int) -> bytes:
+    """Return a frame with a number: the growth of a window, or the code of a reset."""
+    return frame(kind, 0, stream, NUMBER.pack(number))
 
-    Raises:
-        InvalidInput: it is malformed.
-    """
-    if not payload or payload[0] >= len(payload):
-        raise InvalidInput("malformed padding")
-    return payload[1 : len(payload) - payload[0]]
+
+def check_control_frame(kind: int, number: int, size: int) -> None:
+    """Raise a `ConnectionFault` if stream or size of a frame other than DATA are not allowed."""
+    if kind <= CONTINUATION and kind != WINDOW_UPDATE and bool(number) is (kind in _OF_CONNECTION):
+        raise ConnectionFault(f"a frame of type {kind} on stream {number}")
+    if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < 2 * NUMBER.size):
+        raise ConnectionFault(f"a frame of type {kind} with {size:,} bytes", FRAME_SIZE_ERROR)
+
+
+def padding_of(payload: Buffer, size: int) -> int:
+    """Return the length of the padding of a frame of this size, which begins with `payload`."""
+    if not size or payload[0] >= size:
+        code = PROTOCOL_ERROR if size else FRAME_SIZE_ERROR
+        raise ConnectionFault("more padding than the frame has bytes", code)
+    return payload[0]

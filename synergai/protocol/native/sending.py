@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.protocol.native import http2
 from synergai.protocol.native.headers import NO_TABLE
@@ -13,31 +13,12 @@ from synergai.protocol.native.headers import NO_TABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.native.call import Call
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
-
-
-class StreamOwner(Protocol):
-    """What happens on a stream."""
-
-    def place(self) -> memoryview | None:
-        """Return memory for data that is to be received there; None for any other."""
-
-    def receive(self, data: Buffer) -> None:
-        """Take data of the client, but keep no view of it; `Stream.take` lets it send more."""
-
-    def end_requests(self) -> None:
-        """Note that the client sends no more data."""
-
-    def sent(self) -> None:
-        """Note that all data has been sent that was blocked."""
-
-    def lost(self) -> None:
-        """Note that the client has reset the stream, or left."""
 
 
 class Stream:
@@ -47,9 +28,11 @@ class Stream:
         forget: called with its number once it has ended.
 
     Attributes:
-        owner: what happens on it; None before it is accepted, and once it has ended.
+        owner: the call on it; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
+        content_length: bytes of data that the client has announced and not sent; None if it has
+            announced none.
         is_open: whether the client may send more.
     """
 
@@ -60,6 +43,7 @@ class Stream:
         "_number",
         "_sender",
         "_taken_at",
+        "content_length",
         "is_open",
         "owner",
         "room",
@@ -69,10 +53,11 @@ class Stream:
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: StreamOwner | None = None
+        self.owner: Call | None = None
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True
+        self.content_length: int | None = None
         self._sender = sender
         self._number = number
         self._forget = forget
@@ -102,7 +87,7 @@ class Stream:
             and not self._blocked
         )
 
-    def begin(self, fields: bytes) -> None:
+    def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
         self._sender.send(self._begin(fields))
 
@@ -124,7 +109,7 @@ class Stream:
             self._blocked.append(memoryview(data))
             self._sender.unblock(self)
 
-    def end(self, fields: bytes) -> None:
+    def end_response(self, fields: bytes) -> None:
         """End the stream with fields, behind all data."""
         if self._blocked:
             self._last_fields = fields
@@ -143,48 +128,31 @@ class Stream:
             self.respond_at_once(first, data, last)
         else:
             if first:
-                self.begin(first)
+                self.begin_response(first)
             self.send(data)
-            self.end(last)
+            self.end_response(last)
 
     def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
         """Do the same with data that the client `takes` now, in frames that are sent together."""
-        sender, number, size = self._sender, self._number, len(data)
-        sender.window -= size
-        self._forget(number)
-        begin: tuple[bytes, ...] = ()
-        if first:
-            block = sender.block(first)
-            begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
-        end = (
-            http2.header(len(last), http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, number),
-            last,
-        )
-        rest = self._reset_of_rest() if self.is_open else b""
-        sender.gather(
-            b"".join((*begin, http2.header(size, http2.DATA, 0, number), data, *end, rest))
-        )
+        size = len(data)
+        self._sender.window -= size
+        self._forget(self._number)
+        begin = self._begin(first) if first else b""
+        header = http2.header(size, http2.DATA, 0, self._number)
+        self._sender.gather(b"".join((begin, header, data, self._end(last))))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
         self._blocked.clear()
         self._sender.blocked.pop(self, None)
         self._forget(self._number)
-        self._sender.send(http2.frame(http2.RST_STREAM, 0, self._number, http2.NUMBER.pack(code)))
+        self._sender.send(http2.number_frame(http2.RST_STREAM, self._number, code))
 
-    def take(self) -> int:
-        """Let the client send more, as what it has sent is being read, unless it has ended.
-
-        Return how many bytes more.
-        """
-        if self.owner is None or not self.is_open or self.room >= STREAM_WINDOW // 2:
-            return 0
-        more = STREAM_WINDOW - self.room
-        self.room = STREAM_WINDOW
-        self._sender.send(
-            http2.frame(http2.WINDOW_UPDATE, 0, self._number, http2.NUMBER.pack(more))
-        )
-        return more
+    def widen_window(self) -> None:
+        """Let the client send more, as what it has sent is being read, unless it has ended."""
+        if self.owner is not None and self.is_open and self.room < STREAM_WINDOW // 2:
+            more, self.room = STREAM_WINDOW - self.room, STREAM_WINDOW
+            self._sender.send(http2.number_frame(http2.WINDOW_UPDATE, self._number, more))
 
     def unblock(self) -> None:
         """Send of what is blocked as much as the client takes."""
@@ -206,25 +174,22 @@ class Stream:
             return
         owner = self.owner
         if self._last_fields:
-            self.end(self._last_fields)
+            self.end_response(self._last_fields)
         if owner is not None:
             owner.sent()
 
     def _begin(self, fields: bytes) -> bytes:
         """Return the frame that begins a response."""
-        return http2.frame(
-            http2.HEADERS, http2.END_HEADERS, self._number, self._sender.block(fields)
-        )
+        block = self._sender.block(fields)
+        return http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block)
 
     def _end(self, fields: bytes) -> bytes:
-        """Return the frames that end the stream."""
-        block = self._sender.block(fields)
-        last = http2.frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, self._number, block)
-        return last + self._reset_of_rest() if self.is_open else last
-
-    def _reset_of_rest(self) -> bytes:
-        """Return the frame that says that the client need not send the rest."""
-        return http2.frame(http2.RST_STREAM, 0, self._number, http2.NUMBER.pack(http2.NO_ERROR))
+        """Return the frames that end the stream; the client need not send the rest."""
+        flags, block = http2.END_HEADERS | http2.END_STREAM, self._sender.block(fields)
+        last = http2.frame(http2.HEADERS, flags, self._number, block)
+        if not self.is_open:
+            return last
+        return last + http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
 
 
 class Sender:

@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.protocol.native.call_turns import CallTurns
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from synergai.errors import InvalidInput
     from synergai.protocol.native.handlers import Interceptor
+    from synergai.protocol.native.http2 import ConnectionFault
 
 _BACKLOG: Final = 1024
 _ACCEPT_AGAIN_S: Final = 0.5
@@ -49,6 +50,9 @@ class NativeServer:
         max_connections: connections at a time; further ones are closed.
         max_bytes: largest message of a client.
         interceptor: as of `Handlers`.
+        max_connection_age_s: time after which a client is asked to connect again, a tenth more or
+            less; 0 for none.
+        max_connection_age_grace_s: time that its calls get to end then; 0 for any.
 
     Attributes:
         handlers: the handlers, and the calls that they handle.
@@ -59,8 +63,12 @@ class NativeServer:
         max_connections: int,
         max_bytes: int,
         interceptor: Interceptor | None = None,
+        *,
+        max_connection_age_s: float = 0.0,
+        max_connection_age_grace_s: float = 0.0,
     ) -> None:
         self.handlers = Handlers(max_bytes, interceptor)
+        self.handlers.connection_age = max_connection_age_s, max_connection_age_grace_s
         self._turns = CallTurns()
         self._max_connections = max_connections
         self._tls: ssl.SSLContext | None = None
@@ -132,7 +140,7 @@ class NativeServer:
         if not self._clients:
             self._empty.set()
 
-    def _log_refusal(self, address: str, fault: InvalidInput) -> None:
+    def _log_refusal(self, address: str, fault: ConnectionFault) -> None:
         """Log that a client was refused, once in a while."""
         now = asyncio.get_running_loop().time()
         if now >= self._log_after:
@@ -156,6 +164,7 @@ class NativeServer:
             self._clients.add(client)
             self._empty.clear()
             client.opening = asyncio.create_task(self._open(client, connection))
+            client.opening.add_done_callback(partial(self._on_opened, client, connection))
 
     async def _close_idle(self) -> None:
         """Close connections without calls."""
@@ -168,17 +177,23 @@ class NativeServer:
     async def _open(self, client: ClientConnection, connection: socket.socket) -> None:
         """Connect a client, which shakes hands first if the connection is encrypted."""
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": SILENT_S}
-        try:
+        with suppress(OSError):  # routine: a port scan, or a certificate that has expired
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: client, connection, ssl=self._tls, **timeout
             )
-        except OSError:  # routine: a port scan, or a certificate that has expired
-            self._leave(client)
-        except asyncio.CancelledError:
+
+    def _on_opened(
+        self, client: ClientConnection, connection: socket.socket, _: asyncio.Task[None]
+    ) -> None:
+        """Close the connection of a client that was not connected.
+
+        It may have been cancelled before the first step of the task, which then has done nothing.
+        """
+        if not client.is_open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
             self._leave(client)
-            raise
 
 
 def _watch(connection: socket.socket) -> None:

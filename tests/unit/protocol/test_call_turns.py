@@ -32,6 +32,46 @@ async def test_client_with_many_calls_lets_another_begin_its_own() -> None:
     assert begun.index("few") < 2 * call_turns._CALLS
 
 
+async def test_client_without_a_backlog_comes_before_those_that_have_one() -> None:
+    begun: list[str] = []
+    turns = CallTurns()
+    for number in range(40):
+        turns.serve(FakeClient(f"many {number}", 100, begun).begin)
+    turns.serve(FakeClient("few", 1, begun).begin)
+    newcomers = 40 * call_turns._CALLS_OF_CLIENT
+    await until(lambda: len(begun) > newcomers + 50)
+    turns.serve(FakeClient("late", 1, begun).begin)
+    waited = len(begun)
+    await until(lambda: "late" in begun)
+    assert begun.index("late") < waited + call_turns._CALLS
+
+
+async def test_clients_with_a_backlog_are_not_starved_by_others() -> None:
+    begun: list[str] = []
+    turns = CallTurns()
+    turns.serve(FakeClient("many", 50, begun).begin)
+    for _ in range(10):
+        for number in range(20):
+            turns.serve(FakeClient(f"few {number}", 1, begun).begin)
+        await asyncio.sleep(0)
+    assert begun.count("many") >= call_turns._CALLS + 10 * call_turns._OF_OTHERS
+
+
+async def test_client_that_begins_more_than_its_share_ends_the_turn() -> None:
+    turns = CallTurns()
+    asked: list[int] = []
+
+    def begin(calls: int) -> tuple[int, bool]:
+        asked.append(calls)
+        return 3 * call_turns._CALLS, len(asked) < 3
+
+    turns.serve(begin)
+    turns.serve(begin)
+    assert asked == [call_turns._CALLS, 0]
+    await until(lambda: len(asked) == 3)
+    assert asked[-1] == call_turns._CALLS_OF_CLIENT
+
+
 async def test_client_that_has_left_begins_nothing() -> None:
     begun: list[str] = []
     turns = CallTurns()

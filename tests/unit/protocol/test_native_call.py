@@ -16,11 +16,13 @@ from hpack import Decoder
 
 from synergai.errors import Overloaded
 from synergai.protocol import rpc
-from synergai.protocol.native.call import Call
+from synergai.protocol.incomplete import IncompleteRequests
+from synergai.protocol.message_framing import MessageReader
+from synergai.protocol.native.call import ENDED, Call, CallState, RequestState
 from synergai.protocol.native.frame_limits import FrameLimits
-from synergai.protocol.native.handlers import Handlers, IncompleteRequests
+from synergai.protocol.native.handled_calls import accept_call
+from synergai.protocol.native.handlers import Handlers
 from synergai.protocol.native.headers import CallHeaders
-from synergai.protocol.native.messages import MessageReader
 from synergai.protocol.native.sending import Sender, Stream
 from synergai.protocol.native.session import NativeSession
 from synergai.protocol.peer import Peer
@@ -86,6 +88,7 @@ class Server:
             "Yield": stream(self.respond_in_stream),
             "Write": stream(self.write_in_stream),
             "Take": stream(self.take_in_stream),
+            "Describe": unary(self.describe),
             "Collect": grpc.stream_unary_rpc_method_handler(self.collect),
         }
 
@@ -98,9 +101,7 @@ class Server:
         self._sent += data
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = call = Call(stream, headers, self.peer, self._handlers)
-        self.calls.append(call)
-        call.start()
+        self.calls.append(accept_call(stream, headers, self.peer, self._handlers))
 
     async def echo(self, request: bytes, _context: Any) -> bytes:
         return request
@@ -149,11 +150,19 @@ class Server:
 
         def take(request: bytes) -> bool:
             self.taken.append((request, caller.get("")))
-            return request != b"left" and context.client.address == "ipv4:192.0.2.0:80"
+            return request != b"left" and context.peer.address == "ipv4:192.0.2.0:80"
 
         context.take_at_once(take)
         async for request in requests:
             await context.write(request)
+
+    async def describe(self, request: bytes, context: Any) -> bytes:
+        await context.send_initial_metadata((("first", "1"), ("first-bin", b"\0")))
+        await context.send_initial_metadata((("second", "2"),))  # which is too late
+        context.set_trailing_metadata((("last", "3"),))
+        if request == b"refused":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "none")
+        return request
 
     async def collect(self, requests: AsyncIterator[bytes], _context: Any) -> bytes:
         return b",".join([request async for request in requests])
@@ -203,6 +212,26 @@ async def test_unary_call_is_answered(server: Server) -> None:
     assert data == messages(b"x")
     assert (fields[":status"], fields["grpc-status"]) == ("200", "0")
     assert server.session.ended
+
+
+@pytest.mark.parametrize(("request_", "status"), [(b"x", "0"), (b"refused", "5")])
+async def test_handler_sends_metadata_before_and_behind_its_response(
+    server: Server, request_: bytes, status: str
+) -> None:
+    _, fields = await server.answer(server.call("Describe", request_))
+    assert (fields["first"], fields["first-bin"], fields["last"]) == ("1", "AA", "3")
+    assert (fields["grpc-status"], "second" in fields) == (status, False)
+    assert dict(server.calls[0].trailing_metadata()) == {"last": "3"}
+
+
+async def test_call_and_its_requests_enter_only_states_that_follow(server: Server) -> None:
+    server.call("Echo", b"x")
+    [call] = server.calls
+    await until(lambda: call.state is ENDED)
+    with pytest.raises(RuntimeError, match="ENDED before RESPONDING"):
+        call._enter(CallState.RESPONDING)
+    with pytest.raises(RuntimeError, match="IGNORED before COMPLETE"):
+        call._enter_requests(RequestState.COMPLETE)
 
 
 @pytest.mark.parametrize("method", ["Yield", "Write"])
@@ -416,7 +445,7 @@ async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: st
     if leave == "reset":
         server.receive(http2.reset(number))
     elif leave == "close":
-        server.session.close()
+        server.session.lose_calls(1000)
     await until(server.begun[0].result.cancelled)
     assert not len(server._handlers.tasks)
 
@@ -435,7 +464,7 @@ async def test_error_that_its_client_no_longer_awaits_is_not_logged(
     if leave == "reset":
         server.receive(http2.reset(number))
     else:
-        server.session.close()
+        server.session.lose_calls(1000)
     server.calls.clear()
     await turns()
     gc.collect()
@@ -452,7 +481,7 @@ async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     if leave == "reset":
         server.receive(http2.reset(number))
     else:
-        server.session.close()
+        server.session.lose_calls(1000)
     await until(lambda: server.ended)
     assert "grpc-status" not in server._read(number)[1]
 
@@ -514,7 +543,7 @@ async def test_incomplete_requests_are_limited_whatever_their_size(server: Serve
         for _ in range(31):
             server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
-    assert [call._has_ended for call in server.calls] == [True, False, False]
+    assert [call.state >= ENDED for call in server.calls] == [True, False, False]
 
 
 async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
@@ -528,7 +557,7 @@ async def test_client_with_most_incomplete_requests_loses_one(server: Server) ->
         for _ in range(31):
             server.receive(frame(DATA, 0, number, bytes(16_000)))
     await turns()
-    assert [call._has_ended for call in server.calls] == [False, True, False, False]
+    assert [call.state >= ENDED for call in server.calls] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("method", ["Begin", "Echo"])
@@ -576,13 +605,13 @@ async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much
         flags = http2.END_STREAM if at + 16_000 >= MAX_BYTES else 0
         server.receive(frame(DATA, flags, second, content[at : at + 16_000]))
     await turns()
-    assert server.calls[1]._has_all_requests
+    assert server.calls[1].state >= ENDED
     third = server.call("Echo")  # nothing is incomplete any longer
     server.receive(frame(DATA, 0, third, prefix))
     for _ in range(40):
         server.receive(frame(DATA, 0, third, bytes(16_000)))
     await turns()
-    assert not server.calls[2]._has_ended
+    assert not server.calls[2].state >= ENDED
 
 
 async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
@@ -600,7 +629,7 @@ async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
     for _ in range(40):
         server.receive(frame(DATA, 0, other, bytes(16_000)))
     await turns()
-    assert not any(call._has_ended for call in server.calls)
+    assert not any(call.state >= ENDED for call in server.calls)
 
 
 @pytest.mark.parametrize("compressed", [0, 1])

@@ -11,22 +11,36 @@ import grpc
 import pytest
 
 from synergai.protocol import rpc
+from synergai.protocol.message_framing import MOST_CUT, prefixed
+from synergai.protocol.native import connection as connection_module
 from synergai.protocol.native.call_turns import CallTurns
 from synergai.protocol.native.connection import ClientConnection
 from synergai.protocol.native.frame_limits import CREDIT
 from synergai.protocol.native.handlers import Handlers
-from synergai.protocol.native.messages import MOST_CUT, prefixed
-from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers
-from tests.waiting import turns
+from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers, message
+from tests.waiting import turns, until
 
 MAX_BYTES = 1 << 22
 
 
 class Transport(asyncio.Transport):
-    """A transport that drops what is written, and delivers something although it is paused."""
+    """A transport that keeps what is written, and delivers something although it is paused.
+
+    Attributes:
+        written: what was written.
+        closed: whether it was closed or aborted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("192.0.2.0", 80)})
+        self.written = b""
+        self.closed = False
 
     def write(self, data: Any) -> None:
-        pass
+        self.written += data
+
+    def abort(self) -> None:
+        self.closed = True
 
     def pause_reading(self) -> None:
         pass
@@ -35,13 +49,13 @@ class Transport(asyncio.Transport):
         pass
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
 
     def can_write_eof(self) -> bool:
         return False
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class Client:
@@ -54,15 +68,17 @@ class Client:
         place: the other memory into which bytes were received last.
         handlers: the server's.
         refusals: why the connection was refused.
+        transport: what the connection sends to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connection_age: tuple[float, float] = (0.0, 0.0)) -> None:
         self.requests: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.placed = 0
         self.place: weakref.ref[Any] | None = None
         self.handlers = handlers = Handlers(MAX_BYTES)
+        handlers.connection_age = connection_age
         methods: dict[str, Any] = {"Keep": grpc.stream_unary_rpc_method_handler(self._keep, bytes)}
         handlers.add((rpc.Service("a", methods),))
         self.refusals: list[Exception] = []
@@ -71,7 +87,8 @@ class Client:
             handlers, CallTurns(), lambda _, fault: self.refusals.append(fault), lambda _: None
         )
         self.connection.opening = asyncio.create_task(asyncio.sleep(0))
-        self.connection.connection_made(Transport({"peername": ("192.0.2.0", 80)}))
+        self.transport = Transport()
+        self.connection.connection_made(self.transport)
 
     async def _keep(self, requests: Any, _context: Any) -> bytes:
         await self.reads.wait()
@@ -190,3 +207,119 @@ async def test_frames_behind_a_large_message_are_counted(client: Client) -> None
     client.send(frame(DATA, 0, 1, prefixed(bytes(600_000))))
     client.send(frame(PING, 0, 0, bytes(8)) * CREDIT)
     assert [str(each) for each in client.refusals] == ["too many frames without data"]
+
+
+async def test_calls_of_a_client_that_has_left_end_in_turns(client: Client) -> None:
+    client.reads.clear()
+    for at in range(3, 403, 2):
+        client.send(headers(at, "/a/Keep") + message(at, b"x"))
+    await until(lambda: len(client.handlers.tasks) == 201)
+    client.connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert len(client.handlers.tasks) > 150
+    await until(lambda: not len(client.handlers.tasks))
+
+
+GOAWAY = 7
+
+
+def goodbyes(sent: bytes) -> list[tuple[int, int, bytes]]:
+    """Return last stream, code and text of every GOAWAY."""
+    found = []
+    while sent:
+        size, kind, payload = int.from_bytes(sent[:3]), sent[3], sent[9:]
+        if kind == GOAWAY:
+            numbers = int.from_bytes(payload[:4]), int.from_bytes(payload[4:8])
+            found.append((*numbers, payload[8:size]))
+        sent = payload[size:]
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connections that are no longer read looked at in every turn of the event loop."""
+    monkeypatch.setattr(connection_module, "_REFUSED_S", 0.0)
+    monkeypatch.setattr(connection_module, "_HALF_CLOSED_S", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_client_that_breaks_the_protocol_is_told_why_after_its_answers(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_REFUSED_CHECKS", 1000)
+    client.reads.clear()
+    client.send(headers(3, "/a/Keep") + message(3, b"x") + frame(PING, 0, 0, bytes(7)))
+    [(last, code, text)] = goodbyes(client.transport.written)
+    assert (last, code, text) == (3, 6, b"a frame of type 6 with 7 bytes")
+    client.send(headers(5, "/a/Keep") + message(5, b"z"))  # which is not handled
+    await turns()
+    assert b"grpc-status" not in client.transport.written
+    assert not client.transport.closed
+    client.reads.set()
+    await until(lambda: client.transport.closed)
+    assert client.requests == [b"x"]
+    assert client.transport.written.count(b"grpc-status") == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_client_that_breaks_the_protocol_does_not_stay_for_a_call_that_hangs(
+    client: Client,
+) -> None:
+    client.reads.clear()
+    client.send(headers(3, "/a/Keep") + message(3, b"x") + frame(PING, 0, 0, bytes(7)))
+    await until(lambda: client.transport.closed)
+
+
+async def test_protocol_other_than_http_2_gets_no_frame() -> None:
+    client = Client()
+    client.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert client.transport.written.startswith(b"HTTP/1.1 400")
+    assert client.transport.written.endswith(b"8002\n")
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("behind", [False, True])
+async def test_client_that_closes_its_side_gets_its_answer(client: Client, *, behind: bool) -> None:
+    client.reads.clear()
+    client.send(headers(3, "/a/Keep") + message(3, b"x"))
+    if behind:  # calls that wait for their turn
+        client.send(b"".join(headers(at, "/a/Keep") + message(at, b"z") for at in range(5, 65, 2)))
+    assert client.connection.eof_received()
+    await turns()
+    assert not client.transport.closed
+    client.reads.set()
+    await until(lambda: client.transport.closed)
+    assert client.transport.written.count(b"grpc-status") == (31 if behind else 1)
+
+
+@pytest.mark.parametrize("sent", [b"", headers(3, "/a/Keep")])
+async def test_client_that_closes_its_side_without_a_whole_request_is_gone(
+    client: Client, sent: bytes
+) -> None:
+    client.send(sent)
+    client.connection.eof_received()
+    assert client.transport.closed
+
+
+async def test_last_frame_of_a_connection_says_which_calls_were_handled(client: Client) -> None:
+    client.connection.retire()
+    client.send(message(1, b"x") + frame(PING, 1, 0, b"synergai"))
+    await until(lambda: client.transport.closed)
+    assert goodbyes(client.transport.written) == [((1 << 31) - 1, 0, b""), (1, 0, b"")]
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 0.001])
+async def test_connection_is_retired_at_its_age_and_its_calls_get_the_grace(grace_s: float) -> None:
+    client = Client(connection_age=(0.001, grace_s))
+    client.reads.clear()
+    client.send(PREFACE + frame(SETTINGS, 0, 0) + headers(1, "/a/Keep") + message(1, b"x"))
+    await until(lambda: goodbyes(client.transport.written))
+    if grace_s:
+        await until(lambda: client.transport.closed)
+        return
+    assert not client.transport.closed
+    client.reads.set()
+    client.send(frame(PING, 1, 0, b"synergai"))
+    await until(lambda: client.transport.closed)
+    assert b"grpc-status" in client.transport.written

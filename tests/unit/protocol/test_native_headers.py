@@ -1,5 +1,6 @@
 """Header blocks of calls."""
 
+import random
 import tracemalloc
 from typing import Any
 
@@ -7,17 +8,20 @@ import grpc
 import pytest
 from hpack import Decoder, Encoder
 
-from synergai.errors import InvalidInput
+from synergai.errors import InternalError, Overloaded
+from synergai.protocol.native.field_blocks import BlockDecoder
 from synergai.protocol.native.headers import (
-    MAX_FIELDS,
+    MAX_FIELD_BYTES,
     RESPONSE,
     SUCCEEDED,
     CallHeaders,
     HeaderDecoder,
     status_fields,
 )
+from synergai.protocol.native.http2 import COMPRESSION_ERROR, ConnectionFault
 
-CALL = ((":method", "POST"), (":path", "/a/B"), ("content-type", "application/grpc"))
+BEGIN = ((":method", "POST"), (":scheme", "http"), (":path", "/a/B"))
+CALL = (*BEGIN, ("content-type", "application/grpc"))
 
 
 def fields_of(block: bytes) -> list[tuple[str, str]]:
@@ -25,13 +29,13 @@ def fields_of(block: bytes) -> list[tuple[str, str]]:
     return [tuple(each) for each in fields]
 
 
-def decoded(*fields: tuple[str, str]) -> CallHeaders:
+def decoded(*fields: tuple[str, str | bytes]) -> CallHeaders:
     return HeaderDecoder().decode(Encoder().encode((*CALL, *fields)))
 
 
 def test_call_has_path_deadline_and_compression() -> None:
     headers = decoded(("grpc-timeout", "1500m"), ("grpc-encoding", "gzip"), ("te", "trailers"))
-    assert headers == CallHeaders("/a/B", 1.5, "gzip", (), is_grpc=True)
+    assert headers == CallHeaders("/a/B", 1.5, "gzip", has_pseudo=True)
     assert decoded().timeout_s is None
 
 
@@ -43,25 +47,98 @@ def test_metadata_keeps_its_order_and_binary_fields_are_decoded() -> None:
 @pytest.mark.parametrize(
     "field", [("grpc-timeout", "1"), ("grpc-timeout", "123456789S"), ("x-bin", "?")]
 )
-def test_malformed_field_is_the_fault_of_its_call_only(field: tuple[str, str]) -> None:
-    assert decoded(field).fault
-    assert not decoded(("x", "?")).fault
-
-
-def test_block_has_a_limited_number_of_fields() -> None:
-    resized, field, repeated = b"\x3f\xe1\x1f", b"\x40\x01x\x01v", b"\xbe"
-    literals = b"\x00\x01a\x7f\x80\x01" + bytes(255) + b"\x0f\x11\x01b"
-    HeaderDecoder().decode(resized + field + literals + repeated * (MAX_FIELDS - 4))
-    with pytest.raises(InvalidInput, match="more than 128 header fields"):
-        HeaderDecoder().decode(field + repeated * MAX_FIELDS)
+def test_malformed_field_of_grpc_is_the_fault_of_its_call_only(field: tuple[str, str]) -> None:
+    headers = decoded(field)
+    assert isinstance(headers.fault, InternalError)
+    assert not headers.malformed
+    assert decoded(("x", "?")).fault is None
 
 
 @pytest.mark.parametrize(
-    "block", [b"\x7f" + b"\xff" * 200, bytes(16384)[:2], b"\x00\x01a\x05v", b"\x7f"]
+    ("value", "text"),
+    [("caf\u00e9".encode(), "caf\u00e9"), (b"caf\xe9", "caf\u00e9"), (b"\x80\xff", "\x80\xff")],
 )
-def test_block_that_no_client_sends_is_malformed(block: bytes) -> None:
-    with pytest.raises(InvalidInput, match="malformed"):
-        HeaderDecoder().decode(block)
+def test_value_that_is_not_utf_8_is_read_as_latin_1(value: bytes, text: str) -> None:
+    headers = decoded(("x", value))
+    assert (headers.metadata, headers.fault, headers.malformed) == ((("x", text),), None, "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ((":method", "POST"), (":scheme", "http")),
+        (*BEGIN, (":path", "/c")),
+        (*BEGIN[:2], (":path", "")),
+        (*BEGIN, ("x", "1"), (":authority", "a")),
+        (*BEGIN, ("te", "trailers"), (":authority", "a")),
+        (*BEGIN, (":status", "200")),
+        (*BEGIN, (":protocol", "websocket")),
+        (*CALL, ("Upper", "1")),
+        (*CALL, ("a b", "1")),
+        (*CALL, ("a:b", "1")),
+        (*CALL, ("", "1")),
+        (*CALL, (b"\xff", "1")),
+        (*CALL, ("x", "a\nb")),
+        (*CALL, ("x", "a\0b")),
+        (*CALL, ("connection", "close")),
+        (*CALL, ("transfer-encoding", "chunked")),
+        (*CALL, ("te", "gzip")),
+        (*CALL, ("content-length", "-1")),
+        (*CALL, ("content-length", "x")),
+    ],
+    ids=repr,
+)
+def test_request_that_http_forbids_is_malformed(fields: Any) -> None:
+    encoder, decoder = Encoder(), HeaderDecoder()
+    assert decoder.decode(encoder.encode(fields)).malformed
+    headers = decoder.decode(encoder.encode((*CALL, ("kept", "1"))))
+    assert headers == CallHeaders("/a/B", metadata=(("kept", "1"),), has_pseudo=True)
+
+
+def test_fields_are_limited_by_the_announced_size_however_many_they_are() -> None:
+    def call(fields: int, size: int = 10) -> CallHeaders:
+        return decoded(*(("x", "v" * (size - 1)) for _ in range(fields)))
+
+    assert len(call(300).metadata) == 300
+    taken = sum(32 + len(name) + len(value) for name, value in CALL)
+    room = MAX_FIELD_BYTES - taken - 32
+    assert call(1, room).fault is None
+    assert isinstance(call(1, room + 1).fault, Overloaded)
+    assert isinstance(call(450).fault, Overloaded)
+
+
+@pytest.mark.parametrize("repeated", [b"\xbe", b"\x40\x01y\x01v", b"\x7e\0", b"\x0f\x2f\x01v"])
+def test_block_that_is_too_large_leaves_the_table_that_its_client_has(repeated: bytes) -> None:
+    decoder, encoder = HeaderDecoder(), Encoder()
+    decoder.decode(encoder.encode((*CALL, ("k", "kept"))))
+    field = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"v" * 4000
+    too_large = field + repeated * 16_000 + b"\x40\x01k\x04last"
+    assert isinstance(decoder.decode(too_large).fault, Overloaded)
+    assert decoder.decode(b"\x82\x86\x84\xbe").metadata == (("k", "last"),)
+
+
+def test_value_that_does_not_fit_into_the_table_empties_it() -> None:
+    decoder = HeaderDecoder()
+    decoder.decode(b"\x40\x01k\x01v")
+    decoder.decode(b"\x40\x01x" + b"\x7f\xa1\x1f" + b"v" * 4128)
+    with pytest.raises(ConnectionFault):
+        decoder.decode(b"\xbe")
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_are_decoded_as_they_were_encoded(seed: int, *, huffman: bool) -> None:
+    draw, encoder, decoder = random.Random(seed), Encoder(), BlockDecoder()
+    for _ in range(200):
+        if draw.random() < 0.1:
+            encoder.header_table_size = draw.choice([0, 64, 500, 4096])
+        fields = [
+            (draw.choice([b"a", b"te", b":path", b"x" * 200]), draw.randbytes(draw.randrange(300)))
+            for _ in range(draw.randrange(8))
+        ]
+        fields += draw.choices(fields, k=2) if fields else []
+        block = encoder.encode(fields, huffman=huffman)
+        assert decoder.decode(block, 1 << 20) == fields
 
 
 def test_blocks_that_are_remembered_take_little_memory() -> None:
@@ -75,10 +152,27 @@ def test_blocks_that_are_remembered_take_little_memory() -> None:
     assert used < 100_000
 
 
-@pytest.mark.parametrize("block", [b"\x40\x01x\x01", b"\xff", b"\x00\x01\xff\x01v", b"\xbe"])
-def test_malformed_block_is_refused(block: bytes) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\x40\x01x\x01",
+        b"\xff",
+        b"\xbe",
+        b"\x80",
+        b"\x7f" + b"\xff" * 200,
+        bytes(2),
+        b"\x00\x01a\x05v",
+        b"\x7f",
+        b"\x3f\xe2\x1f",
+        b"\x82\x20",
+        b"\x00\x01a\x81\x00",
+    ],
+    ids=bytes.hex,
+)
+def test_block_that_leaves_the_table_unknown_is_an_error_of_the_connection(block: bytes) -> None:
+    with pytest.raises(ConnectionFault, match="malformed header block") as fault:
         HeaderDecoder().decode(block)
+    assert fault.value.code == COMPRESSION_ERROR
 
 
 @pytest.mark.parametrize(
@@ -92,7 +186,7 @@ def test_malformed_block_is_refused(block: bytes) -> None:
     ],
 )
 def test_what_is_no_call_of_grpc_is_known(method: str, kind: str, *, is_grpc: bool) -> None:
-    fields = ((":method", method), (":path", "/a/B"), ("content-type", kind))
+    fields = ((":method", method), *BEGIN[1:], ("content-type", kind))
     assert HeaderDecoder().decode(Encoder().encode(fields)).is_grpc is is_grpc
 
 

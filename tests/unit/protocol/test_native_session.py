@@ -3,18 +3,17 @@
 import asyncio
 import struct
 import time
-from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hpack import Decoder
 
-from synergai.errors import InvalidInput
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
-from synergai.protocol.native.http2 import MAX_FRAME
+from synergai.protocol.native.http2 import MAX_FRAME, ConnectionFault
 from synergai.protocol.native.sending import STREAM_WINDOW, Sender, Stream
-from synergai.protocol.native.session import MAX_DATA_FRAME, NativeSession
+from synergai.protocol.native.session import LARGEST_FRAME, MAX_BLOCK, NativeSession
 from tests import http2
 from tests.http2 import (
     CANCEL,
@@ -31,7 +30,9 @@ from tests.http2 import (
 )
 
 ACK = 0x1
+CONTINUATION = 9
 CALL = http2.headers(1, "/a/B")
+SHORT, LONG = bytes(3), bytes(9)
 Frame = tuple[int, int, int, bytes]
 
 
@@ -45,10 +46,10 @@ class Owner:
         self.data = b""
         self.memory: memoryview | None = None
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         return self.memory
 
-    def receive(self, data: bytes | memoryview) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         self.data += data
 
     def end_requests(self) -> None:
@@ -90,7 +91,8 @@ class Connection:
         self.counted.append((kind, size))
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = owner = Owner(stream, headers.path)
+        owner: Any = Owner(stream, headers.path)
+        stream.owner = owner
         self.owners.append(owner)
 
     def call(self) -> Owner:
@@ -150,12 +152,12 @@ async def test_rest_of_a_large_frame_has_a_place(connection: Connection) -> None
     content = bytes(range(256)) * 256
     sent = frame(DATA, END_STREAM, 1, content)
     connection.receive(sent[:1000])
-    place = connection.session.place()
+    place = connection.session.message_buffer()
     assert place is not None
     assert len(place) == len(sent) - 1000
     place[:] = sent[1000:]
     connection.session.receive_part(place)
-    assert connection.session.place() is None
+    assert connection.session.message_buffer() is None
     assert owner.data == content
     assert owner.log == ["end of requests"]
 
@@ -164,7 +166,7 @@ async def test_rest_of_a_large_frame_has_a_place(connection: Connection) -> None
 async def test_little_data_has_no_place(connection: Connection, size: int, room: int) -> None:
     connection.call().memory = memoryview(bytearray(room))
     connection.receive(frame(DATA, END_STREAM, 1, bytes(size))[:500])
-    assert connection.session.place() is None
+    assert connection.session.message_buffer() is None
 
 
 async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
@@ -206,7 +208,7 @@ async def test_responses_begin_with_a_table_that_no_setting_can_make_too_large()
 
 
 async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: Connection) -> None:
-    connection.call().stream.end(SUCCEEDED)
+    connection.call().stream.end_response(SUCCEEDED)
     assert (await connection.sent())[-1] == (RST_STREAM, 0, 1, bytes(4))
     connection.receive(http2.message(1, b"late"))
     assert not connection.owners[0].data
@@ -315,7 +317,7 @@ async def test_client_may_send_more_once_its_data_is_read(connection: Connection
     parts = STREAM_WINDOW // MAX_FRAME
     connection.receive(part * parts)
     assert await connection.sent() == []
-    owner.stream.take()
+    owner.stream.widen_window()
     assert await connection.sent() == [(WINDOW_UPDATE, 0, 1, STREAM_WINDOW.to_bytes(4))]
     connection.receive(part * parts)
     assert owner.log == []
@@ -350,9 +352,9 @@ async def test_data_that_arrives_slowly_is_acknowledged_every_second(
 async def test_ended_call_may_not_send_more(connection: Connection) -> None:
     stream = connection.call().stream
     connection.receive(frame(DATA, 0, 1, bytes(MAX_FRAME)) * (STREAM_WINDOW // MAX_FRAME))
-    stream.end(SUCCEEDED)
+    stream.end_response(SUCCEEDED)
     await connection.sent()
-    stream.take()
+    stream.widen_window()
     assert await connection.sent() == []
 
 
@@ -370,7 +372,7 @@ async def test_client_that_leaves_ends_its_calls(connection: Connection) -> None
     owners = [connection.call() for _ in range(3)]
     owners[1].stream.send(bytes(100_000))
     await connection.sent()
-    connection.session.close()
+    connection.session.lose_calls(1000)
     assert not connection.sender.blocked
     owners[0].stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert [owner.log for owner in owners] == [["lost"]] * 3
@@ -415,7 +417,7 @@ async def test_connection_is_idle_between_calls(connection: Connection) -> None:
     assert is_idle()
     owner = connection.call()
     assert not is_idle()
-    owner.stream.end(SUCCEEDED)
+    owner.stream.end_response(SUCCEEDED)
     assert is_idle()
 
 
@@ -440,7 +442,7 @@ async def test_calls_that_are_reset_allow_no_more_data_than_as_many_as_can_be_op
     late = data_of(STREAM_WINDOW)
     for _ in range(MAX_CALLS_PER_CONNECTION):
         connection.receive(late)
-    with pytest.raises(InvalidInput, match="data of no call"):
+    with pytest.raises(ConnectionFault, match="data of calls that have ended"):
         connection.receive(http2.message(1, b"x"))
 
 
@@ -451,26 +453,67 @@ def data_of(size: int) -> bytes:
     )
 
 
-VIOLATIONS: dict[str, Callable[[], bytes]] = {
-    "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_DATA_FRAME + 1)),
-    "a padded frame that is too large": lambda: frame(DATA, 0x8, 1, bytes(MAX_FRAME + 1)),
-    "an unknown frame that is too large": lambda: frame(0xFA, 0, 0, bytes(MAX_FRAME + 1)),
-    "data of no call": lambda: http2.message(3, b"x"),
-    "an even number": lambda: http2.headers(2, "/a/B"),
-    "a reset of no call": lambda: http2.reset(3),
-    "a short reset": lambda: frame(RST_STREAM, 0, 1, bytes(3)),
-    "a short ping": lambda: frame(PING, 0, 0, bytes(7)),
-    "cut settings": lambda: frame(SETTINGS, 0, 0, bytes(5)),
-    "a huge initial window": lambda: frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)),
-    "a huge window of all": lambda: frame(WINDOW_UPDATE, 0, 0, ((1 << 31) - 1).to_bytes(4)),
-    "a short window": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(3)),
-    "a window of nothing": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(4)),
-    "data beyond what an ended call may send": lambda: http2.reset(1) + data_of(STREAM_WINDOW + 1),
-    "padding beyond the frame": lambda: frame(DATA, 0x8, 1, b"\x05abc"),
-    "a block of several frames": lambda: http2.headers(3, "/a/B", ends=False),
-    "a pushed call": lambda: frame(5, END_HEADERS, 1, bytes(4)),
-    "fields of no block": lambda: frame(9, END_HEADERS, 1, b"\x88"),
-    "a malformed block": lambda: frame(HEADERS, END_HEADERS, 3, b"\xff"),
+VIOLATIONS: dict[str, tuple[bytes, int]] = {
+    "a frame that is too large": (frame(DATA, 0, 1, bytes(LARGEST_FRAME + 1)), 6),
+    "an unknown frame that is too large": (frame(0xFA, 0, 0, bytes(LARGEST_FRAME + 1)), 6),
+    "a header block that is too large": (frame(HEADERS, END_HEADERS, 3, bytes(MAX_BLOCK + 1)), 11),
+    "settings that are too many": (frame(SETTINGS, 0, 0, bytes(6 * 200)), 11),
+    "data on no stream": (http2.message(0, b"x"), 1),
+    "data of no call": (http2.message(3, b"x"), 1),
+    "fields on no stream": (frame(HEADERS, END_HEADERS, 0, CALL[9:]), 1),
+    "an even number": (http2.headers(2, "/a/B"), 1),
+    "a call below the last one": (http2.headers(5, "/a/B") + http2.headers(3, "/a/B"), 1),
+    "a call that has begun before": (http2.reset(1) + CALL, 1),
+    "a short priority": (frame(2, 0, 1, SHORT), 6),
+    "a priority of no stream": (frame(2, 0, 0, bytes(5)), 1),
+    "fields with half a priority": (frame(HEADERS, END_HEADERS | 0x20, 3, SHORT), 6),
+    "a reset of no stream": (http2.reset(0), 1),
+    "a short reset": (frame(RST_STREAM, 0, 1, SHORT), 6),
+    "a short ping": (frame(PING, 0, 0, SHORT), 6),
+    "a long ping": (frame(PING, 0, 0, LONG), 6),
+    "a ping of a stream": (frame(PING, 0, 1, bytes(8)), 1),
+    "a goodbye of a stream": (frame(7, 0, 1, bytes(8)), 1),
+    "a short goodbye": (frame(7, 0, 0, SHORT), 6),
+    "settings of a stream": (frame(SETTINGS, 0, 1), 1),
+    "cut settings": (frame(SETTINGS, 0, 0, bytes(5)), 6),
+    "an acknowledgement with settings": (frame(SETTINGS, ACK, 0, bytes(6)), 6),
+    "a huge initial window": (frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)), 3),
+    "pushes that are neither on nor off": (frame(SETTINGS, 0, 0, struct.pack(">HI", 2, 2)), 1),
+    "small frames": (frame(SETTINGS, 0, 0, struct.pack(">HI", 5, 16_383)), 1),
+    "huge frames": (frame(SETTINGS, 0, 0, struct.pack(">HI", 5, 1 << 24)), 1),
+    "settings that widen a window too far": (
+        frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 65_536).to_bytes(4))
+        + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65_536)),
+        3,
+    ),
+    "a huge window of all": (frame(WINDOW_UPDATE, 0, 0, ((1 << 31) - 1).to_bytes(4)), 3),
+    "a short window": (frame(WINDOW_UPDATE, 0, 0, SHORT), 6),
+    "a window of nothing": (frame(WINDOW_UPDATE, 0, 0, bytes(4)), 1),
+    "a window of no call": (frame(WINDOW_UPDATE, 0, 3, (1).to_bytes(4)), 1),
+    "data beyond what an ended call may send": (
+        http2.reset(1) + b"".join([frame(DATA, 0, 1, bytes(MAX_FRAME))] * 65),
+        5,
+    ),
+    "padding beyond the frame": (frame(DATA, 0x8, 1, b"\x05abc"), 1),
+    "padding without its length": (frame(DATA, 0x8, 1), 6),
+    "padding beyond a frame of fields": (frame(HEADERS, END_HEADERS | 0x8, 3, b"\x05abc"), 1),
+    "a frame within a block": (http2.headers(3, "/a/B", ends=False) + http2.message(1, b"x"), 1),
+    "an unknown frame within a block": (
+        http2.headers(3, "/a/B", ends=False) + frame(0xFA, 0, 0),
+        1,
+    ),
+    "a block that another stream continues": (
+        http2.headers(3, "/a/B", ends=False) + frame(CONTINUATION, END_HEADERS, 1),
+        1,
+    ),
+    "a block that never ends": (
+        http2.headers(3, "/a/B", ends=False)
+        + frame(CONTINUATION, 0, 3, bytes(MAX_FRAME)) * (MAX_BLOCK // MAX_FRAME),
+        11,
+    ),
+    "a pushed call": (frame(5, END_HEADERS, 1, bytes(4)), 1),
+    "fields of no block": (frame(CONTINUATION, END_HEADERS, 1, b"\x88"), 1),
+    "a malformed block": (frame(HEADERS, END_HEADERS, 3, b"\xff"), 9),
 }
 
 
@@ -482,10 +525,10 @@ async def test_other_protocols_are_refused_at_the_first_byte_and_http_1_is_told_
 
     begun = session()
     assert begun.receive(PREFACE[:5], 1) == 5
-    with pytest.raises(InvalidInput, match="no HTTP/2"):
+    with pytest.raises(ConnectionFault, match="no HTTP/2"):
         begun.receive(b"x", 1)
     assert not sent
-    with pytest.raises(InvalidInput, match="no HTTP/2"):
+    with pytest.raises(ConnectionFault, match="no HTTP/2"):
         session().receive(b"GET / HTTP/1.1\r\n", 1)
     head, _, body = b"".join(sent).partition(b"\r\n\r\n")
     assert head.endswith(b"Content-Length: %d" % len(body))
@@ -521,10 +564,21 @@ async def test_frames_are_counted_once_however_they_are_cut(
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS)
-async def test_violation_of_the_protocol_is_refused(connection: Connection, violation: str) -> None:
+async def test_violation_of_the_protocol_is_refused_with_its_code(
+    connection: Connection, violation: str
+) -> None:
     connection.call()
-    with pytest.raises(InvalidInput):
-        connection.receive(VIOLATIONS[violation]())
+    sent, code = VIOLATIONS[violation]
+    with pytest.raises(ConnectionFault) as fault:
+        connection.receive(sent)
+    assert fault.value.code == code
+    connection.session.last_frame(code, str(fault.value))
+
+
+async def test_first_frame_has_settings() -> None:
+    session = NativeSession(Sender(lambda _: None), lambda *_: None, lambda *_: None)
+    with pytest.raises(ConnectionFault):
+        session.receive(PREFACE + frame(PING, 0, 0, bytes(8)), 1)
 
 
 @pytest.mark.parametrize("most", [1000, 1 << 21])
@@ -536,6 +590,9 @@ async def test_violation_of_the_protocol_is_refused(connection: Connection, viol
         (CALL, 1),
         (frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 1).to_bytes(4)), 3),
         (frame(WINDOW_UPDATE, 0, 1, bytes(4)), 1),
+        (http2.message(1, b"x") + frame(HEADERS, END_HEADERS | END_STREAM, 1, b""), 5),
+        (frame(HEADERS, END_HEADERS | END_STREAM, 1, CALL[9:]), 1),
+        (frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x01X\x01v"), 1),
     ],
     ids=[
         "data behind the end",
@@ -543,6 +600,9 @@ async def test_violation_of_the_protocol_is_refused(connection: Connection, viol
         "fields within a call",
         "a huge window",
         "nothing",
+        "fields behind the end",
+        "trailers of a request",
+        "malformed trailers",
     ],
 )
 async def test_violation_by_a_call_ends_it_and_no_other(
@@ -558,11 +618,104 @@ async def test_violation_by_a_call_ends_it_and_no_other(
     assert resets == [(RST_STREAM, 0, 1, code.to_bytes(4))]
 
 
+@pytest.mark.parametrize(
+    ("fields", "frames"),
+    [
+        ((("x\n", "1"),), b""),
+        ((("content-length", "5"),), http2.message(5, b"")),
+        ((("content-length", "6"),), frame(DATA, END_STREAM, 5, bytes(5))),
+        ((("content-length", "6"),), frame(HEADERS, END_HEADERS | END_STREAM, 5, b"")),
+        ((("content-length", "4"),), frame(DATA, 0, 5, bytes(5))),
+    ],
+)
+async def test_malformed_call_is_reset_and_no_other(
+    connection: Connection, fields: tuple[tuple[str, str], ...], frames: bytes
+) -> None:
+    legal = fields[0][1] == "5"
+    first, second = connection.call(), connection.call()
+    connection.receive(http2.headers(5, "/a/B", *fields) + frames + http2.message(3, b"x"))
+    assert (first.log, second.log) == ([], ["end of requests"])
+    resets = [each for each in await connection.sent() if each[0] == RST_STREAM]
+    assert resets == ([] if legal else [(RST_STREAM, 0, 5, (1).to_bytes(4))])
+
+
+@pytest.mark.parametrize("cuts", [1, 2, 5])
+@pytest.mark.parametrize("padded", [False, True])
+async def test_header_block_comes_in_any_number_of_frames(
+    connection: Connection, cuts: int, *, padded: bool
+) -> None:
+    block = CALL[9:]
+    step = len(block) // cuts
+    first = b"\x02" + block[:step] + bytes(2) if padded else block[:step]
+    sent = frame(HEADERS, END_STREAM | (0x8 if padded else 0), 1, first)
+    for at in range(step, step * cuts, step):
+        sent += frame(CONTINUATION, 0, 1, block[at : at + step])
+    sent += frame(CONTINUATION, END_HEADERS, 1, block[step * cuts :])
+    for at in range(len(sent)):
+        connection.receive(sent[at : at + 1])
+    assert [(each.path, each.log) for each in connection.owners] == [("/a/B", ["end of requests"])]
+
+
+@pytest.mark.parametrize("flags", [0, 0x8])
+@pytest.mark.parametrize("most", [100, 40_000, 1 << 20])
+async def test_frames_may_be_as_large_as_announced(
+    connection: Connection, flags: int, most: int
+) -> None:
+    owner = connection.call()
+    content = bytes(range(256)) * 1000
+    data = b"\x64" + content + bytes(100) if flags else content
+    sent = frame(0xFA, 0, 0, bytes(100_000)) + frame(DATA, END_STREAM | flags, 1, data)
+    sent += frame(PING, 0, 0, bytes(8))
+    for at in range(0, len(sent), most):
+        connection.receive(sent[at : at + most])
+    assert (owner.data, owner.log) == (content, ["end of requests"])
+    assert owner.stream.room == STREAM_WINDOW - len(data)
+    assert (PING, ACK, 0, bytes(8)) in await connection.sent()
+
+
+async def test_nothing_is_acknowledged_that_was_not_received(connection: Connection) -> None:
+    connection.call()
+    connection.receive(frame(DATA, 0, 1, bytes(20_000))[:9])
+    assert await connection.sent() == []
+
+
+async def test_last_frame_says_what_was_handled_and_why_the_connection_ends() -> None:
+    connection = Connection()
+    connection.receive(http2.headers(7, "/a/B"))
+    last = connection.session.last_frame(11, "too many frames")
+    assert last[9:] == (7).to_bytes(4) + (11).to_bytes(4) + b"too many frames"
+
+
+async def test_calls_whose_requests_have_arrived_are_kept_without_further_data(
+    connection: Connection,
+) -> None:
+    whole, part = connection.call(), connection.call()
+    connection.receive(http2.message(1, b"x"))
+    connection.session.lose_incomplete()
+    assert (whole.log, part.log) == (["end of requests"], ["lost"])
+    assert connection.session.is_busy
+    whole.stream.end_response(SUCCEEDED)
+    assert not connection.session.is_busy
+
+
+async def test_long_header_block_takes_the_turns_of_several_calls(connection: Connection) -> None:
+    block = http2.headers(1, "/a/B", block=b"\x90" * 16_000)
+    assert connection.session.receive(block + http2.headers(3, "/a/B"), 8) == len(block)
+    assert connection.session.held
+    assert connection.session.begun >= 8
+
+
 async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:
     connection.call()
     connection.receive(http2.reset(1))
     await connection.sent()
-    late = http2.message(1, b"x") + http2.reset(1) + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1")
-    connection.receive(late + frame(0xFA, 0, 0, b"x") + CALL)
+    late = (
+        http2.message(1, b"x")
+        + http2.reset(1)
+        + http2.reset(1001)
+        + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1")
+    )
+    trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x01x\x01v")
+    connection.receive(late + frame(0xFA, 0, 0, b"x") + trailers)
     assert await connection.sent() == []
     assert len(connection.owners) == 1

@@ -69,13 +69,13 @@ class MessageReader:
         """Whether the data ends within a message or its prefix."""
         return bool(self._prefix)
 
-    def place(self) -> memoryview | None:
+    def message_buffer(self) -> memoryview | None:
         """Return memory for what comes next of a message; None for other data.
 
         Data that was received there is fed as the part of the message that it fills. The first data
         of one has no such memory.
         """
-        return self._place() if self._pieces and not self._uncut else None
+        return self._free_buffer() if self._pieces and not self._uncut else None
 
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
         """Return the messages that the data completes, this many at most; `cut` returns others.
@@ -136,15 +136,15 @@ class MessageReader:
     def _add(self, data: Buffer) -> None:
         """Add data to the message that is incomplete."""
         while data:
-            place = self._place(len(data))
-            size = min(len(place), len(data))
-            if not (isinstance(data, memoryview) and data.obj is place.obj):
-                place[:size] = data[:size]
+            free = self._free_buffer(len(data))
+            size = min(len(free), len(data))
+            if not (isinstance(data, memoryview) and data.obj is free.obj):
+                free[:size] = data[:size]
             self._filled += size
             self.to_come -= size
             data = data[size:]
 
-    def _place(self, at_hand: int = 0) -> memoryview:
+    def _free_buffer(self, at_hand: int = 0) -> memoryview:
         """Return memory for what comes next of the message that is incomplete.
 
         Args:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.protocol.native.messages import (
+from synergai.protocol.message_framing import (
     MOST_CUT,
     PREFIX_BYTES,
     Compressed,
@@ -72,15 +72,15 @@ def test_unknown_compression_is_refused() -> None:
 
 def test_data_that_was_received_at_its_place_is_not_copied() -> None:
     received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
-    assert received.place() is None
+    assert received.message_buffer() is None
     assert not received.feed(prefixed(content)[:300])
-    place = received.place()
+    place = received.message_buffer()
     assert place is not None
     assert len(place) == 1000 - 295
     place[:] = content[295:]
     assert not received.feed(place[:400])
     [message] = received.feed(place[400:])
-    assert received.place() is None
+    assert received.message_buffer() is None
     assert message == content
     assert isinstance(message, memoryview)
     assert message.obj is place.obj
@@ -103,9 +103,9 @@ def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
     assert len(received.feed(begun)) == MOST_CUT
     assert not received.feed(content[295:600])
     assert received.cut() == [b"x"]
-    assert received.place() is None
+    assert received.message_buffer() is None
     assert not received.cut()
-    assert received.place() is not None
+    assert received.message_buffer() is not None
 
 
 @pytest.mark.parametrize("arrived", [1, 100, 10_000, 1_000_000])
@@ -115,7 +115,7 @@ def test_announced_message_takes_memory_as_it_arrives(arrived: int) -> None:
     tracemalloc.start()
     try:
         received.feed(prefixed(content)[:begun])
-        received.place()
+        received.message_buffer()
         assert tracemalloc.get_traced_memory()[0] < min(17 * arrived, arrived + (1 << 20)) + 1000
     finally:
         tracemalloc.stop()

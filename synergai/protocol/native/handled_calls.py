@@ -1,0 +1,241 @@
+"""The two kinds of calls: with a task of their own, and without one."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from synergai.errors import SynergaiError
+from synergai.protocol.message_framing import PREFIX_BYTES, Compressed, prefixed
+from synergai.protocol.native.call import COMPLETE, ENDED, HANDLING, RESPONDING, Call, complete
+from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
+from synergai.protocol.rpc import BegunUnary
+from synergai.protocol.status import error_details, status_code
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from synergai.protocol.native.handlers import Handlers
+    from synergai.protocol.native.headers import CallHeaders
+    from synergai.protocol.native.sending import Stream
+    from synergai.protocol.peer import Peer
+    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.rpc import PendingCall
+
+
+def accept_call(stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers) -> Call:
+    """Return the call that a client has begun on a stream, which it owns."""
+    loop, timeout_s = handlers.loop, headers.timeout_s
+    deadline = None if timeout_s is None else loop.time() + timeout_s
+    handler = handlers.find(headers.path)
+    is_sound = headers.is_grpc and headers.fault is None
+    if isinstance(handler, BegunUnary) and handlers.interceptor is None and is_sound:
+        taskless = TasklessCall(stream, headers, peer, handlers, deadline)
+        taskless.handler = handler
+        stream.owner = taskless
+        return taskless
+    stream.owner = call = TaskCall(stream, headers, peer, handlers, deadline)
+    call.start(call.find_and_handle)
+    return call
+
+
+class TaskCall(Call):
+    """A call with a task, which lasts until its client has been sent everything, or has left."""
+
+    state = HANDLING
+
+    _task: asyncio.Task[None] | None = None
+    _arrived: asyncio.Future[None] | None = None
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the task, which does some work."""
+        self._task = self._handlers.tasks.start(self._run(work))
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+            del work  # which has the response as well
+            if self._stream.is_blocked:
+                await self._wait_sent()
+        except grpc.aio.AbortError:
+            pass
+        except asyncio.CancelledError:
+            self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
+        finally:
+            self._take = None  # whose owner may have this call: a cycle
+            self._ignore_requests()
+            self._stop_timer()
+            self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
+
+    async def find_and_handle(self) -> None:
+        """Handle the call by its method."""
+        if not self._headers.is_grpc:
+            self._enter(ENDED)
+            self._stream.end_response(UNSUPPORTED_TYPE)
+            return
+        if (fault := self._headers.fault) is not None:
+            self._end(status_code(fault), error_details(fault))
+            return
+        handler = self._handlers.find(self._headers.path)
+        if self._handlers.interceptor is not None:
+            handler = await self._handlers.interceptor(self, self._headers.path, handler)
+        if handler is None:
+            self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        await self._handle(handler)
+
+    async def _handle(self, handler: Any) -> None:
+        self._serialise = handler.response_serializer
+        self._deserialise = read = handler.request_deserializer or bytes
+        request: Any
+        if handler.request_streaming:
+            request = self._read_requests()
+        else:
+            data = await self._next_request()
+            self._ignore_requests()
+            if data is None:
+                self._end(grpc.StatusCode.INTERNAL, "the call has no request")
+                return
+            request = read(data)
+        if handler.response_streaming:
+            responses = (handler.stream_stream or handler.unary_stream)(request, self)
+            if hasattr(responses, "__aiter__"):
+                async for response in responses:
+                    await self.write(response)
+                    del response
+            else:
+                await responses
+            self._end(grpc.StatusCode.OK, "")
+        else:
+            self.respond(await (handler.stream_unary or handler.unary_unary)(request, self))
+
+    def respond(self, response: Any) -> None:
+        """Send the only response, and end the call."""
+        data: bytes = response if self._serialise is None else self._serialise(response)
+        if self.state < ENDED:
+            first = b"" if self.state is RESPONDING else RESPONSE
+            self._enter(ENDED)
+            self._ignore_requests()
+            last = SUCCEEDED + encoded(self._trailers)
+            self._stream.respond(first, prefixed(data), last)
+
+    def _on_requests(self) -> None:
+        if self._take is not None and self._arrived is not None and not self._arrived.done():
+            while self._requests and not isinstance(self._requests[0], Compressed):
+                if not self._take(self._requests[0]):
+                    break
+                self._next_arrived()
+        if self._requests or self.requests_state is COMPLETE:
+            complete(self._arrived)
+
+    def _cancel_work(self) -> None:
+        # A task that is cancelled before it starts keeps the exception, and that the call.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+    async def _next_request(self) -> Buffer | None:
+        """Wait for the next request; None once there are no more."""
+        while not self._requests:
+            if self.requests_state is COMPLETE:
+                if self._reader.is_within_message:
+                    text = "the client has ended the call within a message"
+                    await self.abort(grpc.StatusCode.INTERNAL, text)
+                return None
+            self._arrived = self._handlers.loop.create_future()
+            await self._arrived
+        request = self._next_arrived()
+        if not self._requests:
+            self._stream.widen_window()
+        if isinstance(request, Compressed):
+            # Not before the handler asks for it, so that a call holds one of them at a time.
+            try:
+                return await asyncio.to_thread(self._reader.decompress, request)
+            except SynergaiError as error:
+                await self.abort(status_code(error), error_details(error))
+        return request
+
+    async def _read_requests(self) -> AsyncIterator[Any]:
+        while (request := await self._next_request()) is not None:
+            yield self._deserialise(request)
+            del request
+
+
+class TasklessCall(Call):
+    """A call of `BegunUnary`, which begins in the turn in which its request has arrived.
+
+    A `TaskCall` continues it unless its response can be sent at once.
+    """
+
+    handler: BegunUnary[Any]
+    _pending: PendingCall | None = None
+
+    def _on_requests(self) -> None:
+        if self._requests and not isinstance(self._requests[0], Compressed):
+            self._begin_handler()
+        elif self._requests or self.requests_state is COMPLETE:
+            self._hand_over(None)
+
+    def _begin_handler(self) -> None:
+        self._enter(HANDLING)
+        request = self.handler.request_deserializer(self._requests.popleft())
+        self._ignore_requests()
+        context: Any = self
+        try:
+            self._pending = self.handler.begin(request, context, self._respond_at_once)
+        except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
+            failed: asyncio.Future[Buffer] = self._handlers.loop.create_future()
+            failed.set_exception(error)
+            self._finish(failed)
+        else:
+            self._pending.result.add_done_callback(self._finish)
+
+    def _respond_at_once(self, response: Buffer) -> None:
+        """Send the only response in the turn in which it arrives, if the client takes it now."""
+        pending, self._pending = self._pending, None
+        if self._stream.takes(PREFIX_BYTES + len(response)):
+            self._enter(ENDED)
+            self._stream.respond_at_once(RESPONSE, prefixed(response), SUCCEEDED)
+            self._stop_timer()
+        elif pending is not None:
+            pending.result.set_result(response)
+
+    def _finish(self, result: asyncio.Future[Buffer]) -> None:
+        """Let a task respond with a result."""
+        self._pending = None
+        if not result.cancelled():
+            result.exception()  # else asyncio logs it if the client leaves before the task starts
+        if self.state is HANDLING:
+            self._hand_over(result)
+
+    def _hand_over(self, result: asyncio.Future[Buffer] | None) -> None:
+        """Let a call with a task respond with a result; without one, let it read the request."""
+        call = TaskCall(self._stream, self._headers, self.peer, self._handlers, self._deadline)
+        self._enter(ENDED)
+        self._stop_timer()
+        self._stream.owner = call
+        if result is None:
+            call._reader, call._requests = self._reader, self._requests  # noqa: SLF001 - of a `Call`
+            call.requests_state = self.requests_state
+            call.start(call.find_and_handle)
+        else:
+            call.start(partial(_respond_with, call, self.handler, result))
+
+    def _cancel_work(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.abandon()
+
+
+async def _respond_with(
+    call: TaskCall, handler: BegunUnary[Any], result: asyncio.Future[Buffer]
+) -> None:
+    context: Any = call
+    try:
+        call.respond(await handler.respond(result, context))
+    finally:
+        if not result.cancelled() and (error := result.exception()) is not None:
+            error.__traceback__ = None  # whose frames have the request and the result: a cycle
