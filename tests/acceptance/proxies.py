@@ -29,10 +29,12 @@ class Proxy(ABC):
         address: its address, with TLS.
         program: its program.
         stop: the signal that lets it complete its calls and end.
+        shares: whether calls of several clients share a connection to the server.
     """
 
     program: ClassVar[str]
     stop: ClassVar[signal.Signals]
+    shares = True
     _language: ClassVar[str]
     _bound: ClassVar[tuple[str, str]]
 
@@ -88,7 +90,7 @@ class Proxy(ABC):
 class Nginx(Proxy):
     """nginx, with its files in the folder."""
 
-    program, stop = "nginx", signal.SIGQUIT
+    program, stop, shares = "nginx", signal.SIGQUIT, False
     _language, _bound = "nginx", ("listen 443", "listen {}")
 
     def _command(self, configuration: str) -> list[str]:
@@ -110,7 +112,8 @@ class Haproxy(Proxy):
 
     def _command(self, configuration: str) -> list[str]:
         path = self._folder / "haproxy.cfg"
-        path.write_text(configuration)
+        # Each thread has connections of its own.
+        path.write_text(configuration.replace("global\n", "global\n    nbthread 1\n"))
         return [self.program, "-db", "-f", str(path)]
 
     def _files(self) -> dict[str, str]:

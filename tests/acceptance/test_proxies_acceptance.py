@@ -11,13 +11,14 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
 import grpc
+import psutil
 import pytest
 
 from synergai.testing import reserved_port
@@ -68,9 +69,18 @@ class Setup:
         rest = f"127.0.0.1:{self.rest.server_port}"
         self.proxy = PROXIES[name](folder, ports[1], self._address, rest)
 
-    def running(self) -> contextlib.AbstractContextManager[Running]:
+    @contextmanager
+    def running(self) -> Iterator[Running]:
         """Run the server until the context ends."""
-        return running(self._kind, self._log, self._address)
+        with running(self._kind, self._log, self._address) as server:
+            self._server = psutil.Process(server.process.pid)
+            yield server
+
+    def connections(self) -> int:
+        """Return how many connections the server has."""
+        return sum(
+            each.status == psutil.CONN_ESTABLISHED for each in self._server.net_connections()
+        )
 
     def connect(self) -> grpc.aio.Channel:
         """Return a channel of its own through the proxy."""
@@ -205,11 +215,19 @@ def _shown(codes: Counter[grpc.StatusCode]) -> str:
     return f"ok {codes[grpc.StatusCode.UNAVAILABLE]} of {codes.total()}"
 
 
+async def _share_connection(setup: Setup) -> str:
+    """Count the connections that the cases before this one needed."""
+    connections = setup.connections()
+    assert connections == 1 or not setup.proxy.shares, connections
+    return f"ok {connections}"
+
+
 _CASES: Final[dict[str, Callable[[Setup], Awaitable[str]]]] = {
+    **{name: _beside(frames) for name, frames in _BAD.items()},
+    "connections": _share_connection,
     "calls": _pass_calls,
     "REST": _pass_rest,
     "deadline": _pass_deadline,
-    **{name: _beside(frames) for name, frames in _BAD.items()},
 }
 _STOPS: Final = ("SIGTERM of the server", "restart of the proxy")
 
@@ -258,8 +276,8 @@ async def test_clients_behind_a_proxy_do_not_notice_each_other_or_a_stop(
             row[_STOPS[1]] = await _seen(_restart_proxy(setup))
             setup.rest.shutdown()
             setup.rest.server_close()
-        if kind == "native":
-            assert not {case: seen for case, seen in row.items() if not seen.startswith("ok")}
+    native = matrix[f"{name}, native"]
+    assert not {case: seen for case, seen in native.items() if not seen.startswith("ok")}
 
 
 async def _seen(case: Awaitable[str]) -> str:

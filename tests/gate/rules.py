@@ -223,7 +223,13 @@ RULES: Final = (
     Rule("6.2", "a cut priority", _open(b"\0\0", END_HEADERS | WITH_PRIORITY), BAD_SIZE),
     Rule("6.3", "PRIORITY on stream 0", frame(PRIORITY, 0, 0, _WEIGHT), BAD_PROTOCOL),
     Rule("6.3", "PRIORITY of 4 bytes", frame(PRIORITY, 0, 1, _NUMBER), BAD_SIZE),
-    Rule("6.4", "RST_STREAM on stream 0", http2.reset(0), BAD_PROTOCOL),
+    Rule(
+        "6.4",
+        "RST_STREAM on stream 0",
+        http2.reset(0) + CALL,
+        ANSWERED,
+        "HAProxy 2.6 so resets calls that it has not numbered yet, beside calls of other clients",
+    ),
     Rule("6.4", "RST_STREAM of 3 bytes", _OPENED + frame(RST_STREAM, 0, 1, bytes(3)), BAD_SIZE),
     # SETTINGS
     Rule("6.5", "an acknowledgement with settings", frame(SETTINGS, ACK, 0, bytes(6)), BAD_SIZE),
