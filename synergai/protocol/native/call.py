@@ -109,6 +109,8 @@ class Call:
         if state not in CALL_TRANSITIONS[self.state]:
             raise RuntimeError(f"call: {self.state.name} before {state.name}")
         self.state = state
+        if state >= ENDED and self.requests_state is not IGNORED:
+            self._ignore_requests()
 
     def _enter_requests(self, state: RequestState) -> None:
         previous = self.requests_state
@@ -144,8 +146,9 @@ class Call:
             if self.requests_state is IGNORED:  # refused, as there are too many
                 return
         self._on_requests()
-        needs_window = self._reader.to_come == 0 or self._reader.to_come > self._stream.room
-        if needs_window and not self._requests and self.requests_state is not IGNORED:
+        if self.requests_state is IGNORED or self._requests:
+            return
+        if not 0 < self._reader.to_come <= self._stream.room:
             self._stream.widen_window()
 
     def end_requests(self) -> None:
@@ -197,7 +200,6 @@ class Call:
             return
         has_begun = self.state is RESPONDING
         self._enter(ENDED)
-        self._ignore_requests()
         self._status = code, details
         block = status_fields(code, details, self._trailers)
         self._stream.end_response(block if has_begun else RESPONSE + block)

@@ -66,7 +66,6 @@ class TaskCall(Call):
             self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
         finally:
             self._take = None  # whose owner may have this call: a cycle
-            self._ignore_requests()
             self._stop_timer()
             self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
 
@@ -118,8 +117,7 @@ class TaskCall(Call):
         if self.state < ENDED:
             first = b"" if self.state is RESPONDING else RESPONSE
             self._enter(ENDED)
-            self._ignore_requests()
-            last = SUCCEEDED + encoded(self._trailers)
+            last = SUCCEEDED + encoded(self._trailers) if self._trailers else SUCCEEDED
             self._stream.respond(first, prefixed(data), last)
 
     def _on_requests(self) -> None:
@@ -214,15 +212,17 @@ class TasklessCall(Call):
     def _hand_over(self, result: asyncio.Future[Buffer] | None) -> None:
         """Let a call with a task respond with a result; without one, let it read the request."""
         call = TaskCall(self._stream, self._headers, self.peer, self._handlers, self._deadline)
-        self._enter(ENDED)
-        self._stop_timer()
-        self._stream.owner = call
         if result is None:
-            call._reader, call._requests = self._reader, self._requests  # noqa: SLF001 - of a `Call`
-            call.requests_state = self.requests_state
+            self._reader, call._reader = call._reader, self._reader  # noqa: SLF001 - of a `Call`
+            self._requests, call._requests = call._requests, self._requests  # noqa: SLF001
+            if self.requests_state is COMPLETE:
+                call.requests_state = COMPLETE
             call.start(call.find_and_handle)
         else:
             call.start(partial(_respond_with, call, self.handler, result))
+        self._enter(ENDED)
+        self._stop_timer()
+        self._stream.owner = call
 
     def _cancel_work(self) -> None:
         pending, self._pending = self._pending, None

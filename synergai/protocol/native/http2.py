@@ -32,7 +32,8 @@ MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
 NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0, 1, 3, 5, 6
 REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 8, 9, 11
 _OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
-_SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+_PRIORITY_BYTES: Final = 5
+_SIZES: Final = {PRIORITY: _PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 
 
 class ConnectionFault(InvalidInput):
@@ -62,8 +63,8 @@ def number_frame(kind: int, stream: int, number: int) -> bytes:
     return frame(kind, 0, stream, NUMBER.pack(number))
 
 
-def check_control_frame(kind: int, number: int, size: int) -> None:
-    """Raise a `ConnectionFault` if stream or size of a frame other than DATA are not allowed."""
+def check_frame(kind: int, number: int, size: int) -> None:
+    """Raise a `ConnectionFault` if a frame may not be on this stream, or have this size."""
     if kind <= CONTINUATION and kind != WINDOW_UPDATE and bool(number) is (kind in _OF_CONNECTION):
         raise ConnectionFault(f"a frame of type {kind} on stream {number}")
     if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < 2 * NUMBER.size):
@@ -76,3 +77,10 @@ def padding_of(payload: Buffer, size: int) -> int:
         code = PROTOCOL_ERROR if size else FRAME_SIZE_ERROR
         raise ConnectionFault("more padding than the frame has bytes", code)
     return payload[0]
+
+
+def without_priority(payload: bytes) -> bytes:
+    """Return the part of a header block behind the priority in its frame."""
+    if len(payload) < _PRIORITY_BYTES:
+        raise ConnectionFault("a frame without the priority that it should have", FRAME_SIZE_ERROR)
+    return payload[_PRIORITY_BYTES:]

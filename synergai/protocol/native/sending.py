@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.protocol.native import http2
 from synergai.protocol.native.headers import NO_TABLE
@@ -13,12 +13,31 @@ from synergai.protocol.native.headers import NO_TABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.protocol.native.call import Call
+    from synergai.protocol.request_codec import Buffer
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
+
+
+class StreamOwner(Protocol):
+    """What happens on a stream."""
+
+    def message_buffer(self) -> memoryview | None:
+        """Return memory for data that is to be received there; None for any other."""
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take data, but keep no view of it; `Stream.widen_window` lets the client send more."""
+
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+
+    def sent(self) -> None:
+        """Note that all data has been sent that was blocked."""
+
+    def lost(self) -> None:
+        """Note that the client has reset the stream, or left."""
 
 
 class Stream:
@@ -28,7 +47,7 @@ class Stream:
         forget: called with its number once it has ended.
 
     Attributes:
-        owner: the call on it; None before it is accepted, and once it has ended.
+        owner: what happens on it; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
         content_length: bytes of data that the client has announced and not sent; None if it has
@@ -53,7 +72,7 @@ class Stream:
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: Call | None = None
+        self.owner: StreamOwner | None = None
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True
@@ -89,7 +108,8 @@ class Stream:
 
     def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        self._sender.send(self._begin(fields))
+        block = self._sender.block(fields)
+        self._sender.send(http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block))
 
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
@@ -134,12 +154,18 @@ class Stream:
 
     def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
         """Do the same with data that the client `takes` now, in frames that are sent together."""
-        size = len(data)
-        self._sender.window -= size
-        self._forget(self._number)
-        begin = self._begin(first) if first else b""
-        header = http2.header(size, http2.DATA, 0, self._number)
-        self._sender.gather(b"".join((begin, header, data, self._end(last))))
+        sender, number, size = self._sender, self._number, len(data)
+        sender.window -= size
+        self._forget(number)
+        begin: tuple[bytes, ...] = ()
+        if first:
+            block = sender.block(first)
+            begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
+        of_data = http2.header(size, http2.DATA, 0, number)
+        flags = http2.END_HEADERS | http2.END_STREAM
+        end = http2.header(len(last), http2.HEADERS, flags, number), last
+        rest = self._reset_of_rest() if self.is_open else b""
+        sender.gather(b"".join((*begin, of_data, data, *end, rest)))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -178,18 +204,14 @@ class Stream:
         if owner is not None:
             owner.sent()
 
-    def _begin(self, fields: bytes) -> bytes:
-        """Return the frame that begins a response."""
-        block = self._sender.block(fields)
-        return http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block)
-
     def _end(self, fields: bytes) -> bytes:
         """Return the frames that end the stream; the client need not send the rest."""
         flags, block = http2.END_HEADERS | http2.END_STREAM, self._sender.block(fields)
         last = http2.frame(http2.HEADERS, flags, self._number, block)
-        if not self.is_open:
-            return last
-        return last + http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
+        return last + self._reset_of_rest() if self.is_open else last
+
+    def _reset_of_rest(self) -> bytes:
+        return http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
 
 
 class Sender:

@@ -27,7 +27,6 @@ _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
 _LIMITS: Final = {http2.HEADERS: MAX_BLOCK, http2.CONTINUATION: MAX_BLOCK, http2.SETTINGS: 1024}
 """Bytes of frames of some types, with those of the header block that they continue."""
-_PRIORITY_BYTES: Final = 5
 _SETTINGS: Final = {
     http2.ENABLE_PUSH: (0, 1, http2.PROTOCOL_ERROR),
     http2.INITIAL_WINDOW_SIZE: (0, http2.MAX_NUMBER, http2.FLOW_CONTROL_ERROR),
@@ -111,7 +110,8 @@ class NativeSession:
         # Number and flags of the header block that continues in the next frame.
         self._block_of: tuple[int, int] | None = None
         self._block = b""
-        self._has_settings = False
+        # Whether only one type of frame may follow: settings come first, and blocks in one piece.
+        self._is_strict = True
         self._pings = 0
 
     @property
@@ -208,11 +208,13 @@ class NativeSession:
             high, low, kind, flags, number = http2.HEADER.unpack_from(data, at)
             size = high << 8 | low
             number &= http2.MAX_NUMBER
-            self._check_frame(kind, number, size)
-            if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
-                self._count(kind, size)
-                at, self._to_skip = start, size
-                continue
+            # Most frames are ordinary ones of calls, and need no such look.
+            if kind > http2.HEADERS or size > http2.MAX_FRAME or self._is_strict:
+                self._check_frame(kind, number, size)
+                if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
+                    self._count(kind, size)
+                    at, self._to_skip = start, size
+                    continue
             is_padded = kind <= http2.HEADERS and flags & http2.PADDED
             if kind == http2.DATA and size > _WHOLE_BYTES:
                 if is_padded and start == end:
@@ -231,20 +233,22 @@ class NativeSession:
             if is_padded:
                 padding = 1 + http2.padding_of(payload, size)
                 payload = payload[1 : size - padding + 1]
-            self._receive_frame(kind, number, flags, payload, padding)
+            if kind == http2.DATA:
+                self._receive_data(number, flags, payload, padding)
+            elif kind == http2.HEADERS:
+                self.begun += 1
+                if flags & http2.WITH_PRIORITY:
+                    payload = http2.without_priority(payload)
+                self._receive_block(number, flags, payload)
+            else:
+                self._receive_control_frame(kind, number, flags, payload)
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
             self._is_widened = False
             self._sender.send_blocked()
         return at
 
-    def _receive_frame(
-        self, kind: int, number: int, flags: int, payload: bytes, padding: int
-    ) -> None:
-        if kind == http2.DATA:
-            self._receive_data(number, flags, payload, padding)
-        elif kind == http2.HEADERS:
-            self._receive_headers(number, flags, payload)
-        elif kind == http2.WINDOW_UPDATE:
+    def _receive_control_frame(self, kind: int, number: int, flags: int, payload: bytes) -> None:
+        if kind == http2.WINDOW_UPDATE:
             self._widen(number, payload)
         elif kind == http2.PING and flags & http2.ACK:
             self._pings -= 1
@@ -260,18 +264,16 @@ class NativeSession:
 
     def _check_frame(self, kind: int, number: int, size: int) -> None:
         """Raise a `ConnectionFault` unless a frame is allowed here."""
-        if kind == http2.DATA:
-            if not 0 < number <= self._last:
-                raise ConnectionFault(f"data on stream {number}, which has no call")
-        else:
-            http2.check_control_frame(kind, number, size)
-        if self._block_of is None:
-            is_expected = kind not in (http2.PUSH_PROMISE, http2.CONTINUATION)
-        else:
+        http2.check_frame(kind, number, size)
+        if self._block_of is not None:
             is_expected = kind == http2.CONTINUATION and number == self._block_of[0]
-        if not is_expected or not (self._has_settings or kind == http2.SETTINGS):
+        elif self._is_strict:
+            is_expected = kind == http2.SETTINGS
+            self._is_strict = False
+        else:
+            is_expected = kind not in (http2.PUSH_PROMISE, http2.CONTINUATION)
+        if not is_expected:
             raise ConnectionFault(f"an unexpected frame of type {kind}")
-        self._has_settings = True
         if len(self._block) + size > _LIMITS.get(kind, LARGEST_FRAME):
             code = http2.FRAME_SIZE_ERROR if size > LARGEST_FRAME else http2.ENHANCE_YOUR_CALM
             text = f"a frame of type {kind} with {size:,} bytes behind {len(self._block):,}"
@@ -330,6 +332,8 @@ class NativeSession:
         stream = self._streams.get(number)
         if stream is None or stream.owner is None:
             self._late_room -= size
+            if not 0 < number <= self._last:
+                raise ConnectionFault(f"data on stream {number}, which has no call")
             if self._late_room < 0:
                 raise ConnectionFault("data of calls that have ended", http2.STREAM_CLOSED)
             return
@@ -362,23 +366,17 @@ class NativeSession:
         if stream.owner is not None:
             stream.owner.end_requests()
 
-    def _receive_headers(self, number: int, flags: int, payload: bytes) -> None:
-        self.begun += 1
-        if flags & http2.WITH_PRIORITY:
-            if len(payload) < _PRIORITY_BYTES:
-                raise ConnectionFault("no priority in a frame that has one", http2.FRAME_SIZE_ERROR)
-            payload = payload[_PRIORITY_BYTES:]
-        self._receive_block(number, flags, payload)
-
     def _receive_block(self, number: int, flags: int, payload: bytes) -> None:
         """Handle the next part of a header block."""
         self.begun += len(payload) // _BLOCK_PER_CALL
         if not flags & http2.END_HEADERS:
-            self._block_of = number, flags
+            self._block_of, self._is_strict = (number, flags), True
             self._block += payload
             return
-        block, self._block, self._block_of = self._block + payload, b"", None
-        headers = self._headers.decode(block)
+        if self._is_strict:
+            payload, self._block = self._block + payload, b""
+            self._block_of, self._is_strict = None, False
+        headers = self._headers.decode(payload)
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:
                 self._break(number, http2.STREAM_CLOSED)
@@ -388,7 +386,7 @@ class NativeSession:
                 self._close_requests(number, stream)
         elif number > self._last and number & 1:
             self._open(number, headers, is_open=not flags & http2.END_STREAM)
-        elif headers.has_pseudo:  # else trailers of a call that has ended
+        elif headers.has_pseudo or not number:  # else trailers of a call that has ended
             raise ConnectionFault(f"a call on stream {number} is not allowed")
 
     def _open(self, number: int, headers: CallHeaders, *, is_open: bool) -> None:

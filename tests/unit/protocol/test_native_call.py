@@ -438,6 +438,16 @@ async def test_begun_call_without_a_request_or_with_a_compressed_one_is_an_ordin
     assert (await server.answer(number))[0] == messages(b"response")
 
 
+async def test_compressed_request_with_a_part_of_another_is_answered(server: Server) -> None:
+    number = server.call("Begin", fields=(("grpc-encoding", "gzip"),))
+    further = b"\0" + (500_000).to_bytes(4) + bytes(1000)
+    server.receive(frame(DATA, 0, number, compressed(number, b"x")[9:] + further))
+    await until(lambda: server.begun)
+    server.begun[0].result.set_result(b"response")
+    assert (await server.answer(number))[0] == messages(b"response")
+    assert server._handlers.incomplete._bytes == 0
+
+
 @pytest.mark.parametrize("leave", ["reset", "close", "deadline"])
 async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: str) -> None:
     fields = (("grpc-timeout", "1m"),) if leave == "deadline" else ()
