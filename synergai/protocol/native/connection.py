@@ -266,8 +266,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._read_if_wanted()
         self._transport.write(self._session.last_frame(fault.code, str(fault)))
         self._stop_timers()
-        loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
-        self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
+        call_later, checks = self._handlers.loop.call_later, _REFUSED_CHECKS
+        self._timer = call_later(_REFUSED_S, self._close_answered, _REFUSED_S, checks)
 
     def _reach_age(self) -> None:
         self.retire()

@@ -23,7 +23,6 @@ FIELD_OVERHEAD: Final = 32
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
-_MOST_SHIFTED: Final = 28
 
 
 class BlockDecoder:
@@ -113,7 +112,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     at += 1
     if value < mask:
         return value, at
-    for shift in range(0, _MOST_SHIFTED, 7):
+    for shift in range(0, 28, 7):
         byte = block[at]
         at += 1
         value += (byte & 0x7F) << shift

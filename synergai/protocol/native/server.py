@@ -50,8 +50,7 @@ class NativeServer:
         max_connections: connections at a time; further ones are closed.
         max_bytes: largest message of a client.
         interceptor: as of `Handlers`.
-        max_connection_age_s: time after which a client is asked to connect again, a tenth more or
-            less; 0 for none.
+        max_connection_age_s: age at which connections are retired, 10 % more or less; 0 for none.
         max_connection_age_grace_s: time that its calls get to end then; 0 for any.
 
     Attributes:
