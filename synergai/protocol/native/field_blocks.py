@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ TABLE_BYTES: Final = 4096
 """Largest table: that of a server whose settings name no other."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
+_SHORT_INDICES: Final = re.compile(rb"[\x81-\xfe]+")
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
@@ -55,6 +57,10 @@ class BlockDecoder:
             while at < end:
                 first = block[at]
                 if first & 0x80:
+                    if room < 0 and (run := _SHORT_INDICES.match(block, at)) is not None:
+                        at = run.end()  # a bomb: only whether they exist is looked at
+                        self._entry(max(run[0]) & 0x7F)
+                        continue
                     index, at = _integer(block, at, 0x7F)
                     field = self._entry(index)
                 elif first & 0x40:

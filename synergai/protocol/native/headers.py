@@ -27,7 +27,7 @@ MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 128
-"""Largest block or field that is remembered: blocks that clients repeat refer to the table."""
+"""Largest block or field that is remembered."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = frozenset((*_REQUIRED, b":authority"))
