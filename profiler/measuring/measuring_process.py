@@ -18,8 +18,7 @@ from functools import partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from profiler.measuring.background import BackgroundLoad
-from profiler.measuring.conditions import ConditionsMonitor
+from profiler.measuring.conditions import BackgroundLoad, ConditionsMonitor
 from profiler.measuring.messages import (
     MESSAGE_CODEC,
     Measured,

@@ -1,4 +1,4 @@
-"""Output of figures as SVG and PNG, and the style that all charts share.
+"""The style that all charts share.
 
 The colours are Okabe and Ito's, which people with any colour vision can tell apart. Series
 differ in their markers as well, so that nothing depends on colour alone.
@@ -8,24 +8,20 @@ Needs matplotlib; import it only where a figure is drawn.
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib import colormaps, style
+from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.ticker import MaxNLocator
 
-from synergai.runtime.figures import make_figure, plain_ticks, save
+from synergai.runtime.figures import plain_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
 
-    from profiler.reports.charts import Chart
 
 INK: Final = "#1f2933"
 MUTED: Final = "#7b8794"
@@ -40,14 +36,14 @@ COLOURS: Final = (
     "#8c6d31",
 )
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
-_WIDTH: Final = 5.0
+WIDTH: Final = 5.0
 """Inches of a panel: 360 units of SVG, the width of a phone."""
 MAX_HEIGHT: Final = 60.0
 _LEGEND_CHARACTERS: Final = 62
 """Characters of a legend that fit in a line."""
 _KEY_CHARACTERS: Final = 6.5
 """Characters as wide as the key of an entry, with its spaces."""
-_STYLE: Final[dict[str, Any]] = {
+STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 10.0,
@@ -73,44 +69,6 @@ _STYLE: Final[dict[str, Any]] = {
     "legend.handlelength": 1.4,
     "legend.columnspacing": 1.2,
 }
-_ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
-_SIZE: Final = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>')
-
-
-def draw_svg(chart: Chart, key: str) -> str:
-    """Draw a chart as an SVG element to be put into a page.
-
-    Args:
-        key: prefix of the element's ids, unique in the page.
-    """
-    with style.context([_STYLE, {"svg.hashsalt": key}]):
-        figure = make_figure(_WIDTH, chart.height)
-        chart.draw(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = _ID.sub(rf"\g<1>{key}-", text.getvalue()[text.getvalue().index("<svg ") :])
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    # Its size is left to the page.
-    return _SIZE.sub(
-        r'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        r'viewBox="0 0 \1 \2" aria-hidden="true">',
-        svg,
-        count=1,
-    )
-
-
-def write_png(panels: Sequence[Chart], columns: int, path: Path) -> Path:
-    """Draw charts into one PNG file, so many in a row."""
-    with style.context(_STYLE):
-        columns = min(columns, len(panels))
-        rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
-        heights = [max(chart.height for chart in row) for row in rows]
-        canvas = make_figure(_WIDTH * columns, min(sum(heights), MAX_HEIGHT))
-        parts = canvas.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
-        for row, places in zip(rows, parts, strict=True):
-            for chart, place in zip(row, places, strict=False):
-                chart.draw(place)
-        return save(canvas, path)
 
 
 def legend_columns(names: Sequence[str]) -> int:

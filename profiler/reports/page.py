@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from matplotlib import style
 
-from profiler.reports.drawing import draw_svg, write_png
+from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH
 from profiler.reports.wording import UNKNOWN, number
 from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.figures import make_figure, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,8 @@ Records: TypeAlias = "Sequence[Mapping[str, Cell]]"
 PAGE: Final = "report.html"
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|QPS|MHz|W|J)(?!\w))")
 """The space between a number and its unit."""
+_ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
+_SIZE: Final = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +161,9 @@ def render(report: Report) -> str:
         "figure": lambda block: isinstance(block, Figure),
         "table": lambda block: isinstance(block, Table),
     }
-    style = files("profiler.reports").joinpath("page.css").read_text("utf-8")
+    css = files("profiler.reports").joinpath("page.css").read_text("utf-8")
     template = environment.get_template("page.html.jinja")
-    return template.render(report=report, style=Markup(style), svg=_svg)  # noqa: S704 - our own file
+    return template.render(report=report, style=Markup(css), svg=_svg)  # noqa: S704 - our own file
 
 
 def to_csv(rows: Records) -> str:
@@ -197,3 +201,39 @@ def _cell(value: Cell) -> str:
         case int():
             return f"{value:,}"
     return number(value)
+
+
+def draw_svg(chart: Chart, key: str) -> str:
+    """Draw a chart as an SVG element to be put into a page.
+
+    Args:
+        key: prefix of the element's ids, unique in the page.
+    """
+    with style.context([STYLE, {"svg.hashsalt": key}]):
+        figure = make_figure(WIDTH, chart.height)
+        chart.draw(figure)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = _ID.sub(rf"\g<1>{key}-", text.getvalue()[text.getvalue().index("<svg ") :])
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # Its size is left to the page.
+    return _SIZE.sub(
+        r'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        r'viewBox="0 0 \1 \2" aria-hidden="true">',
+        svg,
+        count=1,
+    )
+
+
+def write_png(panels: Sequence[Chart], columns: int, path: Path) -> Path:
+    """Draw charts into one PNG file, so many in a row."""
+    with style.context(STYLE):
+        columns = min(columns, len(panels))
+        rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+        heights = [max(chart.height for chart in row) for row in rows]
+        canvas = make_figure(WIDTH * columns, min(sum(heights), MAX_HEIGHT))
+        parts = canvas.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
+        for row, places in zip(rows, parts, strict=True):
+            for chart, place in zip(row, places, strict=False):
+                chart.draw(place)
+        return save(canvas, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.characterisation.energy import efficiency
+from profiler.reports.characterisation.fleet_profile import efficiency
 from profiler.reports.characterisation.operating_modes import mode_name
 from profiler.reports.charts import Boxes, Dots, Scatter, Speedups
 from profiler.reports.page import Figure
@@ -15,11 +15,13 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from profiler.reports.characterisation.energy import EfficiencyFront
-    from profiler.reports.characterisation.fleet_profile import FleetProfile
+    from profiler.reports.characterisation.fleet_profile import (
+        ClassSummary,
+        EfficiencyFront,
+        FleetProfile,
+    )
     from profiler.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
     from profiler.reports.characterisation.threads import ThreadScaling
-    from profiler.reports.characterisation.workers import ClassSummary
     from profiler.reports.page import Cell
     from profiler.reports.statistics import Distribution
     from synergai.domain import EngineName, WorkerClass

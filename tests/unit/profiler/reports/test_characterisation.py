@@ -3,12 +3,10 @@
 import pytest
 from msgspec import structs
 
-from profiler.reports.characterisation.energy import fronts
-from profiler.reports.characterisation.fleet_profile import FleetProfile
+from profiler.reports.characterisation.fleet_profile import FleetProfile, fronts, summarize_classes
 from profiler.reports.characterisation.operating_modes import Limits, compare_modes, limits_of
 from profiler.reports.characterisation.report import characterise, compute_facts
 from profiler.reports.characterisation.threads import scale_threads
-from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.page import Report
 from profiler.reports.printed import CHARACTERISATION, compare
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE

@@ -9,8 +9,16 @@ from xml.etree import ElementTree
 import pytest
 
 from profiler.reports.charts import Bars, Boxes, Chart, Dots, Scatter, Shares, Speedups
-from profiler.reports.drawing import draw_svg
-from profiler.reports.page import Figure, Report, Section, Table, render, to_csv, write_report
+from profiler.reports.page import (
+    Figure,
+    Report,
+    Section,
+    Table,
+    draw_svg,
+    render,
+    to_csv,
+    write_report,
+)
 from profiler.reports.statistics import Distribution
 from synergai.errors import InvalidInput
 
