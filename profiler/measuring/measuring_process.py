@@ -27,7 +27,7 @@ from profiler.measuring.messages import (
     Message,
     Progress,
 )
-from profiler.measuring.single_stream import SingleStreamResult, time_queries
+from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, time_queries
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.cgroups import usable_cpus
@@ -249,9 +249,6 @@ def run_single_stream(
             min_duration_s=plan.min_duration_s,
             report=report,
         )
-    # Not installed everywhere.
-    from profiler.measuring.loadgen_run import run_loadgen
-
     return run_loadgen(
         issue,
         samples=samples,
