@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.dictionary.stages import class_times
 from profiler.measuring.stages import StageSetting, measure_stages
 from profiler.simulator.pipelines.measured_chains import FILE, Place
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.domain import Configuration, WorkerClass
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.cutting.stages import cut_engine

@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.domain import Configuration, EngineName, Session
 from synergai.models.installation import stage_engine, write_definition
 from synergai.testing import LocalFleet

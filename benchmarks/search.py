@@ -30,7 +30,7 @@ from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
 from profiler.dictionary.pareto import front
 from profiler.measuring.search.search import DEFAULT_BUDGET, Search
-from profiler.measuring.search.trials import Trial
+from profiler.measuring.search.space import Trial
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from profiler.measuring.search.belief import Prediction
-    from profiler.measuring.search.space import Row
-    from profiler.measuring.search.trials import TrialResult
+    from profiler.measuring.search.space import Row, TrialResult
 
 REPORTED_ON: Final = range(8)
 """Seeds of the synthetic fleets. The search was tuned on those from 100 to 105, and on the surfaces

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.models.cutting.stages import cut_engine, split_engine
 
 ENGINE: Final = "onnx_digits"

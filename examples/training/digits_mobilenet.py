@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from sklearn import datasets
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.models.cutting.heads import train_head
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from profiler.engines import exits, stages, variant_fronts, variants
+from profiler.engines import stages, variants
 from synergai.cli import engine_store, served_engines
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
@@ -99,7 +99,7 @@ def build(
     """Build engines of the zoo; nothing is downloaded."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from profiler.zoo import build as zoo
+    from profiler.zoo import recipes as zoo
     from synergai.models.directory import ModelDirectory
 
     recipes = [zoo.find_recipe(name) for name in names or zoo.RECIPES]
@@ -260,7 +260,7 @@ def add(
 
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
-    from profiler.engines.self_check import StagedCheck
+    from profiler.engines.check import StagedCheck
     from profiler.zoo.published import find_published
     from synergai.models import installation
 
@@ -286,7 +286,7 @@ def add(
     _print_found_by(1)
 
 
-for _module in (served_engines, engine_store, variants, variant_fronts, stages, exits):
+for _module in (served_engines, engine_store, variants, stages):
     app.add_typer(_module.app)
 
 

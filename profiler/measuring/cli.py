@@ -65,10 +65,8 @@ def profile(settings: ProfilerSettings) -> None:
 
     from profiler.measuring.commands import ListedCommand, SearchCommand, StagesCommand
     from profiler.measuring.conditions import top_mhz
-    from profiler.measuring.generators import Machine
-    from profiler.measuring.measurer import Measurer
-    from profiler.measuring.modes import ProfiledModes
-    from profiler.measuring.sessions import find_engines
+    from profiler.measuring.generators import Machine, find_engines
+    from profiler.measuring.measurer import Measurer, ProfiledModes
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.files import add_to_dictionary
     from worker_agent.hosts.provider_offers import Runtimes, find_offers

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from profiler.measuring.background import DISTURBED_SHARE, BackgroundLoad
+from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad
 from synergai.domain import Session
 from synergai.models.cutting.chain import planned_cuts
 from synergai.models.cutting.stages import split_engine

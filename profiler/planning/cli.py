@@ -75,8 +75,7 @@ def plan(
     The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
-    from profiler.planning.options import OPTIMAL
-    from profiler.planning.plan_case import Case
+    from profiler.planning.plan_case import OPTIMAL, Case
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
     from synergai.core.routes.planner import ROUTE_PLANNERS
 

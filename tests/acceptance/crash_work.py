@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import onnxruntime
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory

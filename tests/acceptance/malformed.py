@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 import uvloop
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai import Client
 from synergai.domain import JobState
 from synergai.errors import Cancelled, SynergaiError, Unavailable

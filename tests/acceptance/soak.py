@@ -27,7 +27,7 @@ import grpc
 import psutil
 import uvloop
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from tests.acceptance.scripts import verdict

@@ -41,7 +41,7 @@ import grpc
 
 import synergai
 from gateway.journal.records.store import DIRECTORY
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.testing import LocalFleet

@@ -19,7 +19,7 @@ import pytest
 
 import synergai
 from gateway.entry.admission.connections import connection_limits
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
 from tests.acceptance.floods import ENGINE, KINDS

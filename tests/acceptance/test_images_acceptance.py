@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.images.build import build
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from deploy.images.build import ROOT, build
-from profiler.zoo.build import build as build_engine
+from profiler.zoo.recipes import build as build_engine
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
 from tests.acceptance.kubernetes_cluster import BALANCER, NODES, Cluster, missing_programs

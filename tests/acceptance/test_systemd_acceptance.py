@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from gateway.cli import SERVICE, GatewayInstallation
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (
     CACHE,

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.photographs import all_views, load_photographs, random_crops
 from profiler.zoo.published import PUBLISHED
 from synergai.client.client import Client

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.domain import JobState
 from synergai.profiles.dictionary import ProfileEntry

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import synergai
 from profiler.engines.check import run_samples
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import MadeExit, make_exits

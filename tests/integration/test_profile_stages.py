@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from profiler.dictionary.stages import StageTimes
 from profiler.measuring.cli import app
 from profiler.measuring.stages import measured_cuts
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory

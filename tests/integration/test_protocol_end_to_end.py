@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from profiler.loadgen.sample_set import samples_for
-from profiler.loadgen.traces.request_log import RequestLog, RunSummary, summarise
+from profiler.loadgen.traces.request_log import (
+    RequestLog,
+    RunSummary,
+    VariantFigures,
+    read_accuracies,
+    summarise,
+    variant_figures,
+)
 from profiler.loadgen.traces.search import RateTrial, find_goodput
-from profiler.loadgen.traces.variants import VariantFigures, read_accuracies, variant_figures
 from synergai.client.client import Client
 from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, SynergaiError, Unavailable
 

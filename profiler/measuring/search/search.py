@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Protocol
 
+from profiler.measuring.search.space import Trial
 from profiler.measuring.search.state import SearchState
-from profiler.measuring.search.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from profiler.measuring.search.belief import Prediction
-    from profiler.measuring.search.costs import SearchPlan
-    from profiler.measuring.search.space import SearchSpace
-    from profiler.measuring.search.trials import TrialResult
+    from profiler.measuring.search.space import SearchSpace, TrialResult
+    from profiler.measuring.search.state import SearchPlan
 
 DEFAULT_BUDGET: Final = 0.24
 """Share of the expected exhaustive time: a quarter, with a margin for that expectation. A search

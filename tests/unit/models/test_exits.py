@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
 from synergai.models.cutting.exits import make_exits

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.published import find_published
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.loadgen.accuracy_log import read_accuracy_log
+from profiler.loadgen.completion import QueryCounter
+from profiler.loadgen.library import read_accuracy_log
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import scenario_settings
-from profiler.loadgen.query_counter import QueryCounter
 from profiler.loadgen.sample_set import SampleSet
 from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.planning.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.stages import cut_engine
