@@ -19,6 +19,7 @@ from gateway.http.errors import error_response, response_to
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.call_metadata import REQUEST_ID, valid_id
 from synergai.protocol.rpc import delay_refusal, log_internal_error
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -156,18 +157,18 @@ async def cancelled_on_disconnect(request: Request) -> AsyncGenerator[None, None
         if working:
             work.cancel()
 
-    gone = asyncio.create_task(_disconnected(request))
-    gone.add_done_callback(on_gone)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise
-        work.uncancel()
-        raise ClientDisconnect from None
-    finally:
-        working = False
-        gone.cancel()
+    async with TaskBag() as tasks:
+        gone = tasks.start(_disconnected(request))
+        gone.add_done_callback(on_gone)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not gone.done():
+                raise
+            work.uncancel()
+            raise ClientDisconnect from None
+        finally:
+            working = False
 
 
 def _current_task() -> asyncio.Task[object]:

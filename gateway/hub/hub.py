@@ -144,7 +144,7 @@ class Hub:
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
         )
-        reader = asyncio.create_task(self._read_control(connection, requests, context))
+        reader = self._tasks.start_awaited(self._read_control(connection, requests, context))
         reader.add_done_callback(connection.control.close_with)
         try:
             while messages := await connection.control.get_batch():

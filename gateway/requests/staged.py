@@ -24,6 +24,7 @@ from synergai.protocol.request_codec import serialise_request
 from synergai.protocol.rpc import RawRequest
 from synergai.protocol.stages import as_inputs, has_left, of_stage, parse_stage_response
 from synergai.protocol.validation import DROP, LEAVE, check_header
+from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class StagedRequests:
         self._versions = versions
         self._admission = admission
         self._rates = versions.ways.rates
+        self._running = TaskBag()
 
     def begin(
         self,
@@ -95,7 +97,8 @@ class StagedRequests:
         except SynergaiError as error:
             self._inference.count_rejected(request_id, engine, tenant, error)
             raise
-        request = HeldRequest(self._run(caller, raw, budget_s, tenant, request_id, way))
+        run = self._run(caller, raw, budget_s, tenant, request_id, way)
+        request = HeldRequest(self._running.start_awaited(run))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 

@@ -17,6 +17,7 @@ from synergai.protocol.call_metadata import ids_from_metadata, tenant_from_metad
 from synergai.protocol.native.call import Call
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.unread import COUNTED_BYTES
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,6 +46,7 @@ class InferenceServicer:
         self._unread = unread
         self._slow_calls = rpc.SlowCalls()
         self._streams: set[InferenceStream] = set()
+        self._reading = TaskBag()
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -192,7 +194,7 @@ class InferenceServicer:
             stream.write_at_once = call.write_at_once
             call.take_at_once(stream.take)
         self._streams.add(stream)
-        reader = asyncio.create_task(stream.read(requests))
+        reader = self._reading.start_awaited(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)
         try:
             while (response := await stream.next_to_send()) is not None:

@@ -52,7 +52,7 @@ class Backend(Protocol):
 class JobAware(Protocol):
     """A backend that is notified of the job that queries belong to."""
 
-    def begin(self, job: str) -> None:
+    def begin_job(self, job: str) -> None:
         """Announce that the following queries belong to `job`; empty for single requests."""
 
 

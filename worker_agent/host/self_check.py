@@ -86,7 +86,7 @@ class SelfCheck:
     def _try(self, sample: Mapping[str, Array]) -> str:
         """Run one query; return why it failed, or an empty text."""
         if isinstance(self._backend, JobAware):
-            self._backend.begin("")
+            self._backend.begin_job("")
         begin = self._clock()
         try:
             self._backend.run(sample, self._outputs)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, rss_bytes, usable_memory_bytes
+from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
@@ -94,16 +95,16 @@ class HostPool:
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
+        self._loading = TaskBag()
         # Sessions that nothing needs yet.
         self._preloads = Preloads(self._is_busy)
-        # Loads of files that were replaced, until they have ended.
-        self._cancelled: set[asyncio.Task[HostProcess]] = set()
         # Variants of an engine are loaded one after another, by session without the variant.
         self._turns: dict[Session, asyncio.Lock] = {}
         # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
         self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
-        self._retiring: dict[HostProcess, asyncio.Task[None]] = {}
+        self._retiring: set[HostProcess] = set()
+        self._retirements = TaskBag()
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident, and mark it as used."""
@@ -145,14 +146,13 @@ class HostPool:
         """
         if (task := self._loads.get(session)) is not None:
             return task
-        preload = self._preloads.begin(session, limit_s)
+        preload = self._preloads.begin_preload(session, limit_s)
         return self._begin_load(session, self._preload(session, preload))
 
     def _begin_load(
         self, session: Session, load: Coroutine[Any, Any, HostProcess]
     ) -> asyncio.Task[HostProcess]:
-        task = asyncio.create_task(load)
-        self._loads[session] = task
+        task = self._loads[session] = self._loading.start_awaited(load)
         task.add_done_callback(partial(self._end_load, session))
         return task
 
@@ -220,10 +220,7 @@ class HostPool:
         self._kept.discard(engine)
         self._unusable.forget(engine)
         for session in [each for each in self._loads if each.engine == engine]:
-            task = self._loads.pop(session)
-            task.cancel()
-            self._cancelled.add(task)
-            task.add_done_callback(self._cancelled.discard)
+            self._loads.pop(session).cancel()
         for host in {host for each, host in self._hosts.items() if each.engine == engine}:
             self._retire_host(host)
 
@@ -266,19 +263,14 @@ class HostPool:
 
     def rss_bytes(self) -> int:
         """Return the total resident memory of all hosts."""
-        return sum(rss_bytes(host.pid) for host in {*self._hosts.values(), *self._retiring})
+        return sum(rss_bytes(host.pid) for host in self._all_hosts())
 
     async def close(self) -> None:
         """Close all hosts, and cancel pending loads for good."""
         self.is_closing = True
-        for task in self._loads.values():
-            task.cancel()
-        loads = (*self._loads.values(), *self._cancelled)
-        await asyncio.gather(*loads, return_exceptions=True)
-        retiring = list(self._retiring.values())
-        hosts = {*self._hosts.values(), *self._retiring}
-        await asyncio.gather(*(host.close() for host in hosts))
-        await asyncio.gather(*retiring)
+        await self._loading.close()
+        await asyncio.gather(*(host.close() for host in self._all_hosts()))
+        await self._retirements.wait()
         self._hosts.clear()
 
     async def _preload(self, session: Session, preload: Preload) -> HostProcess:
@@ -295,12 +287,15 @@ class HostPool:
             )
             raise
         finally:
-            self._preloads.end(session, preload)
+            self._preloads.end_preload(session, preload)
+
+    def _all_hosts(self) -> set[HostProcess]:
+        return {*self._hosts.values(), *self._retiring}
 
     def _is_busy(self) -> bool:
         """Return whether anything runs, or is loaded because it is needed."""
         return any(each not in self._preloads for each in self._loads) or any(
-            not host.is_idle for host in {*self._hosts.values(), *self._retiring}
+            not host.is_idle for host in self._all_hosts()
         )
 
     async def _load(self, session: Session, preload: Preload | None = None) -> HostProcess:
@@ -480,7 +475,8 @@ class HostPool:
         for session in sessions:
             del self._hosts[session]
         idle = host.retire()
-        self._retiring[host] = asyncio.create_task(self._close_when_idle(host, idle, sessions))
+        self._retiring.add(host)
+        self._retirements.start(self._close_when_idle(host, idle, sessions))
 
     async def _close_when_idle(
         self, host: HostProcess, idle: asyncio.Future[None], sessions: Iterable[Session]
@@ -491,7 +487,7 @@ class HostPool:
             if session not in self._hosts:
                 self._on_change(SessionChange(session, resident=False))
         await host.close()
-        del self._retiring[host]
+        self._retiring.remove(host)
 
     def _remove(self, host: HostProcess) -> None:
         """Remove a host that has exited or is closing from the resident sessions."""

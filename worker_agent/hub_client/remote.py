@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -24,14 +25,15 @@ from synergai.protocol.work_socket import WorkSocket
 from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.identity import NO_CREDENTIALS
+from worker_agent.hub_client.identity import NO_CREDENTIALS, WorkerIdentity
+from worker_agent.hub_client.latest_leader import LatestLeader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from synergai.protocol.work_messages import Orders
-    from worker_agent.hub_client.identity import Credentials, WorkerIdentity
-    from worker_agent.hub_client.latest_leader import LatestLeader
+    from worker_agent.agent_settings import AgentSettings
+    from worker_agent.hub_client.identity import Credentials
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
@@ -41,6 +43,33 @@ _FILES_PING: Final = ("grpc.keepalive_time_ms", 30_000)
 """Option of the channel for files: the answer to a ping may take a minute, as it waits behind them.
 """
 _ENDED: Final = "the connection to the gateway has ended"
+
+
+def open_link(config: AgentSettings, suffix: str = "", token: str = "") -> RemoteHub:
+    """Return the link to the gateway for a worker, which proves its own identity.
+
+    Args:
+        suffix: of the worker's id; empty for the machine's.
+        token: enrolment token, unless there is a file.
+
+    Raises:
+        InvalidInput: certificates or credentials cannot be used.
+    """
+    state, token_file = config.state, config.enrolment_token_file
+    if suffix:
+        state = state / "workers" / suffix
+        state.mkdir(parents=True, exist_ok=True)
+        if token_file is not None:
+            token_file = token_file.with_name(f"{token_file.name}.{suffix}")
+    hub = RemoteHub(
+        config.gateway,
+        config.max_message_bytes,
+        partial(ClientTls.read, config.tls_ca, config.tls_cert, config.tls_key),
+        WorkerIdentity(state, token_file, token),
+        LatestLeader(config.state),
+    )
+    hub.check()
+    return hub
 
 
 class RemoteHub:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import pending_engine
@@ -73,12 +74,12 @@ class Slots:
             self._free.release()
 
         await self._free.acquire()
-        giving_back = asyncio.create_task(give_back())
-        try:
-            yield
-        finally:
-            (self._slow if giving_back.done() else self._free).release()
-            giving_back.cancel()
+        async with TaskBag() as tasks:
+            giving_back = tasks.start(give_back())
+            try:
+                yield
+            finally:
+                (self._slow if giving_back.done() else self._free).release()
 
     @asynccontextmanager
     async def all(self) -> AsyncGenerator[None]:
@@ -167,6 +168,8 @@ class Inventory:
 
         This waits for a load of the same engine, but for no other.
         """
+        if not self.remembers_fault(name):
+            return
         async with self._again.setdefault(name, asyncio.Lock()):
             if name in self._described and self.remembers_fault(name):
                 with self._using_cache():

@@ -68,8 +68,8 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
 
 async def test_spare_host_loads_the_next_engine(models: Path) -> None:
     before = shared_memory()
-    memory = HostMemory()
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(spare=spare)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     try:
         host = await hosts.load(TWICE)
@@ -111,8 +111,8 @@ async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_mo
     calls.open = AsyncMock(return_value=AsyncMock())
     calls.start = AsyncMock(side_effect=Unavailable("far enough"))
     with (
-        patch("worker_agent.app.PowerManager.open", calls.open),
-        patch("worker_agent.app.SpareHost.start", calls.start),
+        patch("worker_agent.machine.PowerManager.open", calls.open),
+        patch("worker_agent.machine.SpareHost.start", calls.start),
         pytest.raises(Unavailable, match="far enough"),
     ):
         await Agent(config, LocalHub()).__aenter__()

@@ -1,0 +1,106 @@
+"""Division of a machine into workers.
+
+Most machines are one worker. Each place, a part of the cores, may be a worker instead, and each
+device that runs alongside the others is one more.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from synergai.errors import InvalidInput
+from synergai.names import validate_name
+from synergai.runtime.cgroups import usable_cores
+from worker_agent.cpu_affinity import split_places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import Configuration
+    from worker_agent.agent_settings import WorkerSettings
+    from worker_agent.power.controller import PowerMode
+    from worker_agent.providers.choice import Offers, ProviderChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """A worker of a machine.
+
+    Attributes:
+        suffix: of its id, such as ``1`` for the first place; empty if it is the whole machine.
+        cores: that its engines are restricted to; all if empty.
+        usable_cores: whole cores that it may use.
+        memory_bytes: budget of its resident sessions.
+    """
+
+    id: str
+    suffix: str
+    cores: tuple[int, ...]
+    usable_cores: int
+    memory_bytes: int
+    configurations: tuple[Configuration, ...]
+    providers: tuple[ProviderChoice, ...]
+
+
+def plan_workers(
+    settings: WorkerSettings, cores: int, modes: Sequence[PowerMode], offers: Offers
+) -> list[WorkerPlan]:
+    """Return the workers of a machine with these usable cores, power modes and providers.
+
+    Raises:
+        InvalidInput: the settings exclude one another, or no provider can be used.
+    """
+    beside = [choice for choice in offers.choices if choice.parallel]
+    here = tuple(choice for choice in offers.choices if not choice.parallel)
+    if modes and (beside or settings.places):
+        what, setting = (beside[0], "parallel") if beside else ("a place", "places")
+        raise InvalidInput(
+            f"{what} cannot run alongside others on a machine with power modes, since a "
+            f'switch would disturb them: remove {setting}, or set power = "none"'
+        )
+    places: list[tuple[int, ...]] = []
+    if settings.places:
+        available = settings.cores or tuple(sorted(os.sched_getaffinity(0)))
+        places = split_places(settings.places, available)
+    configurations = settings.configurations(modes, offers)
+    memory_bytes = settings.memory_bytes // (
+        (len(places) or bool(configurations)) + len(beside) or 1
+    )
+
+    def plan(
+        suffix: str,
+        own: tuple[int, ...],
+        usable: int,
+        configurations: Sequence[Configuration],
+        providers: tuple[ProviderChoice, ...],
+    ) -> WorkerPlan:
+        name = f"{settings.worker_id}.{suffix}" if suffix else settings.worker_id
+        return WorkerPlan(
+            id=validate_name(name, "worker id"),
+            suffix=suffix,
+            cores=own,
+            usable_cores=usable,
+            memory_bytes=memory_bytes,
+            configurations=tuple(configurations),
+            providers=providers,
+        )
+
+    plans = []
+    for number, own in enumerate(places, 1):
+        on_place = replace(settings, cores=own).configurations(offers=offers)
+        plans.append(plan(str(number), own, usable_cores(own), on_place, here))
+    if configurations and not places:
+        plans.append(plan("", settings.cores, cores, configurations, here))
+    for choice in beside:
+        on_device = choice.configurations(settings.configurations())
+        plans.append(plan(choice.suffix, settings.cores, cores, on_device, (choice,)))
+    if not plans:
+        raise InvalidInput(
+            "none of the execution providers can be used: "
+            + "; ".join(f"{each.choice}: {each.reason}" for each in offers.refusals)
+        )
+    return plans
