@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import re
 import sys
@@ -16,9 +18,9 @@ from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
 from synergai.models.runtimes import OPERATORS_VARIABLE
+from synergai.protocol.arrays import BFLOAT16_BITS
 from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
-from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.choice import session_providers
 
@@ -28,6 +30,38 @@ if TYPE_CHECKING:
 
     from worker_agent.backends import Array
     from worker_agent.providers.choice import ProviderChoice
+
+
+_ONNX_TYPE: Final = 16
+"""``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""
+
+
+def run_with_bfloat16(
+    session: Any,
+    outputs: Sequence[str],
+    inputs: Mapping[str, Array],
+    bfloat16: Set[str],
+    options: Any,
+) -> list[Array]:
+    """Compute the named outputs of a model with bfloat16 tensors, given by their bit patterns."""
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
+        if name in bfloat16
+        else ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in inputs.items()
+    }
+    return [_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
+
+
+def _array(value: Any) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    # The runtime exposes such a tensor only by the address of memory that `value` owns.
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
+
 
 _DATATYPES: Final = {
     "tensor(bool)": "BOOL",

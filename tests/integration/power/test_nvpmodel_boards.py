@@ -9,8 +9,7 @@ from tests.emulated_board.board import EMC, STATUS, TPC, EmulatedBoard
 from tests.emulated_board.kinds import KINDS
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.nvpmodel import NvpmodelController
-from worker_agent.power.nvpmodel_program import BoardPrograms
+from worker_agent.power.nvpmodel import BoardPrograms, NvpmodelController
 from worker_agent.power.switching import SwitchTiming
 
 # The thesis's Table 5.2: board, its mode, highest clock in MHz, cores, watts; and the board's name.

@@ -131,8 +131,8 @@ async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path
 
 async def test_spare_host_that_is_not_needed_ends() -> None:
     before = shared_memory()
-    memory = HostMemory(100 << 20)
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(100 << 20, spare=spare)
     await until(memory.used_bytes)
     await memory.close_spare()
     await memory.close_spare()

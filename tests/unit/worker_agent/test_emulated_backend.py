@@ -11,7 +11,7 @@ from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.directory import EngineDefinition
 from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, SLOWDOWN_FILE, EmulatedBackend
-from worker_agent.host.self_check import SelfCheck
+from worker_agent.host.loading import SelfCheck
 
 MODEL = """
 [[configurations]]
