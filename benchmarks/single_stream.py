@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.loadgen_run import run_loadgen
 from profiler.measuring.single_stream import SingleStreamResult, summarise
 from profiler.zoo import build as zoo
 from synergai.domain import Configuration, EngineName, Session
-from worker_agent.hosts.sync_client import HostClient
 
 
 def time_with_both(

@@ -25,8 +25,9 @@ from synergai.runtime.memory import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.memory import ENFORCEMENT
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers.kinds import EMULATED, KINDS
 from worker_agent.runner.runner import Runner

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from profiler.measuring.background import BackgroundLoad
 from profiler.measuring.conditions import ConditionsMonitor
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.messages import (
     MESSAGE_CODEC,
     Measured,
@@ -34,7 +35,6 @@ from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.cgroups import usable_cpus
 from synergai.runtime.processes import die_with_parent
 from synergai.runtime.reexec import decode_config
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 

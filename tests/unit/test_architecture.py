@@ -19,8 +19,9 @@ BORROWED = {
     "worker_agent": set[str](),
     "profiler": {
         "worker_agent.cpu_affinity",
+        "worker_agent.hosts.launch",
         "worker_agent.hosts.provider_offers",
-        "worker_agent.hosts.sync_client",
+        "worker_agent.ipc",
         "worker_agent.power",
         "worker_agent.providers",
     },

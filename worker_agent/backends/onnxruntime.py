@@ -32,37 +32,8 @@ if TYPE_CHECKING:
     from worker_agent.providers.choice import ProviderChoice
 
 
-_ONNX_TYPE: Final = 16
+_BFLOAT16_TYPE: Final = 16
 """``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""
-
-
-def run_with_bfloat16(
-    session: Any,
-    outputs: Sequence[str],
-    inputs: Mapping[str, Array],
-    bfloat16: Set[str],
-    options: Any,
-) -> list[Array]:
-    """Compute the named outputs of a model with bfloat16 tensors, given by their bit patterns."""
-    values = {
-        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
-        if name in bfloat16
-        else ort.OrtValue.ortvalue_from_numpy(array)
-        for name, array in inputs.items()
-    }
-    return [_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
-
-
-def _array(value: Any) -> Array:
-    if value.data_type() != "tensor(bfloat16)":
-        array: Array = value.numpy()
-        return array
-    shape = value.shape()
-    # The runtime exposes such a tensor only by the address of memory that `value` owns.
-    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
-    return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
-
-
 _DATATYPES: Final = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -191,7 +162,7 @@ class OnnxRuntimeBackend:
         results: list[Any]
         try:
             if self._bfloat16:
-                results = run_with_bfloat16(
+                results = _run_with_bfloat16(
                     self._session, outputs, inputs, self._bfloat16, self._options
                 )
             else:
@@ -211,6 +182,36 @@ class OnnxRuntimeBackend:
     def resume(self) -> None:
         """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
+
+
+def _run_with_bfloat16(
+    session: Any,
+    outputs: Sequence[str],
+    inputs: Mapping[str, Array],
+    bfloat16: Set[str],
+    options: Any,
+) -> list[Array]:
+    """Compute the named outputs of a model with bfloat16 tensors, given by their bit patterns."""
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_TYPE)
+        if name in bfloat16
+        else ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in inputs.items()
+    }
+    return [
+        _from_ort_value(value)
+        for value in session.run_with_ort_values(list(outputs), values, options)
+    ]
+
+
+def _from_ort_value(value: Any) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    # The runtime exposes such a tensor only by the address of memory that `value` owns.
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
 
 
 def _load_cuda() -> None:

@@ -207,20 +207,7 @@ class ModelLoader:
             raise EngineUnusable(
                 f"{self._provider} does not compute engine {self._name!r}: {checked.unverified}"
             )
-        engine = Engine(
-            name=definition.name,
-            version=definition.version,
-            backend=definition.backend,
-            inputs=backend.inputs,
-            outputs=backend.outputs,
-            digest=digest,
-            samples=len(checked.samples),
-            unverified=checked.unverified,
-            preprocess=definition.preprocess,
-            postprocess=definition.postprocess,
-            max_batch=definition.max_batch,
-            exit=definition.exit,
-        )
+        engine = _loaded_engine(definition, backend, checked, digest)
         check_exit(engine)
         check_batchable(engine)
         if like is not None:
@@ -307,3 +294,22 @@ def check_same_tensors(variant: str, engine: Engine, like: Engine) -> None:
                 f"variant {variant!r} of engine {engine.name!r} has other {side} than the variants "
                 "before it; all variants of an engine have the same"
             )
+
+
+def _loaded_engine(
+    definition: EngineDefinition, backend: Backend, checked: CheckedSession, digest: str
+) -> Engine:
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=definition.backend,
+        inputs=backend.inputs,
+        outputs=backend.outputs,
+        digest=digest,
+        samples=len(checked.samples),
+        unverified=checked.unverified,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
+        exit=definition.exit,
+    )

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from worker_agent.hosts.connection import OnEnded, OnProgress
     from worker_agent.hosts.spare import SpareHost
     from worker_agent.ipc.arena import Arena
-    from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0
@@ -83,7 +82,7 @@ class HostProcess:
         self._runs = Runs(arena)
         self.has_room = self._runs.has_room
         self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
-        self._loads = HostLoads(self._send_order, self.kill)
+        self._loads = HostLoads(self._connection.send, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
         # Whether something else had stopped it when its load was last looked at.
         self._was_stopped = False
@@ -167,9 +166,6 @@ class HostProcess:
     def _require_open(self) -> None:
         if self.is_closed:
             raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
-
-    def _send_order(self, order: Order) -> None:
-        self._connection.send(order)
 
     @property
     def pid(self) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine, EngineName, UnusableSession
     from synergai.v1 import common_pb2
-    from worker_agent.hosts.pool import SessionChange
+    from worker_agent.hosts.residents import SessionChange
     from worker_agent.hub_client.link import HubLink
     from worker_agent.hub_client.registration import ControlHandler
 

@@ -18,8 +18,9 @@ from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
