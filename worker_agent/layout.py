@@ -7,10 +7,10 @@ device that runs alongside the others is one more.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
@@ -67,40 +67,43 @@ def plan_workers(
         available = settings.cores or tuple(sorted(os.sched_getaffinity(0)))
         places = split_places(settings.places, available)
     configurations = settings.configurations(modes, offers)
-    memory_bytes = settings.memory_bytes // (
-        (len(places) or bool(configurations)) + len(beside) or 1
+    on_cores = len(places) or bool(configurations)
+    whole = WorkerPlan(
+        id=settings.worker_id,
+        suffix="",
+        cores=settings.cores,
+        usable_cores=cores,
+        memory_bytes=settings.memory_bytes // (on_cores + len(beside) or 1),
+        configurations=configurations,
+        providers=here,
     )
-
-    def plan(
-        suffix: str,
-        own: tuple[int, ...],
-        usable: int,
-        configurations: Sequence[Configuration],
-        providers: tuple[ProviderChoice, ...],
-    ) -> WorkerPlan:
-        name = f"{settings.worker_id}.{suffix}" if suffix else settings.worker_id
-        return WorkerPlan(
-            id=validate_name(name, "worker id"),
-            suffix=suffix,
+    plans = [
+        replace(
+            _part(whole, str(number)),
             cores=own,
-            usable_cores=usable,
-            memory_bytes=memory_bytes,
-            configurations=tuple(configurations),
-            providers=providers,
+            usable_cores=usable_cores(own),
+            configurations=structs.replace(settings, cores=own).configurations(offers=offers),
         )
-
-    plans = []
-    for number, own in enumerate(places, 1):
-        on_place = replace(settings, cores=own).configurations(offers=offers)
-        plans.append(plan(str(number), own, usable_cores(own), on_place, here))
+        for number, own in enumerate(places, 1)
+    ]
     if configurations and not places:
-        plans.append(plan("", settings.cores, cores, configurations, here))
-    for choice in beside:
-        on_device = choice.configurations(settings.configurations())
-        plans.append(plan(choice.suffix, settings.cores, cores, on_device, (choice,)))
+        plans.append(whole)
+    plans += [
+        replace(
+            _part(whole, choice.suffix),
+            configurations=tuple(choice.configurations(settings.configurations())),
+            providers=(choice,),
+        )
+        for choice in beside
+    ]
     if not plans:
         raise InvalidInput(
             "none of the execution providers can be used: "
             + "; ".join(f"{each.choice}: {each.reason}" for each in offers.refusals)
         )
     return plans
+
+
+def _part(whole: WorkerPlan, suffix: str) -> WorkerPlan:
+    name = validate_name(f"{whole.id}.{suffix}", "worker id")
+    return replace(whole, id=name, suffix=suffix)

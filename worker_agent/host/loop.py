@@ -12,7 +12,7 @@ import operator
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import (
@@ -43,16 +43,14 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import BatchTimes, Engine
+    from worker_agent.backends import Array
     from worker_agent.host.inbox import Run
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
     from worker_agent.ipc.arena import Arena
 
-    Array: TypeAlias = NDArray[Any]
 
 PROGRESS_INTERVAL: Final = 0.05
 SHORT_S: Final = 0.0005
