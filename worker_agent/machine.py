@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from synergai.errors import InvalidInput
 from synergai.runtime.cgroups import usable_cores
+from worker_agent.hosts.child import SpareHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
-from worker_agent.hosts.spare import SpareHost
 from worker_agent.peers.exchange import Exchange
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager

@@ -19,8 +19,7 @@ from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
 from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.protocol.arrays import BFLOAT16_BITS
-from worker_agent.backends import Interrupted
-from worker_agent.backends.failures import runtime_failure
+from worker_agent.backends import Interrupted, runtime_failure
 from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.choice import session_providers
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
+    from worker_agent.hosts.child import SpareHost
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.hosts.spare import SpareHost
     from worker_agent.ipc.arena import Arena
     from worker_agent.providers.choice import ProviderChoice
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
+from msgspec import Struct
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
@@ -24,16 +25,18 @@ from synergai.protocol.work_messages import decode_orders
 from synergai.protocol.work_socket import WorkSocket
 from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
+from synergai.runtime.state_file import StateFile
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS, WorkerIdentity
-from worker_agent.hub_client.latest_leader import LatestLeader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
 
     from synergai.protocol.work_messages import Orders
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.hub_client.identity import Credentials
+
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
@@ -316,3 +319,34 @@ def _reason(error: OSError | TimeoutError, timeout_s: float) -> str:
         return f"TLS handshake failed: {error.reason or error}"
     reason = error.strerror or f"timeout after {timeout_s:g} s"
     return f"{reason}; agents must reach the gateway's --work-port as well as its --hub port"
+
+
+LEADER_FILE: Final = "leader.json"
+
+
+class _Leader(Struct, frozen=True):
+    cluster: str
+    epoch: int
+
+
+class LatestLeader:
+    """The highest epoch that the agent has seen in its cluster. The methods block on files."""
+
+    def __init__(self, state: Path) -> None:
+        remedy = "Remove it: the agent then obeys any gateway that it is told of"
+        self._file = StateFile(state / LEADER_FILE, _Leader, remedy)
+
+    def follow(self, cluster: str, epoch: int) -> None:
+        """Remember the gateway as the leader."""
+        with self._file.locked():
+            latest = self._file.read()
+            if latest is not None and latest.cluster == cluster:
+                if epoch < latest.epoch:
+                    raise Unavailable(
+                        f"this gateway led in epoch {epoch}, and another one leads since epoch "
+                        f"{latest.epoch}. After a restore of the database from a backup, remove "
+                        f"{self._file.path}"
+                    )
+                if epoch == latest.epoch:
+                    return
+            self._file.write(_Leader(cluster, epoch))

@@ -22,9 +22,8 @@ from synergai.v1 import hub_pb2
 from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.registration import ControlHandler
-from worker_agent.hub_client.remote import RemoteHub, open_work_socket
+from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_socket
 from worker_agent.peers.exchange import Exchange
 from worker_agent.runner.runner import Runner
 

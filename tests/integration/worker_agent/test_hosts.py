@@ -25,12 +25,12 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
+from worker_agent.hosts.child import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
-from worker_agent.hosts.spare import SpareHost
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.ipc.frames import RunEnded, Tally
 
