@@ -1,4 +1,4 @@
-"""Power modes of NVIDIA Jetson boards."""
+"""Power modes of NVIDIA Jetson boards, switched by non-interactive calls of their programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from worker_agent.power.files import MachineFiles
     from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, Setting
 
-
 CONF: Final = "/etc/nvpmodel.conf"
 _CPU: Final = "/sys/devices/system/cpu"
 _ONLINE: Final = f"{_CPU}/online"
@@ -34,7 +33,92 @@ _NAMED: Final = 3
 _BOUNDS: Final = ("MIN_FREQ", "MAX_FREQ")
 _CLOCKS_STORE: Final = "/run/synergai-clocks.conf"
 
+_MODE: Final = re.compile(r"^NV Power Mode: *(\S+)[ \t]*\n\s*(\d+)[ \t]*$", re.MULTILINE)
+_ERROR: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
+_NVPMODEL: Final = "/usr/sbin/nvpmodel"
+_JETSON_CLOCKS: Final = "/usr/bin/jetson_clocks"
+_REBOOT: Final = "reboot required"
+_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_KILL_WAIT_S: Final = 2.0
+"""Limit on the wait for a killed program, which may hang in the kernel."""
+
 _log = logging.getLogger(__name__)
+
+
+class ProgramFailed(Exception):
+    """A program could not be started, failed, or timed out."""
+
+
+@dataclass(frozen=True)
+class BoardPrograms:
+    """Runs the board's programs, with limits of time; taking cores offline is slow."""
+
+    files: MachineFiles
+    query_s: float = 4.0
+    switch_s: float = 30.0
+
+    def mode(self) -> tuple[int, str]:
+        """Return the id and name of the mode, as ``nvpmodel -q`` prints them.
+
+        Other lines, including errors, are ignored: without root it cannot read every file, but
+        still prints the mode.
+        """
+        output, _ = self._run([_NVPMODEL, "-q"], self.query_s)
+        found = _MODE.search(output)
+        if found is None:
+            raise ProgramFailed("nvpmodel -q printed no mode")
+        return int(found[2]), found[1]
+
+    def set_mode(self, number: int) -> str:
+        """Request a mode; return the program's error, or an empty string.
+
+        Standard input is closed, so that a reboot prompt is never confirmed.
+        """
+        try:
+            output, status = self._run([_NVPMODEL, "-m", str(number)], self.switch_s)
+        except ProgramFailed as error:
+            return str(error)
+        if _REBOOT in output.lower():
+            return "nvpmodel needs a reboot"
+        if status == 0:
+            return ""
+        errors = _ERROR.findall(output)
+        return f"nvpmodel exited with status {status}: {errors[-1] if errors else 'no message'}"
+
+    def jetson_clocks(self, *arguments: str) -> None:
+        """Run ``jetson_clocks``."""
+        output, status = self._run([_JETSON_CLOCKS, *arguments], self.switch_s)
+        if status != 0:
+            raise ProgramFailed(
+                f"jetson_clocks exited with status {status}: {output.strip()[-200:]}"
+            )
+
+    def _run(self, command: Sequence[str], limit_s: float) -> tuple[str, int]:
+        program, *arguments = command
+        try:
+            process = subprocess.Popen(
+                [str(self.files.path(program)), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_ENVIRONMENT,
+                start_new_session=True,  # so that its child processes can be killed with it
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise ProgramFailed(f"cannot run {program}: {error.strerror}") from error
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=_KILL_WAIT_S)
+            raise ProgramFailed(
+                f"{' '.join(command)} timed out after {limit_s:g} s and was killed"
+            ) from None
+        return output, process.returncode
 
 
 class NvpmodelController:
@@ -119,7 +203,7 @@ class NvpmodelController:
         Detected at the GPU: some modes pin the CPU clock themselves, but none the GPU clock.
         """
         gpu = self._board.parameters.get("GPU")
-        if gpu is None or not self._programs.has_jetson_clocks():
+        if gpu is None or not self._files.exists(_JETSON_CLOCKS):
             return False
         for kernel in ("", "_KNEXT"):
             bounds = [gpu.arguments.get(f"{bound}{kernel}", "") for bound in _BOUNDS]
@@ -159,8 +243,8 @@ class NvpmodelController:
         return model.tpc_mask if model else 0
 
     def _read_conf(self, *, lenient: bool) -> BoardModes:
-        if not self._programs.has_nvpmodel():
-            raise NotSupported(f"cannot switch to the modes in {CONF}: there is no {NVPMODEL}")
+        if not self._files.exists(_NVPMODEL):  # as in most containers
+            raise NotSupported(f"cannot switch to the modes in {CONF}: there is no {_NVPMODEL}")
         try:
             board = parse_conf(self._files.read(CONF))
         except OSError as error:
@@ -275,97 +359,3 @@ def _table(files: MachineFiles, board: BoardModes, setting: Setting) -> list[int
         except (KeyError, OSError, ValueError):
             continue
     return []
-
-
-_MODE: Final = re.compile(r"^NV Power Mode: *(\S+)[ \t]*\n\s*(\d+)[ \t]*$", re.MULTILINE)
-_ERROR: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
-NVPMODEL: Final = "/usr/sbin/nvpmodel"
-_JETSON_CLOCKS: Final = "/usr/bin/jetson_clocks"
-_REBOOT: Final = "reboot required"
-_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-_KILL_WAIT_S: Final = 2.0
-"""Limit on the wait for a killed program, which may hang in the kernel."""
-
-
-class ProgramFailed(Exception):
-    """A program could not be started, failed, or timed out."""
-
-
-@dataclass(frozen=True)
-class BoardPrograms:
-    """Runs the board's programs, with limits of time; taking cores offline is slow."""
-
-    files: MachineFiles
-    query_s: float = 4.0
-    switch_s: float = 30.0
-
-    def mode(self) -> tuple[int, str]:
-        """Return the id and name of the mode, as ``nvpmodel -q`` prints them.
-
-        Other lines, including errors, are ignored: without root it cannot read every file, but
-        still prints the mode.
-        """
-        output, _ = self._run([NVPMODEL, "-q"], self.query_s)
-        found = _MODE.search(output)
-        if found is None:
-            raise ProgramFailed("nvpmodel -q printed no mode")
-        return int(found[2]), found[1]
-
-    def set_mode(self, number: int) -> str:
-        """Request a mode; return the program's error, or an empty string.
-
-        Standard input is closed, so that a reboot prompt is never confirmed.
-        """
-        try:
-            output, status = self._run([NVPMODEL, "-m", str(number)], self.switch_s)
-        except ProgramFailed as error:
-            return str(error)
-        if _REBOOT in output.lower():
-            return "nvpmodel needs a reboot"
-        if status == 0:
-            return ""
-        errors = _ERROR.findall(output)
-        return f"nvpmodel exited with status {status}: {errors[-1] if errors else 'no message'}"
-
-    def has_nvpmodel(self) -> bool:
-        """Return whether the board has ``nvpmodel``; a container often lacks it."""
-        return self.files.exists(NVPMODEL)
-
-    def has_jetson_clocks(self) -> bool:
-        """Return whether the board has ``jetson_clocks``."""
-        return self.files.exists(_JETSON_CLOCKS)
-
-    def jetson_clocks(self, *arguments: str) -> None:
-        """Run ``jetson_clocks``."""
-        output, status = self._run([_JETSON_CLOCKS, *arguments], self.switch_s)
-        if status != 0:
-            raise ProgramFailed(
-                f"jetson_clocks exited with status {status}: {output.strip()[-200:]}"
-            )
-
-    def _run(self, command: Sequence[str], limit_s: float) -> tuple[str, int]:
-        program, *arguments = command
-        try:
-            process = subprocess.Popen(
-                [str(self.files.path(program)), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=_ENVIRONMENT,
-                start_new_session=True,  # so that its child processes can be killed with it
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            raise ProgramFailed(f"cannot run {program}: {error.strerror}") from error
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=_KILL_WAIT_S)
-            raise ProgramFailed(
-                f"{' '.join(command)} timed out after {limit_s:g} s and was killed"
-            ) from None
-        return output, process.returncode
