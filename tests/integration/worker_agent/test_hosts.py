@@ -17,6 +17,7 @@ import pytest
 import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
+import worker_agent.hosts.residents
 from gateway.serve.local_hub import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
@@ -378,6 +379,7 @@ async def test_idle_hosts_grown_above_the_budget_are_evicted(
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
@@ -391,6 +393,7 @@ async def test_only_the_leaking_host_is_killed(
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED
