@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from profiler.measuring.host_client import HostClient
 from profiler.zoo.variants import CheckedVariant
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import BackendMissing, EngineUnusable, Unavailable
@@ -17,7 +18,6 @@ from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.text import printable
 from synergai.wire.arrays import read_outputs
 from synergai.wire.validation import LABEL, SAMPLE
-from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from pathlib import Path

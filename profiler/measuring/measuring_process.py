@@ -19,6 +19,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from profiler.measuring.conditions import BackgroundLoad, ConditionsMonitor
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.messages import (
     MESSAGE_CODEC,
     Measured,
@@ -33,7 +34,6 @@ from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.cgroups import usable_cpus
 from synergai.runtime.processes import die_with_parent
 from synergai.runtime.reexec import decode_config
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Session
 from synergai.models.cutting.chain import planned_cuts
 from synergai.models.cutting.stages import split_engine
 from synergai.models.origins import EngineOrigins, agent_version
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
-from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

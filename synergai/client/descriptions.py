@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.errors import DeadlineExceeded
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from synergai.domain import Engine
 
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 class EngineDescriptions:
     """Descriptions by engine name. Concurrent calls share one fetch."""
 
-    def __init__(self, fetch: Callable[[str], Awaitable[Engine]]) -> None:
+    def __init__(self, fetch: Callable[[str], Coroutine[Any, Any, Engine]]) -> None:
         self._fetch = fetch
+        self._tasks = TaskBag()
         self._known: dict[str, Engine] = {}
         self._fetches: dict[str, asyncio.Task[Engine]] = {}
         self._waiting: Counter[asyncio.Task[Engine]] = Counter()
@@ -30,7 +33,7 @@ class EngineDescriptions:
             return known
         task = self._fetches.get(name)
         if task is None:
-            task = self._fetches[name] = asyncio.ensure_future(self._run(name))
+            task = self._fetches[name] = self._tasks.start_awaited(self._fetch(name))
             task.add_done_callback(partial(self._fetched, name))
         self._waiting[task] += 1
         try:
@@ -59,14 +62,7 @@ class EngineDescriptions:
 
     async def close(self) -> None:
         """Cancel the fetches in flight."""
-        tasks = list(self._fetches.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _run(self, name: str) -> Engine:
-        return await self._fetch(name)
+        await self._tasks.close()
 
     def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:
         self._forget_fetch(name, task)

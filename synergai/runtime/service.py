@@ -8,13 +8,14 @@ import logging
 import os
 import signal
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.runtime.heap import GlibcHeap, retain_freed_memory
 from synergai.runtime.memory import rss_bytes
 from synergai.runtime.processes import raise_descriptor_limit
 from synergai.runtime.systemd import notify_lifecycle
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -90,17 +91,10 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> 
 @asynccontextmanager
 async def _trimming() -> AsyncIterator[None]:
     """Give freed memory back while the process is idle, as long as the context is open."""
-    heap = GlibcHeap.find()
-    if heap is None:
+    async with TaskBag() as tasks:
+        if (heap := GlibcHeap.find()) is not None:
+            tasks.start(IdleTrimmer(heap).run())
         yield
-        return
-    trimming = asyncio.create_task(IdleTrimmer(heap).run())
-    try:
-        yield
-    finally:
-        trimming.cancel()
-        with suppress(asyncio.CancelledError):
-            await trimming
 
 
 # `retain_freed_memory` lets the C library keep freed memory for the next message. It may be hours

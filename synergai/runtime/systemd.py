@@ -9,6 +9,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from synergai.runtime.tasks import TaskBag
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -57,14 +59,11 @@ async def notify_ready() -> AsyncIterator[None]:
     The watchdog is fed from the event loop, so a blocked loop gets the service restarted.
     """
     timeout = watchdog_timeout_s()
-    watchdog = None if timeout is None else asyncio.create_task(_feed_watchdog(timeout / 3))
-    notify("READY=1")
-    try:
+    async with TaskBag() as tasks:
+        if timeout is not None:
+            tasks.start(_feed_watchdog(timeout / 3))
+        notify("READY=1")
         yield
-    finally:
-        if watchdog is not None:
-            watchdog.cancel()
-            await asyncio.gather(watchdog, return_exceptions=True)
 
 
 async def _feed_watchdog(interval: float) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
 from synergai.errors import EngineUnusable
@@ -32,7 +33,6 @@ from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 from worker_agent.providers.kinds import KINDS
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.models.runtimes import runtime_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.wire.arrays import read_outputs
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 
 MODELS = Path(sys.argv[1])

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import synergai
 from profiler.engines.check import run_samples
+from profiler.measuring.host_client import HostClient
 from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
@@ -27,7 +28,6 @@ from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from tests.cores import new_entry
 from worker_agent.host.tensor_codec import BINARY_PARAMETER
-from worker_agent.hosts.sync_client import HostClient
 
 ENGINE = "onnx_digits"
 HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"

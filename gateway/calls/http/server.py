@@ -13,6 +13,7 @@ import uvicorn
 from gateway.calls.http.connections import LimitedConnection
 from synergai.errors import InvalidInput
 from synergai.runtime.ports import bind
+from synergai.runtime.tasks import TaskBag
 from synergai.wire.tls import server_context
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class HttpServer:
         self._keep_alive_s = int(settings.http_keep_alive_s)
         self._tls = _tls_context(settings)
         self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._tasks = TaskBag()
 
     async def start(self, address: str) -> str:
         """Listen on ``host:port`` and return the bound address."""
@@ -85,8 +86,8 @@ class HttpServer:
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
         self._server = server = _Server(config)
-        self._serving = serving = asyncio.create_task(server.serve(sockets))
-        started = asyncio.create_task(server.ready.wait())
+        serving = self._tasks.start(server.serve(sockets))
+        started = self._tasks.start(server.ready.wait())
         await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         if serving.done():
@@ -96,9 +97,9 @@ class HttpServer:
     async def close(self) -> None:
         """End outstanding requests and stop listening."""
         self._app.stop()
-        if self._server is not None and self._serving is not None:
+        if self._server is not None:
             self._server.should_exit = True
-            await self._serving
+            await self._tasks.wait()
 
 
 def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:

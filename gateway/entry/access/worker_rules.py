@@ -17,6 +17,7 @@ from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.entry.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.runtime.state_file import without_path
+from synergai.runtime.tasks import run_to_end
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
@@ -213,10 +214,7 @@ class WorkerRules:
             self._read_enrolled(store)
 
     async def _in_thread(self, operation: Callable[[EnrolmentStore], T]) -> T:
-        """Run an operation of the store in a thread, one at a time.
-
-        A thread cannot be cancelled: the lock is held until the thread is done.
-        """
+        """Run an operation of the store in a thread, one at a time."""
 
         def run() -> T:
             if self._store is None:
@@ -224,12 +222,7 @@ class WorkerRules:
             return operation(self._store)
 
         async with self._one_at_a_time:
-            running = asyncio.ensure_future(asyncio.to_thread(run))
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait([running])
-                raise
+            return await run_to_end(asyncio.to_thread(run))
 
 
 def _digests(row: AllowedWorkers, engine: EngineName) -> frozenset[str] | None:

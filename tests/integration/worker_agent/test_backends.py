@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
@@ -25,7 +26,6 @@ from tests.tiny_tensorflow import (
     saved_model,
 )
 from tests.tiny_tflite import save_sum
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 
 Number = TypeVar("Number", np.float32, np.int8)

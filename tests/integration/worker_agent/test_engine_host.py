@@ -14,11 +14,11 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import has_ended, wait_until
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES
 
 
@@ -151,7 +151,7 @@ def test_host_dies_with_its_agent(models: Path) -> None:
     code = f"""
 import pathlib
 from synergai.domain import Configuration, Session
-from worker_agent.hosts.sync_client import HostClient
+from profiler.measuring.host_client import HostClient
 host = HostClient(pathlib.Path({str(models)!r}), Session("twice", Configuration(1)))
 print(host.pid, flush=True)
 host.run_samples(0, 10**9)

@@ -17,6 +17,7 @@ import pytest
 import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
+import worker_agent.hosts.residents
 from gateway.serve.local_hub import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
@@ -25,11 +26,12 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
+from worker_agent.hosts.child import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.spare import SpareHost
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -68,8 +70,8 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
 
 async def test_spare_host_loads_the_next_engine(models: Path) -> None:
     before = shared_memory()
-    memory = HostMemory()
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(spare=spare)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     try:
         host = await hosts.load(TWICE)
@@ -111,8 +113,8 @@ async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_mo
     calls.open = AsyncMock(return_value=AsyncMock())
     calls.start = AsyncMock(side_effect=Unavailable("far enough"))
     with (
-        patch("worker_agent.app.PowerManager.open", calls.open),
-        patch("worker_agent.app.SpareHost.start", calls.start),
+        patch("worker_agent.machine.PowerManager.open", calls.open),
+        patch("worker_agent.machine.SpareHost.start", calls.start),
         pytest.raises(Unavailable, match="far enough"),
     ):
         await Agent(config, LocalHub()).__aenter__()
@@ -131,8 +133,8 @@ async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path
 
 async def test_spare_host_that_is_not_needed_ends() -> None:
     before = shared_memory()
-    memory = HostMemory(100 << 20)
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(100 << 20, spare=spare)
     await until(memory.used_bytes)
     await memory.close_spare()
     await memory.close_spare()
@@ -377,6 +379,7 @@ async def test_idle_hosts_grown_above_the_budget_are_evicted(
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
@@ -390,6 +393,7 @@ async def test_only_the_leaking_host_is_killed(
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED

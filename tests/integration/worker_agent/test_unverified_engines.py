@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import EngineDescription
@@ -24,7 +25,6 @@ from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.inventory.inventory import Inventory
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING

@@ -18,8 +18,9 @@ from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadSuspected
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.ipc.frames import RunEnded
 
 FAMILY = EngineName("family")

@@ -9,6 +9,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.measuring.cli import NOT_INSTALLED, choose_timer, used_by
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.measuring_process import (
     ACCURACY_S,
     MeasurementPlan,
@@ -36,7 +37,6 @@ from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.paths import default_dictionary
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.frames import RunEnded, Tally
 
 LOG = """\

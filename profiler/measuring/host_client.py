@@ -1,4 +1,4 @@
-"""Synchronous client of one engine host, used by the profiler and the benchmarks."""
+"""Synchronous client of one engine host, for measurements."""
 
 from __future__ import annotations
 
