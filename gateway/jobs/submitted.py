@@ -12,11 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.stages import EngineInStages
-from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
-from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
+from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, TensorRoom
+from gateway.jobs.own_inputs import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
-from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.staged_job import StagedJobs
 from gateway.jobs.submitted_job import (
     Phase,
@@ -25,8 +24,7 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.jobs.tensor_room import TensorRoom
-from gateway.jobs.tracker import JobTracker, ProgressRate
+from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
 from synergai.domain import JobId, JobState
@@ -266,7 +264,8 @@ class SubmittedJobs:
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
-        self._errors.add(tracker.record.estimated_s, tracker.record.actual_s)
+        record = tracker.record
+        self._errors.add(record.estimated_s, record.actual_s, tracker.queries_s)
         if job.feed is not None:
             self._tasks.start(self._close_feed(job.feed))
 

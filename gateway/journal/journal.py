@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken, StoreFull
-from gateway.journal.files import RESERVE, lock
+from gateway.journal.files import RESERVE, Reserve, Space, lock
 from gateway.journal.job_record import NO_TERMS
-from gateway.journal.reserve import Reserve, Space
 from gateway.journal.sqlite_store import SqliteStore
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe

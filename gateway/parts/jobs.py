@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.dispatch.job_routes import JobRoutes
-from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.own_inputs import UPLOADS_KEPT_S, OwnInputs, Retention
 from gateway.jobs.results import JobResults
-from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.jwt_tokens import JwtTokens
@@ -14,8 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
-    from gateway.entry.access.peer_certificate import PeerCertificate
     from gateway.entry.access.table import AccessTable, AllowedClient, LiveTable
+
+
+class PeerCertificate(Struct, frozen=True):
+    """A client's certificate, whose chain TLS has verified."""
+
+    names: tuple[str, ...]
+    alternative_names: frozenset[str] = frozenset()
+
+
+def peer_certificate(der: bytes | None) -> PeerCertificate | None:
+    """Return the certificate of a client by its DER; None without one."""
+    return None if der is None else _parse(der)
+
+
+@lru_cache(maxsize=256)
+def _parse(der: bytes) -> PeerCertificate:
+    # Imported on demand: most gateways verify no certificates of clients.
+    from cryptography import x509
+
+    certificate = x509.load_der_x509_certificate(der)
+    common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    alternative: list[str] = []
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        alternative = [str(name.value) for name in extension.value]
+    names = (*(str(attribute.value) for attribute in common), *alternative)
+    return PeerCertificate(tuple(dict.fromkeys(names)), frozenset(alternative))
+
 
 AUTHORIZATION: Final = "authorization"
 """Metadata and header with the bearer token."""

@@ -1,7 +1,6 @@
 """Engines that callers are told of."""
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.engines import visible_engines
+from gateway.entry.access.caller import Caller, visible_engines
 from gateway.entry.access.roles import Grant, Role
 from synergai.domain import EngineName
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.jobs.retention import Retention
+from gateway.jobs.own_inputs import Retention
 from gateway.journal.errors import StoreFull
 from gateway.journal.records.store import DataKey
 from synergai.errors import NotFound
@@ -51,7 +51,7 @@ async def test_retention_goes_on_after_a_failure(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.upload(1)
-    monkeypatch.setattr("gateway.jobs.retention._INTERVAL_S", 0.0)
+    monkeypatch.setattr("gateway.jobs.own_inputs._INTERVAL_S", 0.0)
     uses, failing = harness.journal.jobs_over_uploads, [StoreFull(), OSError(errno.EIO, "failed")]
 
     def jobs_over_uploads() -> Any:
