@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     GrpcServer: TypeAlias = NativeServer | GrpcioServer
 
-
 RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
 _FEWEST: Final = 32

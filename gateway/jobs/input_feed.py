@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     Urgency = tuple[int, float, float]
 
-
 PORTION_BYTES: Final = 2 * 1024 * 1024
 """Inputs sent in one message, unless a single one is larger."""
 WORKER_BYTES: Final = 16 * 1024 * 1024

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from synergai.domain import JobSpec
     from synergai.runtime.clock import Clock
 
-
 _log = logging.getLogger(__name__)
 
 DAMAGED: Final = (UploadNotFound, DamagedLog)
@@ -136,10 +135,10 @@ def _check_count(spec: JobSpec, stored: int) -> None:
 
 
 class Reopening:
-    """Tries again to open the files of jobs that could not be opened when the gateway started.
+    """Opens the files of the unfinished jobs when the gateway starts, again and again if need be.
 
-    Such a job is not lost: the files may be readable again later, as those of a disk with errors or
-    after a shortage of file descriptors.
+    A job whose files cannot be opened is not lost: they may be readable later, as those of a disk
+    with errors or after a shortage of file descriptors.
     """
 
     def __init__(
@@ -154,11 +153,12 @@ class Reopening:
         self._jobs: list[SubmittedJob] = []
         self._tasks = TaskBag()
 
-    def add(self, job: SubmittedJob) -> None:
-        """Try again to open the files of a job, until they are open or it has ended."""
-        self._jobs.append(job)
-        if not self._tasks:
-            self._tasks.start(self._run())
+    async def start(self, job: SubmittedJob) -> None:
+        """Run a job now, or once its files can be opened, unless it ends before."""
+        if not await self._open(job):
+            self._jobs.append(job)
+            if not self._tasks:
+                self._tasks.start(self._run())
 
     async def close(self) -> None:
         """Stop trying; the jobs stay in the journal."""
@@ -187,14 +187,15 @@ class Reopening:
         except DAMAGED as error:
             _log.error("job %s cannot continue: %s", job.tracker.id, error)
             job.on_ended(JobState.FAILED, DAMAGE, Fault.UNSPECIFIED, self._clock.now())
+            if job.ending is not None:
+                await asyncio.wait([job.ending])
             return True
         except UNREADABLE as error:
-            _log.warning("job %s still waits for its files: %s", job.tracker.id, error)
+            _log.error("job %s waits until its files can be opened: %s", job.tracker.id, error)
             return False
         if job.phase is not Phase.OPENING:  # it was cancelled in the meantime
             await self._own_inputs.close(data)
             return True
-        _log.info("job %s continues: its files are open", job.tracker.id)
         self._on_opened(job, data)
         return True
 

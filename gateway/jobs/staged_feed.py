@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     ]
     """Called with the answers to some visits, and those whose tensors are lost."""
 
-
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""
 MOST_BYTES: Final = 32 * 1024 * 1024

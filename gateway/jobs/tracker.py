@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
     from synergai.versions import EngineName
 
-
 WINDOW: Final = 200
 """Completed jobs that are remembered."""
 SIMILAR: Final = 2.0

@@ -14,7 +14,6 @@ from synergai.runtime.ownership import own_like
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 DATABASE: Final = "journal.db"
 LOG: Final = "journal.db-wal"
 INDEX: Final = "journal.db-shm"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from synergai.profiles.dictionary import ProfileEntry
 
-
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.journal.store import Operation
     from synergai.runtime.clock import Clock
 
-
 CACHED_KIB: Final = 128
 """Most memory for cached pages, in KiB. The operating system caches the file, too; a larger cache
 makes no job faster, and has the gateway grow until it is full: at 100 jobs a minute, one of 512 KiB

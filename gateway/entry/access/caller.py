@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
 
-
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
 _MAX_REMEMBERED: Final = 512

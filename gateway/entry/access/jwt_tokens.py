@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from gateway.entry.access.table import AccessTable, Jwt
 
-
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.wire.server_call import ServerCall
 
-
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _LOST: Final = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE})
 """Codes of connections with agents that were not refused."""

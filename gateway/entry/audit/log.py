@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     _Kind: TypeAlias = tuple[str, ...]
     from pathlib import Path
 
-
 _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     ]
     """Called with request and context; the value of its context, if any, with each response."""
 
-
 PEER: Final = "peer"
 """Key of the request's state: the connection's `SocketPeer`."""
 _CHANGES: Final = frozenset(

@@ -22,7 +22,6 @@ from synergai.runtime.text import pip_install
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
 T = TypeVar("T")
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

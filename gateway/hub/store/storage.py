@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.hub.store.files import Files
     from synergai.domain import EngineName
 
-
 _ENGINES: Final = "engines"
 _CONTENT: Final = "content"
 _ID: Final = "store-id"

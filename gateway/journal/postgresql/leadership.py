@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from synergai.runtime.clock import Clock
 
-
 StandingBy: TypeAlias = Callable[[Callable[[], str]], AbstractAsyncContextManager[None]]
 
 _log = logging.getLogger(__name__)

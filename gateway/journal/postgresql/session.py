@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gateway.journal.store import Row
 
-
 T = TypeVar("T")
 
 _CONNECT_S: Final = 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections import deque
@@ -11,11 +10,9 @@ from functools import cache
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import msgspec
-
 from gateway.journal.errors import Deposed, JournalBroken, RuleViolated, is_disk_full
 from gateway.journal.files import hold_cluster
-from gateway.journal.operations import Accept, check_repeated, submission
+from gateway.journal.operations import Accept, check_repeated
 from gateway.journal.postgresql.session import where
 from synergai.domain import JobId, JobState
 from synergai.errors import InternalError, SynergaiError, UploadUsed
@@ -325,22 +322,7 @@ def _explain(
 
 
 def _job(accept: Accept) -> tuple[object, ...]:
-    spec = accept.record.spec
-    return (
-        accept.record.id,
-        spec.engine_version,
-        spec.queries,
-        None if math.isinf(spec.qos) else spec.qos,
-        spec.priority,
-        spec.tenant,
-        accept.record.submitted_at,
-        spec.upload_id,
-        spec.max_failures,
-        spec.variant,
-        spec.min_accuracy,
-        accept.key,
-        _submission(accept) if accept.key else "",
-    )
+    return (*accept.row(), accept.key, accept.submission())
 
 
 def _key(accept: Accept) -> _Pair:
@@ -349,11 +331,6 @@ def _key(accept: Accept) -> _Pair:
 
 def _upload(accept: Accept) -> _Pair:
     return accept.record.spec.tenant, accept.record.spec.upload_id
-
-
-def _submission(accept: Accept) -> str:
-    given = submission(accept.asked or accept.record.spec, accept.terms)
-    return msgspec.json.encode(given).decode()
 
 
 def _pairs(pairs: Iterable[_Pair]) -> list[list[str]]:
