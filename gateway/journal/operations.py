@@ -152,8 +152,7 @@ class Accept:
         """Return what has to be the same under the key, as JSON; empty without a key."""
         if not self.key:
             return ""
-        given = submission(self.asked or self.record.spec, self.terms)
-        return msgspec.json.encode(given).decode()
+        return msgspec.json.encode(submission(self.asked or self.record.spec, self.terms)).decode()
 
 
 def record_dispatch(connection: Connection, record: RecordedJob) -> None:
@@ -235,32 +234,28 @@ def purge(connection: Connection, kept: int) -> None:
 
 def add_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Record engine names, forgotten or not, so that they stay known without a worker."""
-    connection.executemany(
-        "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING",
-        [(engine,) for engine in engines],
-    )
+    _of_each(connection, "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING", engines)
     recall_engines(connection, engines)
 
 
 def remove_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Delete engine names."""
-    connection.executemany("DELETE FROM engines WHERE name = ?", [(engine,) for engine in engines])
+    _of_each(connection, "DELETE FROM engines WHERE name = ?", engines)
 
 
 def forget_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Remove engine names, and record that they are forgotten although they have profiles."""
     remove_engines(connection, engines)
-    connection.executemany(
-        "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING",
-        [(engine,) for engine in engines],
-    )
+    _of_each(connection, "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING", engines)
 
 
 def recall_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Record that engines are no longer forgotten."""
-    connection.executemany(
-        "DELETE FROM forgotten_engines WHERE name = ?", [(engine,) for engine in engines]
-    )
+    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
+
+
+def _of_each(connection: Connection, statement: str, engines: Collection[EngineName]) -> None:
+    connection.executemany(statement, [(engine,) for engine in engines])
 
 
 def forgotten_engines(connection: Connection) -> frozenset[EngineName]:

@@ -110,13 +110,14 @@ class GrpcRecord:
         call.object = _object_of(request)
         self._call = call
         self._request = request
-        self._describe = _CHANGES.get(call.name)
+        self._changes = call.name in _CHANGES
 
     def on_response(self, response: Any) -> None:
         """Record a change at its first response."""
-        if self._describe is not None:
-            self._describe(self._call, self._request, response)
-            self._describe = None
+        if self._changes:
+            self._changes = False
+            if (describe := _CHANGES[self._call.name]) is not None:
+                describe(self._call, self._request, response)
             self._call.end()
 
     def on_failure(self, context: ServerCall, error: BaseException) -> None:
@@ -130,7 +131,7 @@ class GrpcRecord:
         if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
             if not call.refused:
                 call.refuse(code.name, str(context.details()), str(quota))
-        elif self._describe is not None:
+        elif self._changes:
             call.end(code.name)
 
 
@@ -159,29 +160,21 @@ def _describe_policy(call: AuditedCall, _request: Any, policy: Any) -> None:
     call.object = f"{policy.engine}/{version}" if version else policy.engine
 
 
-def _describe_engine(_call: AuditedCall, _request: Any, _response: Any) -> None:
-    """Do nothing: the request names the engine."""
-
-
-def _describe_upload(_call: AuditedCall, _request: Any, _response: Any) -> None:
-    """Do nothing: the service names the upload, as the first message of the stream does."""
-
-
 def _describe_version(call: AuditedCall, request: Any, _response: Any) -> None:
     call.object = f"{request.engine}:{request.version}"
 
 
-_CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
+_CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None] | None]] = {
     f"{_JOBS}/Submit": _describe_job,
     f"{_JOBS}/Cancel": _describe_job,
-    f"{_JOBS}/Upload": _describe_upload,
-    f"{_OIP}/RepositoryModelLoad": _describe_engine,
-    f"{_OIP}/RepositoryModelUnload": _describe_engine,
+    f"{_JOBS}/Upload": None,  # the service names the upload by the stream's first message
+    f"{_OIP}/RepositoryModelLoad": None,  # the request names the engine
+    f"{_OIP}/RepositoryModelUnload": None,
     "/synergai.v1.Fleet/PutDictionary": _describe_entries,
-    "/synergai.v1.Fleet/ForgetEngine": _describe_engine,
+    "/synergai.v1.Fleet/ForgetEngine": None,
     "/synergai.v1.Store/Publish": _describe_version,
     "/synergai.v1.Store/Place": _describe_version,
     "/synergai.v1.Store/Remove": _describe_version,
     "/synergai.v1.Fleet/SetVersionPolicy": _describe_policy,
 }
-"""Calls that change something, with what sets their object and tenant from request and response."""
+"""Calls that change something, and what sets their object and tenant, if that is known later."""

@@ -19,14 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
-from gateway.journal.postgresql.session import (
-    DatabaseSession,
-    check_encryption,
-    check_server,
-    where,
-)
+from gateway.journal.postgresql.session import open_session, where
 from gateway.journal.postgresql.store import PostgresqlStore
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
@@ -74,16 +69,12 @@ class LeaderCandidate:
         self._clock = clock
         self._address = address
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._session = DatabaseSession(url)
+        self._session = open_session(url, insecure=insecure)
         try:
-            check_server(self._session)
-            if not insecure:
-                check_encryption(self._session)
-            self._session.script(f"SET search_path = {SCHEMA}")
             self._check_cluster()
-        except BaseException as error:
+        except Exception as error:
             self._session.close()
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def lead(self) -> PostgresqlStore | None:
         """Become the leader; return None while there is another one."""
@@ -100,14 +91,14 @@ class LeaderCandidate:
             epoch = self._begin_epoch()
             return PostgresqlStore(self._session, self._clock, self._directory, *epoch)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def leader(self) -> str:
         """Return the address of the leader, as far as it is known."""
         try:
             return str(self._session.value("SELECT leader FROM gateway")) if self._exists() else ""
         except Exception as error:
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def close(self) -> None:
         """End the session."""
@@ -185,12 +176,6 @@ class LeaderCandidate:
                 "choose another database (--journal), or another directory (--state)"
             )
         return remembered, int(epoch)
-
-    def _told(self, error: BaseException) -> BaseException:
-        """Return a failure in words for people."""
-        if isinstance(error, SynergaiError) or not isinstance(error, Exception):
-            return error
-        return self._session.failure(error)
 
 
 async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -> PostgresqlStore:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.journal.postgresql.schema import SCHEMA
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.text import pip_install
 
@@ -63,6 +64,8 @@ class DatabaseSession:
 
     def failure(self, error: Exception) -> SynergaiError:
         """Return what to tell people of a failed statement or connection."""
+        if isinstance(error, SynergaiError):
+            return error
         place = where(self.url)
         code = str(getattr(error, "sqlstate", ""))
         if code.startswith("28"):
@@ -137,6 +140,22 @@ def where(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2] or "this machine's socket"
     return f"PostgreSQL at {host}{parts.path}"
+
+
+def open_session(url: str, *, insecure: bool) -> DatabaseSession:
+    """Open a session in the journal's schema, with a server and a connection that suit."""
+    session = DatabaseSession(url)
+    try:
+        check_server(session)
+        if not insecure:
+            check_encryption(session)
+        session.script(f"SET search_path = {SCHEMA}")
+    except BaseException as error:
+        session.close()
+        if isinstance(error, Exception):
+            raise session.failure(error) from error
+        raise
+    return session
 
 
 def check_server(session: DatabaseSession) -> None:

@@ -21,8 +21,7 @@ from gateway.jobs.tracker import (
 )
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
-from synergai.runtime.clock import Clock
-from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import FakeClock, GatewayHarness
 
 LOW, HIGH = PRIOR
 SPEC = JobSpec(engine=EngineName("echo"), queries=1)
@@ -56,17 +55,6 @@ def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
     for _ in range(LEAST):  # which are estimated with it
         errors.add(0.014, 0.014, 0.002)
     assert errors.fixed_s == pytest.approx(0.012)
-
-
-class FakeClock(Clock):
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return self.time
 
 
 async def test_short_jobs_teach_what_dispatching_and_recording_take(tmp_path: Path) -> None:
