@@ -325,10 +325,6 @@ class StageQueue(JobHandler):
         self._dispatcher.suspend(self.job.id)
         self._waiting.clear()
 
-    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """Return no requests: the inputs follow."""
-        return ()
-
     def retries_alone(self, query: int) -> bool:
         """Return whether the query runs alone next, so that the crash does not count."""
         return self._suspects.retries_alone(query)
