@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.entry.access.roles import matches
 from synergai.errors import InvalidInput, Unavailable
@@ -88,7 +88,6 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     """A version of an engine in the store.
 
     Attributes:
-        model_sha256: digest of its model, as workers report it.
         placement: selectors of the workers that fetch it; none for every one with the backend.
         fault: why it cannot be fetched; empty if it can.
     """
@@ -97,11 +96,15 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     version: int
     digest: str
     manifest: Manifest
-    model_sha256: str
     placement: tuple[str, ...]
     pushed_at: str
     pushed_by: str
     fault: str = ""
+
+    @property
+    def model_sha256(self) -> str:
+        """Digest of its model, as workers report it."""
+        return self.manifest.model_sha256
 
     @property
     def name(self) -> EngineName:
@@ -152,12 +155,7 @@ class Storage:
     def write_record(self, stored: StoredVersion) -> None:
         """Write the record of a version whose content is there, which makes it visible."""
         self._check_id()
-        record = _Record(
-            digest=stored.digest,
-            placement=stored.placement,
-            pushed_at=stored.pushed_at,
-            pushed_by=stored.pushed_by,
-        )
+        record = msgspec.convert(stored, _Record, from_attributes=True)
         name = _record_name(stored.engine, stored.version)
         self._files.write(name, msgspec.json.encode(record))
 
@@ -209,12 +207,8 @@ class Storage:
         stored = StoredVersion(
             engine=key[0],
             version=key[1],
-            digest=record.digest,
             manifest=manifest,
-            model_sha256=manifest.model_sha256,
-            placement=record.placement,
-            pushed_at=record.pushed_at,
-            pushed_by=record.pushed_by,
+            **asdict(record),
         )
         absent = [file for file in manifest.files if content.get(file.sha256) != file.size]
         if absent:

@@ -247,7 +247,6 @@ class EngineStore:
                 version=version,
                 digest=digest,
                 manifest=push.manifest,
-                model_sha256=push.manifest.model_sha256,
                 placement=selectors or (stored.placement if stored is not None else ()),
                 pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 pushed_by=caller.name,
