@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-DAMAGED: Final = (UploadNotFound, DamagedLog)
+_DAMAGED: Final = (UploadNotFound, DamagedLog)
 """Permanent faults of files; the job fails."""
-UNREADABLE: Final = (OSError, StoreFull)
+_UNREADABLE: Final = (OSError, StoreFull)
 """Temporary faults of files; the job waits."""
-DAMAGE: Final = "its inputs or results were damaged or are missing"
+_DAMAGE: Final = "its inputs or results were damaged or are missing"
 RETRY: Final = Backoff(initial_s=1.0, max_s=60.0)
 """Pauses between attempts."""
 _INTERVAL_S: Final = 60.0
-UPLOADS_KEPT_S: Final = 86_400.0
+_UPLOADS_KEPT_S: Final = 86_400.0
 """Time after its last change for which an unused upload is kept."""
 
 
@@ -184,13 +184,13 @@ class Reopening:
         """Run a job if its files can be opened; return whether nothing is left to do."""
         try:
             data = await self._own_inputs.restore(job.tracker.record)
-        except DAMAGED as error:
+        except _DAMAGED as error:
             _log.error("job %s cannot continue: %s", job.tracker.id, error)
-            job.on_ended(JobState.FAILED, DAMAGE, Fault.UNSPECIFIED, self._clock.now())
+            job.on_ended(JobState.FAILED, _DAMAGE, Fault.UNSPECIFIED, self._clock.now())
             if job.ending is not None:
                 await asyncio.wait([job.ending])
             return True
-        except UNREADABLE as error:
+        except _UNREADABLE as error:
             _log.error("job %s waits until its files can be opened: %s", job.tracker.id, error)
             return False
         if job.phase is not Phase.OPENING:  # it was cancelled in the meantime
@@ -204,7 +204,6 @@ class Retention:
     """Deletes data whose retention time is over.
 
     Args:
-        uploads_kept_s: time after its last change for which an unused upload is kept.
         results_kept_s: time after a job's end for which its inputs and results are kept.
         budget_bytes: size of all data above which the data of ended jobs is deleted earlier,
             the oldest first; None for none.
@@ -216,14 +215,12 @@ class Retention:
         journal: Journal,
         now: Callable[[], float],
         *,
-        uploads_kept_s: float,
         results_kept_s: float,
         budget_bytes: int | None = None,
     ) -> None:
         self._store = store
         self._journal = journal
         self._now = now
-        self._uploads_kept_s = uploads_kept_s
         self._results_kept_s = results_kept_s
         self._budget_bytes = budget_bytes
 
@@ -262,7 +259,7 @@ class Retention:
         unused = [
             key
             for key, each in stored.items()
-            if key not in used and now - each.used_at > self._uploads_kept_s
+            if key not in used and now - each.used_at > _UPLOADS_KEPT_S
         ]
         expired = [
             key
