@@ -224,7 +224,7 @@ def record_workload(
         recording.events.append(Write("journal.marker", offset, data))
         return write(descriptor, data, offset)
 
-    marker = "gateway.journal.marker"
+    marker = "gateway.journal.sqlite_store"
     with (
         mock.patch.object(database, "_CHECKSUM_VFS", _VFS),
         mock.patch(f"{marker}.write_atomic", replaced),

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import synergai
-from gateway.entry.admission.connections import connection_limits
+from gateway.grpc_server import connection_limits
 from profiler.zoo.recipes import build
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.engines import READERS
+from gateway.entry.access.caller import READERS
 from gateway.entry.access.roles import ANY, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 

@@ -63,6 +63,17 @@ async def load_nothing(engine: EngineName) -> None:
     """Load an engine; no worker takes notice."""
 
 
+class FakeClock(Clock):
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
 @dataclass
 class GatewayHarness:
     """A gateway without its servers, and with data of jobs in a directory if one is given."""

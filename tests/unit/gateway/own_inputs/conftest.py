@@ -10,7 +10,7 @@ import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
-from gateway.jobs import reopening
+from gateway.jobs import own_inputs
 from gateway.jobs.results import JobResults
 from gateway.journal.journal import Journal
 from gateway.journal.records.store import DataKey, DataStore, OpenLog
@@ -145,7 +145,7 @@ class UnreadableStore:
             return await open_log(store, key, create=create)
 
         monkeypatch.setattr(DataStore, "open", open_or_fail)
-        monkeypatch.setattr(reopening, "RETRY", Backoff(0.0, 0.0))
+        monkeypatch.setattr(own_inputs, "RETRY", Backoff(0.0, 0.0))
 
 
 @pytest.fixture

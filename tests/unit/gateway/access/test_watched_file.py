@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.table import WatchedFiles
+from gateway.entry.access.table import WatchedFile
 from synergai.errors import InvalidInput
 
 
@@ -22,7 +22,7 @@ async def test_change_reaches_followers_and_an_invalid_one_changes_nothing(
         return int(text)
 
     seen: list[int] = []
-    watched = WatchedFiles("number", [path], read)
+    watched = WatchedFile("number", path, read)
     watched.follow(seen.append)
     await watched.look()
     assert seen == [1]
@@ -44,7 +44,7 @@ async def test_change_that_is_being_written_is_read_once_it_is_complete(tmp_path
             path.write_text("20")
         return text
 
-    watched = WatchedFiles("number", [path], read)
+    watched = WatchedFile("number", path, read)
     seen: list[str] = []
     watched.follow(seen.append)
     await asyncio.to_thread(path.write_text, "")
@@ -59,7 +59,7 @@ async def test_bug_in_one_follower_or_the_reader_does_not_end_the_watching(
 ) -> None:
     path = tmp_path / "number"
     path.write_text("1")
-    watched = WatchedFiles("number", [path], lambda: 6 // int(path.read_text()))
+    watched = WatchedFile("number", path, lambda: 6 // int(path.read_text()))
     seen: list[int] = []
 
     def broken(number: int) -> None:
