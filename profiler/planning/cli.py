@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 from matplotlib import colormaps
 
+from profiler.figures import make_figure, plain_ticks, save
 from synergai.cli.commands import check_plot
 from synergai.cli.durations import parse_duration
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
 from synergai.cli.output import print_json
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.routes.links import GATEWAY
-from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

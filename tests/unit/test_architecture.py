@@ -104,6 +104,8 @@ ORDER = {
         "cli",
     ),
     "profiler": (
+        "figures",
+        "report_pipe",
         "zoo",
         "loadgen",
         "dictionary",
