@@ -29,8 +29,8 @@ from benchmarks.simulated_fleets import (
 from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
 from profiler.dictionary.pareto import front
-from profiler.measuring.search.search import DEFAULT_BUDGET, Search
 from profiler.measuring.search.space import Trial
+from profiler.measuring.search.state import DEFAULT_BUDGET, Search
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
@@ -127,7 +127,7 @@ def run_search(
         point = fleet.space.points[trial.point]
         mode = point.configuration.power_mode
         switches = bool(mode) and search.state.modes.get(point.device[0]) != mode
-        search.tell(trial, measurements.measure(trial, switches=switches))
+        search.state.tell(trial, measurements.measure(trial, switches=switches))
     return search
 
 

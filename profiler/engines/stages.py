@@ -166,6 +166,16 @@ def _record(cut: Cut, sides: Sequence[StageTime]) -> dict[str, Any]:
     return {**to_jsonable(cut), **dict(zip(("head", "tail"), times, strict=False))}
 
 
+_Loss = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Share of right answers that may be lost among the queries that leave at an exit.",
+    ),
+]
+
+
 @app.command(
     epilog="Example: [bold]synergai engines exits digits_mobilenet --at Conv2d_2_pointwise/Relu6 "
     "--at Conv2d_5_pointwise/Relu6[/bold]"
@@ -181,14 +191,7 @@ def exits(
         ),
     ],
     models: Models = DEFAULT_MODELS,
-    loss: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Share of right answers that may be lost among the queries that leave at an exit.",
-        ),
-    ] = 0.01,
+    loss: _Loss = 0.01,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace stages of the same name.")
     ] = False,

@@ -13,11 +13,11 @@ from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, RunCounts, RunFailed
 from profiler.loadgen.outcome import raise_on_failures
 from profiler.loadgen.summary import SUMMARY_FILE, Summary, read_summary
+from profiler.report_pipe import run_with_report_pipe
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
 from synergai.errors import InternalError, InvalidInput, SynergaiError
 from synergai.runtime.reexec import encode_config
-from synergai.runtime.report_pipe import run_with_report_pipe
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from synergai.runtime.report_pipe import MessageCodec
+from profiler.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)

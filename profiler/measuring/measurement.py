@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from profiler.measuring.conditions import DISTURBED_SHARE
 from profiler.measuring.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
 from profiler.measuring.single_stream import SingleStreamResult
+from profiler.report_pipe import run_with_report_pipe
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.runtime.reexec import encode_config
-from synergai.runtime.report_pipe import run_with_report_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from profiler.measuring.single_stream import SingleStreamResult
+from profiler.report_pipe import MessageCodec
 from synergai.domain import MAX_BATCH, Session
 from synergai.profiles.dictionary import LOADGEN
-from synergai.runtime.report_pipe import MessageCodec
 from worker_agent.providers.choice import ProviderChoice  # noqa: TC001 - msgspec reads it
 
 

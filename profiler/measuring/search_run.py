@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from profiler.measuring.generators import Draft
 from profiler.measuring.search.expected_gain import Objective, SharedProcessSearch
-from profiler.measuring.search.search import Search
 from profiler.measuring.search.space import (
-    FULL_ERROR,
     SHORT_ERROR,
     Knobs,
     Point,
@@ -25,7 +23,7 @@ from profiler.measuring.search.space import (
     TrialResult,
     device_of,
 )
-from profiler.measuring.search.state import SearchPlan
+from profiler.measuring.search.state import Search, SearchPlan
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, PREDICTED, ProfileEntry
@@ -290,26 +288,25 @@ class SearchRun:
             with follow(session) as report:
                 measurement = self._measurer.measure(
                     session,
-                    queries=plan.full_queries if trial.full else plan.short_queries,
-                    min_duration=plan.full_s if trial.full else plan.short_s,
+                    queries=plan.short_queries,
+                    min_duration=plan.short_s,
                     # The batches of slow configurations are of no use.
-                    max_batch=draft.max_batch if trial.full or batches else 1,
+                    max_batch=draft.max_batch if batches else 1,
                     report=report,
                 )
         except EngineUnusable as error:
             self._skip(error)
-            self._search.fail(trial, self._clock() - began)
+            self._search.state.fail(trial, self._clock() - began)
             return
         entry = measurement.entry
-        least = FULL_ERROR if trial.full else SHORT_ERROR
         result = TrialResult(
             qps=entry.qps,
             watts=entry.watts,
             setup_s=entry.t_pre_s,
             seconds=self._clock() - began,
-            error=ROUGH_ERROR if measurement.is_disturbed else max(least, entry.error),
+            error=ROUGH_ERROR if measurement.is_disturbed else max(SHORT_ERROR, entry.error),
         )
-        self._search.tell(trial, result)
+        self._search.state.tell(trial, result)
         combined = combine(measurement, self._search.state.results[trial.point])
         self.measurements[trial.point] = combined
         self._keep(combined)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 from matplotlib import colormaps
 
+from profiler.figures import make_figure, plain_ticks, save
 from synergai.cli.commands import check_plot
 from synergai.cli.durations import parse_duration
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
 from synergai.cli.output import print_json
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
 
@@ -28,6 +27,21 @@ if TYPE_CHECKING:
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+_Fleet = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
+    ),
+]
+_Planners = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
+    ),
+]
 
 
 @app.command(
@@ -43,21 +57,10 @@ def plan(
         str | None,
         typer.Option(metavar="DURATION", help="Time in which they have to end, such as 200ms."),
     ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
-        ),
-    ] = None,
+    fleet: _Fleet = None,
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     models: Models = DEFAULT_MODELS,
-    planner: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
-        ),
-    ] = None,
+    planner: _Planners = None,
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,

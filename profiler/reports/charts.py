@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from profiler.figures import is_dwarfed, plain_ticks, use_log
 from profiler.reports.drawing import (
     COLOURS,
     INK,
@@ -28,7 +29,6 @@ from profiler.reports.drawing import (
     use_round_ticks,
 )
 from profiler.reports.wording import shorten
-from synergai.runtime.figures import is_dwarfed, plain_ticks, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -16,11 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib import style
 
+from profiler.figures import make_figure, save
 from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH
 from profiler.reports.wording import UNKNOWN, number
 from synergai.errors import InvalidInput
 from synergai.runtime.atomic_file import write_atomic
-from synergai.runtime.figures import make_figure, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -98,6 +98,8 @@ ORDER = {
         "cli",
     ),
     "profiler": (
+        "figures",
+        "report_pipe",
         "zoo",
         "loadgen",
         "dictionary",

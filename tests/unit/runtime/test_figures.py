@@ -2,7 +2,7 @@
 
 import pytest
 
-from synergai.runtime.figures import is_dwarfed, plain_number
+from profiler.figures import is_dwarfed, plain_number
 
 
 @pytest.mark.parametrize(

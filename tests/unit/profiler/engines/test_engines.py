@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
@@ -136,7 +136,7 @@ def test_recipe_names_an_engine_and_its_processing(
 ) -> None:
     model = models / "family/full.onnx"
     digest = hashlib.md5(model.read_bytes()).hexdigest()
-    published = replace(find_published("onnx_resnet50_op11"), md5=digest)
+    published = structs.replace(find_published("onnx_resnet50_op11"), md5=digest)
     monkeypatch.setattr("profiler.zoo.published.PUBLISHED", (published,))
 
     run("add", model, "--recipe", published.name, "--models", tmp_path / "new", "--no-check")
