@@ -179,7 +179,6 @@ async def failure_of(channel: grpc.aio.Channel, method: str, data: bytes) -> grp
 
 
 async def collect(answers: RawStream, into: list[bytes]) -> None:
-    """Collect the responses of a stream until it ends or fails."""
     try:
         async for answer in answers:
             into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error

@@ -100,7 +100,6 @@ class FakeHub:
         self._control_orders.put_nowait(message)
 
     async def ended(self, assignment_id: int) -> hub_pb2.Ended:
-        """Wait for the end of an assignment."""
         while assignment_id not in self._ended:
             report = await self.reports.get()
             if isinstance(report, hub_pb2.Ended):
@@ -108,13 +107,11 @@ class FakeHub:
         return self._ended[assignment_id]
 
     async def progress(self) -> hub_pb2.Progress:
-        """Wait for a report of progress."""
         while not isinstance(report := await self.reports.get(), hub_pb2.Progress):
             pass
         return report
 
     async def heard(self, kind: str) -> hub_pb2.AgentControl:
-        """Wait for a control message of a kind."""
         while True:
             message = await self.control.get()
             if message.WhichOneof("message") == kind:
@@ -234,7 +231,6 @@ async def running_agent(
 async def agent(
     hub: FakeHub, models: Path, state: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A registered agent."""
     async with running_agent(hub, models, state) as process:
         async with asyncio.timeout(20):
             await hub.registrations.get()
@@ -386,20 +382,6 @@ async def test_assignment_that_cannot_run_fails_with_its_fault(hub: FakeHub) -> 
         assert expected in ended.detail
 
 
-async def test_killed_host_fails_its_assignment_and_the_next_one_runs(
-    hub: FakeHub, agent: asyncio.subprocess.Process
-) -> None:
-    hub.assign(1, "twice", count=FOREVER)
-    done = (await hub.progress()).done
-    (host,) = psutil.Process(agent.pid).children()
-    host.kill()
-    ended = await hub.ended(1)
-    assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_HOST_DIED)
-    assert ended.progress.done >= done
-    hub.assign(2, "twice", count=10)
-    assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
-
-
 async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
@@ -455,18 +437,6 @@ async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None
         agent.send_signal(signal.SIGTERM)
         async with asyncio.timeout(10):
             assert await agent.wait() == 0
-
-
-async def test_agent_waits_for_an_unreachable_gateway(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    await hub.stop()
-    async with running_agent(hub, models, state) as agent:
-        assert agent.stdout is not None
-        while b"retrying" not in await agent.stdout.readline():
-            pass
-        await hub.start()
-        await hub.registrations.get()
 
 
 async def test_agent_process_loads_neither_numpy_nor_a_runtime(

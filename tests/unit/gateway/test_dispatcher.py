@@ -89,7 +89,6 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
 
 
 def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scheduler fail at the next event, and only there."""
     core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
     handle = core.handle
 

@@ -72,17 +72,6 @@ def test_response_outside_of_the_arena_is_invalid(runs: Runs) -> None:
         runs.settle(run, RunEnded(1, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1)))
 
 
-def test_run_that_crashed_the_host_is_distinguished_from_the_others(runs: Runs) -> None:
-    ended: list[RunEnded] = []
-    first, second = add_query(runs, b"x", ended), add_query(runs, b"x", ended, "small")
-    runs.end_all("it died", second)
-    assert [(each.run_id, each.fault) for each in ended] == [
-        (first, Fault.HOST_DIED),
-        (second, Fault.CRASHED),
-    ]
-    assert not runs.by_id
-
-
 class Host:
     """Records what an engine host is sent."""
 
@@ -125,16 +114,6 @@ async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
     [error] = await failed(task)
     assert type(error) is kind
     assert str(error) == "it died while loading"
-
-
-async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
-    host = Host()
-    host.loads.receive(LoadFailed("the first"))
-    begun = await load(host, "small")
-    waiting = await load(host, "large")
-    host.loads.receive(LoadStarted("small"))
-    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=False)
-    assert [type(error) for error in await failed(begun, waiting)] == [LoadCrashed, Unavailable]
 
 
 async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
