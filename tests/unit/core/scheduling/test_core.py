@@ -332,6 +332,14 @@ def test_bad_input_fails_the_job_without_retry() -> None:
     assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
 
 
+def test_engine_broken_on_one_worker_runs_on_another() -> None:
+    core = both_core()
+    [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
+    ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
+    [again] = dispatched(core.handle(ended, 0.1))
+    assert again.worker_id == SLOW_1
+
+
 def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
     core = fast_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
     sent = [dispatched(core.handle(make_job(str(i), 1), 0.0)) for i in range(10)]
