@@ -27,7 +27,6 @@ from synergai.errors import (
     NotSupported,
     Overloaded,
     SynergaiError,
-    Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
@@ -290,15 +289,6 @@ async def test_event_of_a_replaced_worker_is_dropped(harness: GatewayHarness) ->
     assert harness.assignments(current) == []
 
 
-async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    harness.admission.close()
-    with pytest.raises(Unavailable):
-        harness.begin_request()
-    with pytest.raises(Unavailable):
-        await harness.jobs.submit(UNRESTRICTED, SPEC)
-
-
 async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -441,20 +431,6 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -
     harness.complete(worker, assignment, done=10)
     await harness.flush_journal()
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
-
-
-async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayHarness) -> None:
-    worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.intake.apply_progress(worker, report)
-    await harness.flush_journal()
-    later = type(harness)(harness.journal)
-    assert await later.jobs.restore() == 1
-    (rest,) = later.assignments(later.add_worker())
-    assert (rest.job_id, rest.first, rest.count) == (status.id, 4, 6)
-    later.dispatcher.close()
 
 
 async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_restart(
