@@ -116,6 +116,16 @@ async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
     assert str(error) == "it died while loading"
 
 
+async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
+    host = Host()
+    host.loads.receive(LoadFailed("the first"))
+    begun = await load(host, "small")
+    waiting = await load(host, "large")
+    host.loads.receive(LoadStarted("small"))
+    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=False)
+    assert [type(error) for error in await failed(begun, waiting)] == [LoadCrashed, Unavailable]
+
+
 async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
     host = Host()
     first = asyncio.create_task(host.loads.unload("small"))

@@ -365,6 +365,18 @@ def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id(
     assert core.handle(TimePassed(), 9.0) == [Expire(JobId("r"))]
 
 
+def test_overdue_worker_causes_no_repeated_wakeups() -> None:
+    core = fast_core(prefetch_s=0.02)
+    for name in ("head", "behind"):
+        core.handle(make_job(name, 2), 0.0)
+    core.handle(make_job("waiting", 100), 0.0)
+    wakeups = 0
+    while (wakeup := core.wakeup()) is not None:
+        core.handle(TimePassed(), wakeup)
+        wakeups += 1
+    assert wakeups <= 2
+
+
 def test_premature_completion_report_counts_as_a_fault() -> None:
     core = fast_core(max_faults=2)
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
