@@ -284,15 +284,19 @@ async def test_agent_that_cannot_write_its_ready_file_does_not_register(
     assert hub.registrations.empty()
 
 
-async def test_heartbeats_count_up_and_carry_the_memory(
+async def test_heartbeats_count_up_on_both_connections_and_missing_answers_end_them(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
-    hub.heartbeat_s = 0.2
-    async with running_agent(hub, models, state) as agent:
+    hub.heartbeat_s = 0.1
+    async with running_agent(hub, models, state) as agent, asyncio.timeout(30):
+        await hub.registrations.get()
         first = (await hub.heard("heartbeat")).heartbeat
         second = (await hub.heard("heartbeat")).heartbeat
         assert second.sequence == first.sequence + 1
         assert second.rss_bytes >= psutil.Process(agent.pid).memory_info().rss // 2
+        await hub.empty_reports.acquire()
+        hub.acknowledges = False
+        await hub.registrations.get()
 
 
 @pytest.mark.usefixtures("agent")
@@ -312,12 +316,22 @@ async def test_requests_come_back_in_order_as_responses(hub: FakeHub) -> None:
     assert report.progress.compute_s > 0
 
 
-@pytest.mark.usefixtures("agent")
-async def test_sample_queries_count_labels_over_the_whole_assignment(hub: FakeHub) -> None:
+async def test_sample_queries_count_labels_in_hosts_and_agents_load_no_runtime(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
     hub.assign(5, "labelled", first=2, count=8)
     progress = (await hub.ended(5)).progress
     assert (progress.done, progress.labelled, progress.correct) == (8, 8, 6)
     assert list(progress.responses) == []
+    hub.assign(6, "twice", requests=[request([1, 1])])
+    await hub.ended(6)
+    maps = await asyncio.to_thread(_mapped_files, agent.pid)
+    assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
+    assert psutil.Process(agent.pid).memory_info().rss < 80 << 20
+
+
+def _mapped_files(pid: int) -> set[str]:
+    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
 
 
 @pytest.mark.usefixtures("agent")
@@ -331,18 +345,6 @@ async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     assert isinstance(await hub.reports.get(), hub_pb2.Ended)
     hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
     assert not (await hub.heard("session_changed")).session_changed.resident
-
-
-@pytest.mark.usefixtures("agent")
-@pytest.mark.parametrize("engine", ["unknown", "truncated"])
-async def test_session_that_cannot_be_loaded_is_reported_with_the_reason(
-    hub: FakeHub, engine: str
-) -> None:
-    session = common_pb2.Session(engine=engine, configuration=TWO)
-    hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
-    changed = (await hub.heard("session_changed")).session_changed
-    assert (changed.session, changed.resident) == (session, False)
-    assert "cannot be loaded here with threads=2" in changed.fault
 
 
 @pytest.mark.usefixtures("agent")
@@ -374,7 +376,13 @@ IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [
 
 
 @pytest.mark.usefixtures("agent")
-async def test_assignment_that_cannot_run_fails_with_its_fault(hub: FakeHub) -> None:
+async def test_session_or_assignment_that_cannot_run_fails_with_its_reason(hub: FakeHub) -> None:
+    for engine in ("unknown", "truncated"):
+        session = common_pb2.Session(engine=engine, configuration=TWO)
+        hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
+        changed = (await hub.heard("session_changed")).session_changed
+        assert (changed.session, changed.resident) == (session, False)
+        assert "cannot be loaded here with threads=2" in changed.fault
     for number, (engine, fields, fault, expected) in enumerate(IMPOSSIBLE):
         hub.assign(number, engine, **fields)
         ended = await hub.ended(number)
@@ -399,24 +407,6 @@ async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
     assert agent.returncode is None
 
 
-async def test_agent_reconnects_if_heartbeats_are_not_acknowledged(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    hub.heartbeat_s = 0.1
-    async with running_agent(hub, models, state):
-        await hub.registrations.get()
-        hub.acknowledges = False
-        await hub.registrations.get()
-
-
-async def test_heartbeats_also_show_on_the_work_socket(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    hub.heartbeat_s = 0.1
-    async with running_agent(hub, models, state), asyncio.timeout(30):
-        await hub.empty_reports.acquire()
-
-
 async def test_terminated_agent_completes_its_assignments(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
@@ -437,20 +427,6 @@ async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None
         agent.send_signal(signal.SIGTERM)
         async with asyncio.timeout(10):
             assert await agent.wait() == 0
-
-
-async def test_agent_process_loads_neither_numpy_nor_a_runtime(
-    hub: FakeHub, agent: asyncio.subprocess.Process
-) -> None:
-    hub.assign(1, "twice", requests=[request([1, 1])])
-    await hub.ended(1)
-    maps = await asyncio.to_thread(_mapped_files, agent.pid)
-    assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
-    assert psutil.Process(agent.pid).memory_info().rss < 80 << 20
-
-
-def _mapped_files(pid: int) -> set[str]:
-    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
 
 
 async def test_no_host_outlives_a_killed_agent(
