@@ -236,20 +236,15 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> No
         await hosts.close()
 
 
-async def test_idle_host_may_be_silent(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
-    await run_samples(host, 1)
-    await asyncio.sleep(1.2 * HANG_TIMEOUT_S)
-    assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
-
-
-async def test_long_run_that_makes_progress_is_not_hung(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
+async def test_host_that_is_idle_or_makes_progress_is_not_hung(impatient: HostPool) -> None:
+    host, idle = await impatient.load(TWICE), await impatient.load(LABELLED)
+    await run_samples(idle, 1)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(2 * HANG_TIMEOUT_S)
     host.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
+    assert (await run_samples(idle, 1)).outcome is Outcome.COMPLETED
 
 
 async def test_broken_model_is_reported_and_other_sessions_load(
