@@ -2,21 +2,17 @@
 
 import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.waiting import has_ended, wait_until
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES
 
@@ -127,22 +123,3 @@ def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, expe
         HostClient(models, session(engine))
     assert "\n" not in str(caught.value)
     assert str(models) not in str(caught.value)
-
-
-def test_host_dies_with_its_agent(models: Path) -> None:
-    """An agent killed with SIGKILL cannot clean up, but a busy host must still exit."""
-    code = f"""
-import pathlib
-from synergai.domain import Configuration, Session
-from worker_agent.hosts.sync_client import HostClient
-host = HostClient(pathlib.Path({str(models)!r}), Session("twice", Configuration(1)))
-print(host.pid, flush=True)
-host.run_samples(0, 10**9)
-"""
-    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert agent.stdout is not None
-    with agent.stdout:
-        host = psutil.Process(int(agent.stdout.readline()))
-        agent.kill()
-        agent.wait()
-    wait_until(lambda: has_ended(host))
