@@ -21,7 +21,7 @@ from tests.integration.conftest import both_servers
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
+    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
 
 pytestmark = both_servers
 
@@ -131,6 +131,18 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
     engine = await caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"))
     assert (engine.name, list(engine.versions), engine.platform) == ("echo", ["1"], "test")
     assert [(t.name, t.datatype, list(t.shape)) for t in engine.inputs] == [("x", "FP32", [-1])]
+
+
+async def test_faulty_engine_is_a_failed_precondition(
+    new_agent: NewAgent, caller: Caller, a_request: RequestFactory
+) -> None:
+    agent = new_agent("w1")
+    agent.register.engines[0].fault = "the model file is truncated"
+    async with agent:
+        await caller.workers(1)
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "truncated" in (failure.details() or "")
 
 
 METHODS = {

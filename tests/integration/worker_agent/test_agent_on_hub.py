@@ -439,6 +439,8 @@ async def test_no_host_outlives_a_killed_agent(
         host.suspend()  # as one that hangs, and does not see that its socket is closed
     os.kill(agent.pid, signal.SIGKILL)
     _, alive = await asyncio.to_thread(psutil.wait_procs, hosts, 5)
+    for host in alive:
+        host.kill()
     assert hosts
     assert not alive
 
