@@ -27,6 +27,7 @@ from synergai.errors import (
     NotSupported,
     Overloaded,
     SynergaiError,
+    Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
@@ -287,6 +288,15 @@ async def test_event_of_a_replaced_worker_is_dropped(harness: GatewayHarness) ->
     harness.dispatcher.post(WorkerDraining(current.id), source=current)
     harness.begin_request()
     assert harness.assignments(current) == []
+
+
+async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    harness.admission.close()
+    with pytest.raises(Unavailable):
+        harness.begin_request()
+    with pytest.raises(Unavailable):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
 
 
 async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
