@@ -81,25 +81,16 @@ def encoded(fields: Iterable[tuple[str, str]]) -> bytes:
 
 
 def message(stream: int, data: bytes, *, last: bool = True) -> bytes:
-    """Return the frame of a small gRPC message."""
     payload = struct.pack(">BI", 0, len(data)) + data
     return frame(DATA, END_STREAM if last else 0, stream, payload)
 
 
 def reset(stream: int) -> bytes:
-    """Return the frame that cancels a stream."""
     return frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
 
 
 class Http2Connection:
-    """A connection that sends frames and, unless told to, reads nothing.
-
-    Args:
-        address: ``host:port`` of the server.
-        window: flow-control window that the client offers for each stream; 65,535 by default.
-        tls: context for an encrypted connection.
-        opening: what it sends first, in place of the preface and the window.
-    """
+    """A connection that sends frames and, unless told to, reads nothing."""
 
     def __init__(
         self,

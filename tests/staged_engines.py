@@ -26,7 +26,6 @@ def build_stages(folder: Path) -> dict[str, Path]:
 
 
 def all_stages(folders: dict[str, Path], folder: Path) -> Path:
-    """Return a model directory with all stages."""
     return join_stages(folders, range(len(folders) - 1), folder)
 
 

@@ -195,10 +195,6 @@ def _run_test(
         raise  # the log of the process gets the traceback
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 WARM_UP_QUERIES: Final = 5
 
 
@@ -293,3 +289,7 @@ class SyncSystem:
         if isinstance(response, SynergaiError) or not self._completer.logs_responses:
             return EMPTY_RESPONSE
         return self._completer.encode(index, arrays.read_outputs(response))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -54,7 +54,6 @@ def contents(image: str) -> Iterator[Path]:
 
 
 def inspect(image: str) -> tuple[str, int]:
-    """Return the digest of an image's configuration, and its size in bytes."""
     text = output("podman", "image", "inspect", "--format", "{{.Id}} {{.Size}}", image)
     digest, size = text.split()
     return digest, int(size)

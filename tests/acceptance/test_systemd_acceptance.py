@@ -129,7 +129,6 @@ class Container:
             self._process.wait()
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command in the container; return its output."""
         enter = ["nsenter", f"--target={self._leader}", "--all", "/usr/bin/env", "-i"]
         path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
         done = subprocess.run([*enter, path, *command], capture_output=True, text=True, check=False)

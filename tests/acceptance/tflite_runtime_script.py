@@ -23,7 +23,6 @@ def host_of(engine: str, provider: str = "") -> HostClient:
 
 
 def answer(host: HostClient, datatype: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
-    """Return the output of an engine with one input."""
     [spec] = host.ready.inputs
     tensor = ModelInferRequest.InferInputTensor(name=spec.name, datatype=datatype, shape=shape)
     request = ModelInferRequest(inputs=[tensor], raw_input_contents=[data])

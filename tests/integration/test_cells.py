@@ -20,7 +20,6 @@ COMMANDS = blocks("cells")["Split a cell"]
 
 
 def run(command: str, fleets: dict[str, LocalFleet], folder: Path) -> str:
-    """Execute a command of the guide; return what it prints."""
     texts = {"/tmp/profiles": f"{folder}/profiles"}
     texts |= {f"/var/lib/{name}": f"{fleet.directory}/gateway" for name, fleet in fleets.items()}
     for text, replacement in texts.items():

@@ -25,12 +25,7 @@ LIMIT = 2 * SIZE
 
 
 class Echo:
-    """A server of ``/echo/Call`` with room for two connections.
-
-    Attributes:
-        address: its address.
-        callers: clients of the calls.
-    """
+    """A server of ``/echo/Call`` with room for two connections."""
 
     def __init__(self, server: NativeServer | None = None) -> None:
         self.server = server or NativeServer(2, LIMIT)
@@ -99,34 +94,6 @@ async def test_large_messages_pass_in_both_directions_at_once(echo: Echo) -> Non
         call = raw_unary(channel, "/echo/Call")
         answers = await asyncio.gather(*(call(message, timeout=60) for message in messages))
     assert answers == messages
-
-
-@pytest.mark.parametrize("method", ["Call", "Stream"])
-async def test_compressed_messages_are_read_within_the_limit(echo: Echo, method: str) -> None:
-    async with echo.channel() as channel:
-
-        async def answer(data: bytes) -> object:
-            if method == "Call":
-                unary = raw_unary(channel, "/echo/Call")
-                return await unary(data, timeout=30, compression=grpc.Compression.Gzip)
-            call = raw_stream(channel, "/echo/Stream")(
-                timeout=30, compression=grpc.Compression.Gzip
-            )
-            await call.write(data)
-            return await call.read()
-
-        assert await answer(bytes(SIZE)) == bytes(SIZE)
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            assert await answer(bytes(2 * LIMIT)) != bytes(2 * LIMIT)
-        assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30) == b"x"
-
-
-async def test_message_beyond_the_limit_is_not_read(echo: Echo) -> None:
-    async with echo.channel() as channel:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await raw_unary(channel, "/echo/Call")(bytes(3 * LIMIT), timeout=30)
-        assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30, wait_for_ready=True) == b"x"
-    assert len(echo.callers) == 1
 
 
 async def test_further_connections_are_closed(echo: Echo) -> None:

@@ -65,7 +65,6 @@ def save_classifier(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """A gateway and a worker."""
     models = tmp_path_factory.mktemp("models")
     save(models / "typed", TYPES.keys() - RAW_ONLY)
     save(models / "half", RAW_ONLY)

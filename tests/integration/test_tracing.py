@@ -29,8 +29,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Receives spans."""
-
     def __init__(self) -> None:
         self.port = 0
         self.spans: list[Span] = []

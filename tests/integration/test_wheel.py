@@ -1,5 +1,3 @@
-"""The installed wheel, without the checkout, serves requests."""
-
 import subprocess
 import sys
 import sysconfig

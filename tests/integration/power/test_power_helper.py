@@ -29,8 +29,6 @@ def command(board: EmulatedBoard, *arguments: str) -> list[str]:
 
 
 class Answer(TypedDict, total=False):
-    """The helper's answer: a switch of modes, or an error."""
-
     mode: str
     seconds: float
     error: str

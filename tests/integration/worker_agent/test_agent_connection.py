@@ -47,11 +47,7 @@ class FailingHandler:
 
 
 class RegisteringHandler(FailingHandler):
-    """Registers an empty worker.
-
-    Attributes:
-        fetch: how to fetch what is placed on it.
-    """
+    """Registers an empty worker."""
 
     fetch: Fetch | None = None
 

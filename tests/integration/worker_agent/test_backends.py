@@ -135,7 +135,6 @@ def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(flee
 
 
 def runtimes(host: HostClient) -> set[str]:
-    """Large packages, runtimes and others, that the host has files of in its memory."""
     files = [mapped.path for mapped in psutil.Process(host.pid).memory_maps()]
     packages = ("ai_edge_litert", "matplotlib", "onnxruntime", "sklearn", "tensorflow")
     return {package for package in packages if any(f"/{package}/" in file for file in files)}

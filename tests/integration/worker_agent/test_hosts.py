@@ -43,7 +43,6 @@ HANG_TIMEOUT_S = 1.0
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
-    """Run a range of samples; return a future of the result."""
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     host.run_samples(0, count, lambda _: None, ended.set_result)
     return ended
@@ -143,8 +142,6 @@ async def test_spare_host_that_is_not_needed_ends() -> None:
 
 
 class Changes(list[SessionChange]):
-    """Records session changes."""
-
     def states(self) -> list[tuple[Session, bool]]:
         return [(change.session, change.resident) for change in self]
 
@@ -180,18 +177,6 @@ async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostP
     assert last.outcome is Outcome.STOPPED
     assert 0 < first.done < second.done <= last.tally.done < FOREVER
     assert last.tally.compute_s >= second.compute_s > first.compute_s
-
-
-async def test_waiting_run_can_be_stopped(hosts: HostPool) -> None:
-    host = await hosts.load(TWICE)
-    first: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    second: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    running = host.run_samples(0, FOREVER, lambda _: None, first.set_result)
-    waiting = host.run_samples(0, 5, lambda _: None, second.set_result)
-    host.stop_run(waiting)
-    host.stop_run(running)
-    assert (await first).outcome is Outcome.STOPPED
-    assert (await second).tally.done == 0
 
 
 async def test_merged_quick_queries_are_answered_in_order(
@@ -253,20 +238,15 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> No
         await hosts.close()
 
 
-async def test_idle_host_may_be_silent(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
-    await run_samples(host, 1)
-    await asyncio.sleep(1.2 * HANG_TIMEOUT_S)
-    assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
-
-
-async def test_long_run_that_makes_progress_is_not_hung(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
+async def test_host_that_is_idle_or_makes_progress_is_not_hung(impatient: HostPool) -> None:
+    host, idle = await impatient.load(TWICE), await impatient.load(LABELLED)
+    await run_samples(idle, 1)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(2 * HANG_TIMEOUT_S)
     host.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
+    assert (await run_samples(idle, 1)).outcome is Outcome.COMPLETED
 
 
 async def test_broken_model_is_reported_and_other_sessions_load(

@@ -192,7 +192,6 @@ async def test_unmodified_tritonclient_classifies_an_image(
 async def loadgen(
     fleet: LocalFleet, engine: str, dataset: str, data: Path, *scenario: str
 ) -> tuple[int | None, str, str]:
-    """Run loadgen in accuracy mode; return exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
         *("--dataset", dataset, "--data", str(data), "--output", str(data / "logs")),

@@ -60,8 +60,6 @@ class Holder:
         return await pulling
 
     async def wait_wanted(self, pull: Pull) -> None:
-        """Wait until the gateway is asked to relay tensors."""
-
         def is_wanted() -> bool:
             return any(each.token == pull.token for every in self.reports for each in every.wanted)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -186,9 +187,11 @@ def test_agent_does_not_load_an_added_engine_again_to_describe_it(
 
 @pytest.fixture(scope="module")
 def fleet(particular: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+    path = tmp_path_factory.mktemp("fleet")
+    shutil.copytree(particular / "odd", path / "models" / "odd")
+    with LocalFleet(path) as fleet:
         fleet.start_gateway()
-        fleet.start_agent("one", models=particular, options=("--threads", "1"))
+        fleet.start_agent("one", models=path / "models", options=("--threads", "1"))
         fleet.wait_for_workers(1)
         yield fleet
 

@@ -116,7 +116,6 @@ async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
 
 
 async def load_started(host: HostProcess) -> None:
-    """Wait until the host has begun to load another variant."""
     await until(lambda: host._loads.loading is not None, 0.02)
 
 

@@ -145,19 +145,16 @@ class GatewayHarness:
         caller: Caller = UNRESTRICTED,
         tenant: str = "",
     ) -> Request:
-        """Begin a request that a client sent."""
         request_id = RequestId(self.inference.new_id())
         return self.inference.begin_request(
             InferenceCall(caller, raw, budget_s, tenant, request_id)
         )
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
-        """Return the orders sent to the worker since the last call."""
         orders, worker.orders._items = worker.orders._items, []
         return orders
 
     def assignments(self, worker: ConnectedWorker) -> list[Assignment]:
-        """Return the assignments among those orders."""
         return [
             order.assignment for order in self.orders(worker) if isinstance(order, RunAssignment)
         ]
@@ -169,7 +166,6 @@ class GatewayHarness:
         responses: Sequence[bytes] = (),
         **progress: Unpack[ProgressCounts],
     ) -> None:
-        """Report an assignment as completed."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
         self.intake.apply_ended(worker, ended, responses)
@@ -177,7 +173,6 @@ class GatewayHarness:
     def stop(
         self, worker: ConnectedWorker, assignment: Assignment, **progress: Unpack[ProgressCounts]
     ) -> None:
-        """Report an assignment as stopped."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
         self.intake.apply_ended(worker, ended)

@@ -52,8 +52,6 @@ class Journal:
 
 
 class Dispatcher:
-    """Accepts everything."""
-
     def __init__(self) -> None:
         self.has_job = False
 

@@ -70,7 +70,6 @@ async def jobs_in(directory: Path) -> int:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return the contents of the files; SQLite may have added empty ones."""
     read = {name: (directory / name).read_bytes() for name in FILES if (directory / name).exists()}
     return {name: content for name, content in read.items() if content}
 

@@ -62,12 +62,7 @@ class Owner:
 
 
 class Connection:
-    """A session after the client's preface.
-
-    Attributes:
-        owners: the owners of the streams.
-        counted: kinds and sizes of the client's frames.
-    """
+    """A session after the client's preface."""
 
     def __init__(self, *settings: tuple[int, int]) -> None:
         self._sent = self._unread = b""
@@ -79,7 +74,6 @@ class Connection:
         self.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
 
     def receive(self, data: bytes) -> None:
-        """Have the session receive data."""
         self._unread += data
         self._unread = self._unread[self.session.receive(self._unread, 1000) :]
 
@@ -94,7 +88,6 @@ class Connection:
         self.owners.append(owner)
 
     def call(self) -> Owner:
-        """Begin a call."""
         self.receive(http2.headers(2 * len(self.owners) + 1, "/a/B"))
         return self.owners[-1]
 

@@ -42,8 +42,6 @@ class OwnDataHarness(GatewayHarness):
         tenant: str = "",
         parameter: str = "any",
     ) -> list[int]:
-        """Upload inputs; return the receipts."""
-
         async def messages() -> AsyncIterator[bytes]:
             yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
             for index in range(first, first + count):
@@ -61,7 +59,6 @@ class OwnDataHarness(GatewayHarness):
             await super().flush_journal()
 
     async def read(self, job_id: str, cursor: int = 0) -> list[jobs_pb2.JobResult]:
-        """Return the results so far."""
         return [
             jobs_pb2.JobResult.FromString(data)
             async for batch in self.results.read(UNRESTRICTED, job_id, cursor, follow=False)

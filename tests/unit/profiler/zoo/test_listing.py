@@ -1,5 +1,3 @@
-"""The zoo's listing, recipes and errors of a build."""
-
 import json
 from io import StringIO
 from pathlib import Path
