@@ -37,7 +37,7 @@ PARTS: Final = {
 
 
 async def measure(names: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Measure these parts in sequence; return one Markdown text per part."""
+    """Measure these parts in sequence; print all, return a summary per part."""
     texts = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
@@ -45,8 +45,8 @@ async def measure(names: Sequence[str], arguments: argparse.Namespace) -> list[s
             part = PARTS[name]
             seconds = arguments.seconds or part.seconds
             section = await part.measure(Path(folder), seconds, arguments.rounds)
-            texts.append(section.markdown())
-            print(f"\n{texts[-1]}\n", flush=True)
+            texts.append(section.summary())
+            print(f"\n{section.markdown()}\n", flush=True)
     return texts
 
 

@@ -24,9 +24,8 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.workloads import identity
-from gateway.entry.access.authenticator import Authenticator
+from gateway.entry.access.authenticator import Authenticator, PeerCertificate
 from gateway.entry.access.methods import METHODS
-from gateway.entry.access.peer_certificate import PeerCertificate
 from gateway.entry.access.table import LiveTable
 from gateway.entry.admission.admission import Admission
 from gateway.entry.passage.call_guard import CallGuard

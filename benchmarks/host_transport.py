@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest
-from worker_agent.hosts.sync_client import HostClient
 
 SIZES = [1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
 ROUNDS = 200

@@ -37,15 +37,15 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     return Section(
         title="Large requests",
         note=(
-            "602 kB in, one element out. The bare echo returns all of it. What a server adds is "
-            "its median less that of the bare server that discards."
+            "602 kB in, one element out. What a server adds to the median of a bare server that "
+            "discards the request, in medians of a bare echo, which returns all of it."
         ),
         rows=[ECHO, DISCARD, GATEWAY, SERVE],
         columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"added by {server}, in bare echoes: {pattern}",
+                text=f"{server}: {pattern}",
                 value=measured.combine(
                     "median_ms",
                     lambda served, discarded, echoed: (served - discarded) / echoed,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.core.scheduling.events import JobArrived, TimePassed
 from synergai.core.scheduling.registry import POLICIES

@@ -17,7 +17,7 @@ from profiler.cutting.stages import cut_engine
 from profiler.dictionary.stages import class_times
 from profiler.measuring.stages import StageSetting, measure_stages
 from profiler.simulator.pipelines.measured_chains import FILE, Place
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.domain import Configuration, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 

@@ -21,11 +21,11 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
-from profiler.zoo.build import build
+from profiler.measuring.host_client import HostClient
+from profiler.zoo.recipes import build
 from synergai.domain import Configuration, EngineName, Session
 from synergai.models.installation import stage_engine, write_definition
 from synergai.testing import LocalFleet
-from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

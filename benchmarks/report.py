@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BUSY = 0.5
 """Load average above which a warning is printed."""
-VERSIONS = ("grpcio", "protobuf", "uvloop", "onnxruntime", "numpy")
+VERSIONS = ("grpcio", "uvloop", "onnxruntime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,11 @@ class Comparison:
     unit: str = ""
     at_most: float | None = None
     at_least: float | None = None
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the figure is judged."""
+        return self.at_most is not None or self.at_least is not None
 
     def cells(self) -> list[str]:
         """Return description, figure, target, and whether the target is met."""
@@ -78,6 +83,19 @@ class Section:
         parts += self.tables
         return "\n\n".join(parts)
 
+    def summary(self) -> str:
+        """Return heading, note and what is compared; without targets, the figures as well.
+
+        Comparisons without a target follow from figures, so that they are left out.
+        """
+        judged = [each.cells() for each in self.comparisons if each.has_target]
+        if not judged and not self.tables:
+            return replace(self, comparisons=()).markdown()
+        parts = [f"### {self.title}", self.note]
+        if judged:
+            parts.append(table(["", "measured", "target", "met"], judged))
+        return "\n\n".join([*parts, *self.tables])
+
     def _cell(self, row: str, column: str) -> str:
         figure = self.measured.figure((row, column))
         if figure is None:
@@ -113,7 +131,7 @@ def describe_machine() -> str:
     return (
         f"{os.cpu_count()} processors ({models[0] if models else platform.machine()}), "
         f"{memory_gib:.0f} GiB, Linux {platform.release()}; "
-        f"load average before the run {load:.2f}"
+        f"load before {load:.2f}"
     )
 
 

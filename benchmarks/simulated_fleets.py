@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.measuring.search.costs import SearchPlan
-from profiler.measuring.search.space import Knobs, Point, SearchSpace
-from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
+from profiler.measuring.search.space import (
+    FULL_ERROR,
+    SHORT_ERROR,
+    Knobs,
+    Point,
+    SearchSpace,
+    Trial,
+    TrialResult,
+)
+from profiler.measuring.search.state import SearchPlan
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.files import read_csv
 

@@ -11,11 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from profiler.measuring.loadgen_run import run_loadgen
-from profiler.measuring.single_stream import SingleStreamResult, summarise
-from profiler.zoo import build as zoo
+from profiler.measuring.host_client import HostClient
+from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, summarise
+from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, Session
-from worker_agent.hosts.sync_client import HostClient
 
 
 def time_with_both(

@@ -25,7 +25,7 @@ import psutil
 import synergai
 from profiler.cutting.stages import cut_engine, split_engine
 from profiler.measuring.stages import StageSetting, measure_split
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import Configuration, WorkerClass
 from synergai.testing import LocalFleet

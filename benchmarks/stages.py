@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from profiler.cutting.stages import cut_engine
 from profiler.dictionary.stages import StageTimes
 from profiler.measuring.stages import StageSetting, measure_split, measure_stages, measured_cuts
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.domain import Configuration, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from profiler.zoo.build import build, is_built
+from profiler.zoo.recipes import build, is_built
 from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.oip import inference_pb2 as oip
 

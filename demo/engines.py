@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from demo.steps import console
-from profiler.zoo.build import build, is_built
+from profiler.zoo.recipes import build, is_built
 from synergai.models.directory import ModelDirectory
 
 if TYPE_CHECKING:

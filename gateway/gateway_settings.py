@@ -59,6 +59,8 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Address,
         "Address for HTTP: clients (Open Inference Protocol in REST form), /metrics and /healthz.",
     ] = "127.0.0.1:8002"
+    # Time that an idle HTTP connection stays open; longer than load balancers keep theirs.
+    http_keep_alive_s: Annotated[float, Meta(ge=1.0, le=3600.0)] = 75.0
     state: Annotated[Path, "Directory of the journal; used by one gateway at a time."] = (
         msgspec.field(default_factory=gateway_state)
     )
@@ -158,9 +160,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     max_connection_age_s: Annotated[
         float,
         "Time after which a gRPC connection is asked to reconnect, so that clients behind a load "
-        "balancer spread over new gateways; its calls complete. 0 for never.",
+        "balancer spread over new gateways; 0 for never.",
         Meta(ge=0.0),
     ] = 0.0
+    # Time that calls on such a connection get to complete; 0 for no limit.
+    max_connection_age_grace_s: Annotated[float, Meta(ge=0.0)] = 0.0
     http_tls: Annotated[
         bool, "Encrypt the HTTP port as well, with the certificate of --tls-cert."
     ] = False

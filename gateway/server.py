@@ -25,10 +25,8 @@ from gateway.calls.servicers.jobs import JobsServicer
 from gateway.calls.servicers.store import StoreServicer
 from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from gateway.entry.access.caller import current_caller
-from gateway.entry.admission.connections import current_connection_limits
-from gateway.entry.passage.interceptor import CallGuardInterceptor
-from gateway.entry.passage.middleware import guard
-from gateway.grpc_server import bind_server
+from gateway.entry.passage.call_guard import CallGuardInterceptor, guard
+from gateway.grpc_server import bind_server, current_connection_limits
 from gateway.jobs.explanations import explain
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file

@@ -15,8 +15,7 @@ from starlette.routing import Route
 from gateway.calls.http.app import HttpApp
 from gateway.calls.http.server import HttpServer
 from gateway.entry.access.exposure import check_before_start
-from gateway.entry.admission.connections import current_connection_limits
-from gateway.grpc_server import bind_server
+from gateway.grpc_server import bind_server, current_connection_limits
 from synergai.errors import Unavailable
 from synergai.runtime.service import notify_ready
 from synergai.wire import rpc

@@ -22,16 +22,7 @@ def _name(text: str) -> x509.Name:
 
 
 class Authority:
-    """A certificate authority with its files in a folder.
-
-    Args:
-        folder: folder of its files.
-        name: its common name.
-        parent: authority that issues its certificate; None for itself.
-
-    Attributes:
-        file: its certificate.
-    """
+    """A certificate authority with its files in a folder."""
 
     def __init__(
         self, folder: Path, name: str = "authority", parent: Authority | None = None
@@ -53,13 +44,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(PEM))
 
     def issue(self, name: str, *, server: bool = False, days: int = 1) -> tuple[Path, Path]:
-        """Issue a certificate; return its file and that of its key.
-
-        Args:
-            name: common name.
-            server: whether it is for a server on 127.0.0.1, and not for a client.
-            days: validity from now; negative if it has expired.
-        """
+        """Issue a certificate; return its file and that of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(name), key.public_key(), days)
         if server:
@@ -104,7 +89,6 @@ class Issuer:
         self.key = ec.generate_private_key(ec.SECP256R1())
 
     def publish(self, path: Path) -> None:
-        """Write the key set."""
         text = jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key())
         key = json.loads(text) | {"kid": self.key_id, "use": "sig", "alg": "ES256"}
         path.write_text(json.dumps({"keys": [key]}))

@@ -1,5 +1,3 @@
-"""Typed gRPC calls of serialised messages, and typed reads from streams."""
-
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 

@@ -1,15 +1,9 @@
-"""A clock that a test sets."""
-
 from dataclasses import dataclass
 
 
 @dataclass
 class FakeClock:
-    """Returns a time when it is called.
-
-    Attributes:
-        now: the time in seconds.
-    """
+    """Returns a time when it is called."""
 
     now: float = 0.0
 

@@ -1,5 +1,3 @@
-"""Fixtures for all tests."""
-
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias

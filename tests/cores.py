@@ -105,7 +105,6 @@ def new_job(
 
 
 def new_request(name: str, engine: str, now: float = 0.0, **fields: Any) -> JobArrived:
-    """Return the arrival of a request."""
     return new_job(name, engine, 1, now, **{"perishable": True, "with_tensors": True, **fields})
 
 
@@ -139,7 +138,6 @@ def new_assignment(
 
 
 def dispatched(commands: Iterable[Command]) -> list[Assignment]:
-    """Return the assignments that are sent to workers."""
     return [command.assignment for command in commands if isinstance(command, Dispatch)]
 
 

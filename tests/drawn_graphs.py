@@ -12,7 +12,6 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def draw_graph(seed: int) -> tuple[onnx.ModelProto, Arrays]:
-    """Return a model, and inputs for it."""
     draw = random.Random(seed)
     generator = np.random.default_rng(seed)
     nodes: list[NodeProto] = []

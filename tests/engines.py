@@ -1,5 +1,3 @@
-"""Descriptions of engines."""
-
 from typing import Any
 
 from synergai.domain import Engine, EngineName, TensorSpec

@@ -1,5 +1,3 @@
-"""The gRPC servers, for tests that run on both."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias

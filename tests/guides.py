@@ -1,5 +1,3 @@
-"""Commands in the guide."""
-
 import re
 from pathlib import Path
 from typing import Final

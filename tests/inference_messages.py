@@ -16,7 +16,6 @@ def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[np.generic]
 def build_response(
     engine: str, outputs: Mapping[str, ArrayLike], *, version: str = "", request_id: str = ""
 ) -> oip.ModelInferResponse:
-    """Build a response with `outputs` as raw contents."""
     response = oip.ModelInferResponse(model_name=engine, model_version=version, id=request_id)
     for name, value in outputs.items():
         array = np.asarray(value)

@@ -1,5 +1,3 @@
-"""Descriptions of all engines of an inventory."""
-
 from synergai.domain import Engine, EngineName
 from worker_agent.inventory.inventory import Inventory
 

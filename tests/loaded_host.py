@@ -20,9 +20,14 @@ class LoadedHost:
         data_preparation_s=0.0,
     )
 
+    def __init__(self) -> None:
+        self._idle = asyncio.get_running_loop().create_future()
+
     def retire(self) -> asyncio.Future[None]:
-        """Return a future that never completes: the host keeps its runs."""
-        return asyncio.get_running_loop().create_future()
+        """Return a future that completes once the host is closed: until then, it keeps its runs."""
+        return self._idle
 
     async def close(self) -> None:
-        """Do nothing."""
+        """End the runs."""
+        if not self._idle.done():
+            self._idle.set_result(None)

@@ -46,19 +46,16 @@ class PostgresqlServer:
         self._control("stop", "-m", "immediate", check=check)
 
     def execute(self, statements: str, database: str = "postgres") -> None:
-        """Execute statements as the superuser."""
         psql = [str(self._programs / "psql"), "--quiet", "--command", statements]
         command = [*psql, self.url_of(database)]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def rows(self, query: str) -> list[str]:
-        """Return the rows of a query as text."""
         command = [str(self._programs / "psql"), "--no-align", "--tuples-only", "-c", query]
         done = subprocess.run([*command, self.url], check=True, capture_output=True, text=True)
         return done.stdout.splitlines()
 
     def clear(self, database: str = "postgres") -> None:
-        """Remove the journal from a database."""
         self.execute("DROP SCHEMA IF EXISTS synergai CASCADE", database)
 
     def create(self) -> None:

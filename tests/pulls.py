@@ -1,5 +1,3 @@
-"""Pulls of tensors."""
-
 from collections.abc import Callable
 
 from synergai.v1.hub_pb2 import Pull

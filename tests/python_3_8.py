@@ -1,5 +1,3 @@
-"""The Python of boards with JetPack 5."""
-
 import shutil
 import subprocess
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from profiler.cutting.stages import cut_engine, split_engine
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 
 ENGINE: Final = "onnx_digits"
 
@@ -26,7 +26,6 @@ def build_stages(folder: Path) -> dict[str, Path]:
 
 
 def all_stages(folders: dict[str, Path], folder: Path) -> Path:
-    """Return a model directory with all stages."""
     return join_stages(folders, range(len(folders) - 1), folder)
 
 

@@ -102,7 +102,6 @@ def staged_run(workers: int, assignments: int, seed: int = 1) -> Iterator[Step]:
 
 
 def write_run(path: Path, workers: int = 8, assignments: int = 120) -> Path:
-    """Write a staged run as an event log."""
     with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), epoch=1) as log:
         for event, at, commands in staged_run(workers, assignments):
             log.record(event, at, commands)

@@ -53,7 +53,6 @@ class Wire:
             each.close()
 
     def cut(self) -> None:
-        """Let nothing pass."""
         self._whole.clear()
 
     def cut_answers_to(self, last: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.installation import (
     SETTINGS,
@@ -20,7 +20,7 @@ from synergai.runtime.installation import (
 )
 from synergai.runtime.setting_types import validate_hubs
 from worker_agent.power.helper import ALLOWED
-from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
+from worker_agent.power.selection import AUTO, detect, known_controller, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,11 +58,7 @@ class AgentInstallation:
         validate_name(self.worker_class, "worker class")
         if self.worker_id:
             validate_name(self.worker_id, "worker id")
-        if self.power not in (AUTO, *CONTROLLERS.names()):
-            raise InvalidInput(
-                f"unknown power controller {self.power!r}; choose from: "
-                f"{', '.join((AUTO, *CONTROLLERS.names()))}"
-            )
+        known_controller(self.power)
 
     def steps(self, files: MachineFiles) -> Iterator[Step]:
         """Yield the steps that install the agent on the machine `files`."""

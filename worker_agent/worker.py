@@ -1,50 +1,47 @@
 """A worker of this machine: what runs one assignment at a time.
 
-Most machines are one worker. Each place, a part of the cores, may be a worker instead, and each
-device that runs alongside the others is one more. The gateway knows them by ids of their own: what
-it says of a worker, it says of them. The workers of a machine share its model directory, the limit
+A machine may be several of them; see `worker_agent.layout`. The gateway knows them by ids of their
+own: what it says of a worker, it says of them. They share the machine's model directory, the limit
 of its memory and its class.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from functools import partial
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable
 from synergai.models.runtimes import MODULES
-from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.memory import rss_bytes, usable_memory_bytes
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters
 from synergai.wire.hub import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hub_client.client import HubClient
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers.kinds import EMULATED, KINDS
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from synergai.domain import Configuration, Engine, EngineName, Session
+    from synergai.domain import Engine, EngineName, Session
     from worker_agent.agent_settings import AgentSettings
-    from worker_agent.hosts.memory import HostMemory
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.hub_client.link import HubLink
-    from worker_agent.peers.exchange import Exchange
+    from worker_agent.hub_client.client import HubClient
+    from worker_agent.layout import WorkerPlan
+    from worker_agent.machine import Machine
     from worker_agent.placements.reconciler import Fetch, Reconciler
-    from worker_agent.power.telemetry import PowerMeter
-    from worker_agent.providers.choice import ProviderChoice
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 """Upper bound of what a report adds to a response."""
@@ -53,82 +50,96 @@ _log = logging.getLogger(__name__)
 
 
 class LocalWorker:
-    """A worker of this machine; only one of them has the power meter and the reconciler."""
+    """A worker of this machine.
+
+    Args:
+        describe_again: loads an engine again if its last load hung or crashed.
+        reconciler: of one worker of the machine, which reports its energy, too.
+    """
 
     def __init__(
         self,
         config: AgentSettings,
-        worker_id: str,
-        instance: str,
-        memory: HostMemory,
-        exchange: Exchange,
-        hub: HubLink,
+        plan: WorkerPlan,
+        machine: Machine,
+        hub: HubClient,
         *,
-        memory_bytes: int,
-        start_task: Callable[[Coroutine[Any, Any, object]], object],
-        on_idle: Callable[[], None],
         on_engine_fault: Callable[[Engine], None],
-        describe_again: Callable[[EngineName], Coroutine[Any, Any, None] | None],
+        describe_again: Callable[[EngineName], Awaitable[None]],
+        reconciler: Reconciler | None,
     ) -> None:
-        self._config = config
-        # Before the process enters the cgroup of a power mode.
-        self._usable_cores = usable_cores(config.worker.cores)
-        self._instance = instance
-        self._memory = memory
-        self.exchange = exchange
-        self._start_task = start_task
+        self._settings = config.worker
+        self._plan = plan
+        self._memory = machine.memory
+        self.exchange = machine.exchange
+        self.hub = hub
+        self._instance = machine.instance
         self._on_engine_fault = on_engine_fault
         self._describe_again = describe_again
-        self._providers: dict[str, ProviderChoice] = {}
-        self.id = worker_id
-        # Filled on startup, like the engines.
-        self.configurations: list[Configuration] = []
-        self.engines: dict[EngineName, Engine] = {}
+        self._reconciler = reconciler
+        self._meter = None if reconciler is None else machine.meter
+        self.configurations = plan.configurations
+        providers = {choice.name: choice for choice in plan.providers}
+        backends = (KINDS[choice.kind].backends for choice in plan.providers)
+        self._provider_backends = frozenset[str]().union(*backends)
+        self._provider_names = ", ".join(providers)
+        self._engines: dict[EngineName, Engine] = {}
         # Engines that are no longer in the model directory.
         self._removed: set[EngineName] = set()
-        self.meter: PowerMeter | None = None
-        self.reconciler: Reconciler | None = None
         self.hosts = HostPool(
-            config.worker.models,
+            self._settings.models,
             fetched=config.state / FOLDER,
-            memory_bytes=memory_bytes,
-            memory=memory,
-            cores=config.worker.cores,
-            providers=self._providers,
-            pinned=config.worker.sessions,
+            memory_bytes=plan.memory_bytes,
+            memory=machine.memory,
+            cores=plan.cores,
+            providers=providers,
+            pinned=self._settings.sessions,
             on_change=self._session_changed,
             on_unusable=self._configurations_unusable,
         )
-        self.modes = PowerModeHosts(self.hosts)
+        self._modes = PowerModeHosts(self.hosts, None if plan.suffix else machine.power)
+        self._idle = asyncio.Event()
         self.runner = Runner(
-            self.modes,
-            self.engines,
+            self._modes,
+            self._engines,
             time.monotonic,
-            on_idle,
+            self._idle.set,
             max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
-        self.hub = HubClient(hub, self, self.runner, self.configurations)
+        self._loads = TaskBag()
+        self._unloads = TaskBag()
 
-    def configure(
-        self, configurations: Iterable[Configuration], providers: Iterable[ProviderChoice]
-    ) -> None:
-        """Set its configurations, and the execution providers that they name."""
-        self.configurations[:] = configurations
-        self._providers.update({choice.name: choice for choice in providers})
+    async def drain(self, within_s: float) -> None:
+        """Complete the outstanding work within a time, and report it to the gateway."""
+        self.hub.send_draining()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self.runner.is_idle:
+                    self._idle.clear()
+                    await self._idle.wait()
+        await self.hub.flush()
+
+    async def close(self) -> None:
+        """Close all hosts."""
+        await self._loads.close()
+        await self._modes.close()
+        await self._unloads.wait()
 
     def set_engine(self, engine: Engine) -> None:
         """Add or replace an engine."""
         if not engine.fault and not self._runs(engine):
-            names = ", ".join(self._providers)
-            fault = f"the backend {engine.backend!r} runs with none of the providers {names}"
-            engine = replace(engine, fault=fault)
-        self.engines[engine.name] = engine
+            engine = replace(
+                engine,
+                fault=f"the backend {engine.backend!r} runs with none of the providers "
+                f"{self._provider_names}",
+            )
+        self._engines[engine.name] = engine
         self._removed.discard(engine.name)
 
     def update_engine(self, engine: Engine) -> None:
         """Add or replace an engine, and tell the gateway."""
         self.set_engine(engine)
-        self.hub.send_engine_changed(self.engines[engine.name])
+        self.hub.send_engine_changed(self._engines[engine.name])
 
     async def replace_engine(self, engine: Engine) -> None:
         """Load an engine's changed files, and describe them before a removed variant is needed."""
@@ -140,66 +151,52 @@ class LocalWorker:
         self.update_engine(engine)
         self._removed.add(engine.name)
 
-    def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
+    def load_session(self, session: Session, *, preload: bool, limit_s: float) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         An engine whose last load hung or crashed is tried again.
         """
-        again = self._describe_again(session.engine)
-        if again is None:
-            self._load_now(session, preload=preload, limit_s=limit_s)
-        else:
-            self._start_task(self._load_after(again, session, preload=preload, limit_s=limit_s))
+        self._loads.start(self._load(session, preload=preload, limit_s=limit_s))
 
-    async def _load_after(
-        self,
-        described: Coroutine[Any, Any, None],
-        session: Session,
-        *,
-        preload: bool,
-        limit_s: float,
-    ) -> None:
-        await described
-        self._load_now(session, preload=preload, limit_s=limit_s)
+    async def _load(self, session: Session, *, preload: bool, limit_s: float) -> None:
+        await self._describe_again(session.engine)
+        while not self.hosts.is_closing:
+            load = self.start_load(session, preload=preload, limit_s=limit_s)
+            if load is None:
+                error = self._load_refusal(session)
+                self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
+                return
+            await asyncio.wait([load])
+            if not load.cancelled():  # the pool has reported the result
+                return
+            # The engine's files were replaced meanwhile.
 
-    def _load_now(self, session: Session, *, preload: bool, limit_s: float) -> None:
-        task = self.start_load(session, preload=preload, limit_s=limit_s)
-        if task is None:
-            engine = self.engines.get(session.engine)
-            configuration = session.configuration
-            reason = f"it cannot be loaded here with {configuration}"
-            if engine is not None and engine.fault:
-                reason += f": {engine.fault}"
-            error = EngineUnusable(reason)
-            variant = configuration.variant
-            if engine is not None and variant and not engine.has_variant(variant):
-                error = ConfigurationUnusable(f"it has no variant {variant!r} here")
-            if configuration.base not in self.configurations:
-                available = "; ".join(map(str, self.configurations))
-                error = ConfigurationUnusable(
-                    f"this worker has no configuration {configuration}; available: {available}"
-                )
-            self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
-            return
-        again = partial(self._load_now, session, preload=preload, limit_s=limit_s)
-        task.add_done_callback(partial(self._on_load_ended, again))
+    def _load_refusal(self, session: Session) -> EngineUnusable:
+        """Return why the load of a session cannot be started."""
+        engine = self._engines.get(session.engine)
+        configuration = session.configuration
+        if configuration.base not in self.configurations:
+            available = "; ".join(map(str, self.configurations))
+            return ConfigurationUnusable(
+                f"this worker has no configuration {configuration}; available: {available}"
+            )
+        variant = configuration.variant
+        if engine is not None and variant and not engine.has_variant(variant):
+            return ConfigurationUnusable(f"it has no variant {variant!r} here")
+        reason = f"it cannot be loaded here with {configuration}"
+        if engine is not None and engine.fault:
+            reason += f": {engine.fault}"
+        return EngineUnusable(reason)
 
-    def _on_load_ended(self, again: Callable[[], None], load: asyncio.Task[HostProcess]) -> None:
-        """Load again if the engine's files were replaced since."""
-        if not load.cancelled():
-            load.exception()  # which the pool has logged and reported
-        elif not self.hosts.is_closing:
-            again()
-
-    def unload(self, session: Session) -> None:
+    def unload_session(self, session: Session) -> None:
         """Unload `session` if it is idle."""
-        self._start_task(self.hosts.unload(session))
+        self._unloads.start(self.hosts.unload(session))
 
     def start_load(
         self, session: Session, *, preload: bool = False, limit_s: float = math.inf
     ) -> asyncio.Task[HostProcess] | None:
         """Load `session`; return None if there is no such usable engine or configuration."""
-        engine = self.engines.get(session.engine)
+        engine = self._engines.get(session.engine)
         configuration = session.configuration
         if (
             engine is None
@@ -217,15 +214,15 @@ class LocalWorker:
         """Return the current description of this worker."""
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
-            worker_id=self.id,
-            worker_class=self._config.worker.worker_class,
-            agent_version=self._config.worker.agent_version,
-            cores=self._usable_cores,
+            worker_id=self._plan.id,
+            worker_class=self._settings.worker_class,
+            agent_version=self._settings.agent_version,
+            cores=self._plan.usable_cores,
             memory_bytes=usable_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
             engines=[
                 converters.engine_to_proto(engine)
-                for engine in self.engines.values()
+                for engine in self._engines.values()
                 if engine.name not in self._removed
             ],
             sessions=[
@@ -233,11 +230,11 @@ class LocalWorker:
                 for session in self.hosts.resident_sessions()
                 if session.engine not in self._removed
             ],
-            power_mode=self.modes.mode,
-            meter="" if self.meter is None else self.meter.source,
+            power_mode=self._modes.mode,
+            meter="" if self._meter is None else self._meter.source,
             instance=self._instance,
-            backends=() if self.reconciler is None else _installed_backends(),
-            labels=self._config.worker.labels,
+            backends=() if self._reconciler is None else _installed_backends(),
+            labels=self._settings.labels,
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
             unusable=map(converters.unusable_session_to_proto, self.hosts.unusable_sessions()),
@@ -246,8 +243,8 @@ class LocalWorker:
                 hub_pb2.SessionMemory(session=converters.session_to_proto(session), bytes=size)
                 for session, size in self.hosts.session_bytes().items()
             ],
-            pinned=map(converters.session_to_proto, self._config.worker.sessions),
-            engine_cores=self._usable_cores,
+            pinned=map(converters.session_to_proto, self._settings.sessions),
+            engine_cores=self._plan.usable_cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
         )
@@ -259,27 +256,25 @@ class LocalWorker:
         beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
         for worker_id, link in self.exchange.peers.links.items():
             beat.peers.add(worker_id=worker_id, **link._asdict())
-        if self.meter is not None and (draw := self.meter.read()) is not None:
+        if self._meter is not None and (draw := self._meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat
 
-    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+    def place_engines(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
         """Fetch the versions placed on this worker, and remove others."""
-        if self.reconciler is not None:
-            self.reconciler.place(placements, fetch)
+        if self._reconciler is not None:
+            self._reconciler.set_placements(placements, fetch)
 
     # --- internals ------------------------------------------------------------------------------
 
     def _runs(self, engine: Engine) -> bool:
         """Return whether any configuration can run the engine's backend."""
-        names = {each.execution_provider for each in self.configurations}
-        return "" in names or any(
-            engine.backend in KINDS[choice.kind].backends for choice in self._providers.values()
-        )
+        on_cpu = any(not each.execution_provider for each in self.configurations)
+        return on_cpu or engine.backend in self._provider_backends
 
     def _session_changed(self, change: SessionChange) -> None:
         self.hub.send_session_changed(change)
-        engine = self.engines.get(change.session.engine)
+        engine = self._engines.get(change.session.engine)
         if isinstance(change.error, ConfigurationUnusable) or engine is None:
             return
         if isinstance(change.error, EngineUnusable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.measuring.search.search import Strategy
+from profiler.measuring.search.state import Strategy
 from synergai.runtime.plugins import Registry
 
 STRATEGIES: Final = Registry[Strategy](

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from profiler.measuring.search.trials import Trial
+from profiler.measuring.search.space import Trial
 
 if TYPE_CHECKING:
     from profiler.measuring.search.state import SearchState

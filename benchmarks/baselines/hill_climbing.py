@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from profiler.measuring.search.process import expected_log_qps
-from profiler.measuring.search.trials import Trial
+from profiler.measuring.search.belief import expected_log_qps
+from profiler.measuring.search.space import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.measuring.search.trials import Trial
+from profiler.measuring.search.space import Trial
 
 if TYPE_CHECKING:
     from profiler.measuring.search.space import Row

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Compare with each peer in sequence; return one Markdown text per peer."""
+    """Compare with each peer in sequence; print all, return summaries."""
     results = []
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models")
@@ -49,11 +49,11 @@ async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[s
                 try:
                     sections = await measure(peer, setup)
                 except (Unavailable, WrongResponse) as error:
-                    result = f"### {peer.title}\n\nNot measured: {error}"
+                    results.append(f"### {peer.title}\n\nNot measured: {error}")
+                    print(f"\n{results[-1]}\n", flush=True)
                 else:
-                    result = "\n\n".join(section.markdown() for section in sections)
-                print(f"\n{result}\n", flush=True)
-                results.append(result)
+                    results += [section.summary() for section in sections]
+                    print("", *(section.markdown() for section in sections), sep="\n\n", flush=True)
         print("measuring the start", flush=True)
         peers = [PEERS[name] for name in names]
         results.append(

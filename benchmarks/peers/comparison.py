@@ -150,10 +150,10 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
         f"Resident memory: {peer.title} {resident_mb(started.process):.0f} MB, "
         f"serve {resident_mb(setup.serve.gateway):.0f} MB."
     )
-    first = scenario is SCENARIOS[0]  # whose section says what the peer is
     return Section(
         title=f"{peer.title}: {scenario.title}",
-        note=" ".join([*about, memory]) if first else memory,
+        # The first section says what the peer is, the last one what it needs in the end.
+        note=" ".join(about) if scenario is SCENARIOS[0] else memory,
         rows=[peer.title, GATEWAY, SERVE, PINNED],
         columns=[str(pattern) for pattern in patterns],
         measured=measured,
@@ -165,7 +165,7 @@ def _ratios(
     scenario: Scenario, peer: Peer, measured: Measurements, supported: Sequence[CallPattern]
 ) -> str:
     """Return the table of our figures over the peer's; bold ones miss their target."""
-    ours = (GATEWAY, SERVE, PINNED)
+    ours = (GATEWAY, SERVE)
     header, columns = ["ours / theirs"], [list(ours)]
     for pattern, metric, at_most, at_least in scenario.compared:
         if pattern not in supported:

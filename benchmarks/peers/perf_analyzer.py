@@ -88,7 +88,7 @@ async def measure(
     peer, *ours = addresses
     return Section(
         title=f"{peer}: perf_analyzer",
-        note="Triton's load generator in C++ in place of the grpc.aio client: identity, unary.",
+        note="Identity, unary, by Triton's load generator in C++.",
         rows=list(addresses),
         columns=[str(each) for each in patterns],
         measured=measured,

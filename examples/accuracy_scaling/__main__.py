@@ -14,7 +14,7 @@ from demo.steps import console, run_steps, step
 from examples.accuracy_scaling import fleet, loads
 from examples.accuracy_scaling.plot import plot_run
 from examples.training import families
-from profiler.zoo.build import is_built
+from profiler.zoo.recipes import is_built
 from synergai.client.client import Client
 from synergai.testing import LocalFleet
 

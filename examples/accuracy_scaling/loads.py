@@ -12,8 +12,8 @@ from benchmarks.variants.demand import draw_arrivals
 from benchmarks.variants.simulation import Scenario
 from examples.accuracy_scaling.fleet import WORKERS, most_accurate
 from profiler.loadgen.outcome import RequestOutcome
+from profiler.loadgen.traces.request_log import read_accuracies, variant_figures
 from profiler.loadgen.traces.run import send_open_loop
-from profiler.loadgen.traces.variants import read_accuracies, variant_figures
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from sklearn import datasets
 
 from profiler.cutting.heads import train_head
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples

@@ -49,8 +49,9 @@ class JobHandler(Protocol):
     holds_outputs: bool = False
     pull: HeldTensors | None = None
 
-    def requests(self, first: int, count: int, /) -> Sequence[Buffer]:
-        """Return the serialized requests of `count` queries; none if they draw on samples."""
+    def requests(self, _first: int, _count: int, /) -> Sequence[Buffer]:
+        """Return the serialised requests of queries; none for samples or inputs that follow."""
+        return ()
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:
         """Handle the dispatch of some of the job's queries."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Reports
 
-
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
 _NONE_LOST: Final[frozenset[int]] = frozenset()
 _NOTHING_HELD: Final[Mapping[int, HeldTensors]] = MappingProxyType({})

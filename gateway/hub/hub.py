@@ -105,6 +105,7 @@ class Hub:
         self._heartbeat_s = heartbeat_s
         self.work_port = work_port
         self._slow_calls = rpc.SlowCalls()
+        self._reading = TaskBag()
         self._tasks = TaskBag()
         self._tasks.start(self._monitor_heartbeats())
 
@@ -143,7 +144,7 @@ class Hub:
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
         )
-        reader = asyncio.create_task(self._read_control(connection, requests, context))
+        reader = self._reading.start_awaited(self._read_control(connection, requests, context))
         reader.add_done_callback(connection.control.close_with)
         try:
             while messages := await connection.control.get_batch():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from gateway.entry.access.authenticator import peer_certificate
 from gateway.entry.access.enrolments import sha256
-from gateway.entry.access.peer_certificate import peer_certificate
 from gateway.entry.access.worker_rules import JoiningWorker
 from gateway.fleet.agent_validation import (
     ProtocolViolation,

@@ -46,6 +46,7 @@ class Rollouts:
         self._load_engine = load
         self._write_policies = write
         self._preparing: dict[EngineName, asyncio.Task[None]] = {}
+        self._loading = TaskBag()
         self._writing = TaskBag()
         self._changing = asyncio.Lock()
         versions.prepare = self._prepare
@@ -54,10 +55,7 @@ class Rollouts:
 
     async def close(self) -> None:
         """Stop loading versions, and complete what is being written."""
-        if loading := list(self._preparing.values()):
-            for task in loading:
-                task.cancel()
-            await asyncio.wait(loading)
+        await self._loading.close()
         await self._writing.wait()
 
     # --- changes --------------------------------------------------------------------------------
@@ -208,7 +206,7 @@ class Rollouts:
         """Have a version loaded, unless that is under way."""
         loading = self._preparing.get(engine)
         if loading is None or loading.done():
-            task = self._preparing[engine] = asyncio.create_task(self._load(engine))
+            task = self._preparing[engine] = self._loading.start(self._load(engine))
             task.add_done_callback(partial(self._end_load, engine))
 
     def _end_load(self, engine: EngineName, task: asyncio.Task[None]) -> None:

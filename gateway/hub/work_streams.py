@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from synergai.wire.work_messages import Reports
     from synergai.wire.work_transport import WorkTransport
 
-
 _log = logging.getLogger(__name__)
 
 _ORDERS_LIMIT: Final = 4096

@@ -8,16 +8,17 @@ are stored durably before they are counted.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.worker import SendInputs
-from gateway.jobs.suspects import Suspects
 from gateway.journal.records.log import DamagedLog
 from gateway.journal.records.results import InputResult
 from synergai.runtime.tasks import TaskBag
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.jobs.tensor_room import TensorRoom
     from gateway.journal.job_record import RecordedExecution
     from gateway.journal.records.log import RecordLog
     from gateway.journal.records.results import ResultLog
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import AssignmentId, Job
     from synergai.wire.request_codec import Buffer
+
+    Urgency = tuple[int, float, float]
 
 PORTION_BYTES: Final = 2 * 1024 * 1024
 """Inputs sent in one message, unless a single one is larger."""
@@ -50,8 +52,91 @@ MOST_QUERIES: Final = 2048
 """Inputs of each assignment that its worker may have at most."""
 UNSENT_BYTES: Final = 512 * 1024 * 1024
 """Inputs of all jobs in memory on their way to workers, unless a single one is larger."""
+MOST_CRASHES: Final = 16
+"""Crashes of engine hosts without a response in between after which a job fails."""
 
 _log = logging.getLogger(__name__)
+
+
+class Suspects:
+    """The queries that run alone next, since an engine host died at or near them.
+
+    `fail` is called after too many crashes.
+    """
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self._fail = fail
+        self._queries: set[int] = set()
+        self._crashes = 0
+
+    def __contains__(self, query: int) -> bool:
+        return query in self._queries
+
+    def retries_alone(self, query: int) -> bool:
+        """Return whether a query at which an engine host died runs alone next; only once."""
+        self._crashes += 1
+        if self._crashes > MOST_CRASHES:
+            self._fail(f"engine hosts died {self._crashes} times in a row at its inputs")
+        if query in self._queries:
+            return False
+        self._queries.add(query)
+        return True
+
+    def answered(self) -> None:
+        """Note that an engine host answered."""
+        self._crashes = 0
+
+    def forget(self, query: int) -> None:
+        """Forget a query that is done."""
+        self._queries.discard(query)
+
+
+class TensorRoom:
+    """Memory for tensors of jobs, which the most urgent job gets first.
+
+    It has room for `limit_bytes`, unless a single query needs more.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._numbers = count()
+        self._waiting: list[tuple[Urgency, int, int, asyncio.Future[None]]] = []
+
+    async def take(self, job: Job, size: int) -> None:
+        """Wait until there is room for a query of a job, and take it."""
+        if self.try_take(size):
+            return
+        granted = asyncio.get_running_loop().create_future()
+        urgency = -job.priority, job.deadline, job.arrival
+        heapq.heappush(self._waiting, (urgency, next(self._numbers), size, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self.give(0 if granted.cancelled() else size)  # also to those that waited behind it
+            raise
+
+    def try_take(self, size: int) -> bool:
+        """Take room if there is some, and no other job waits for it; return whether there was."""
+        if self._waiting or not self._fits(size):
+            return False
+        self.used_bytes += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give room back."""
+        self.used_bytes -= size
+        while self._waiting:
+            _, _, wanted, granted = self._waiting[0]
+            if not granted.cancelled():
+                if not self._fits(wanted):
+                    return
+                self.used_bytes += wanted
+                granted.set_result(None)
+            heapq.heappop(self._waiting)
+
+    def _fits(self, size: int) -> bool:
+        return not self.used_bytes or self.used_bytes + size <= self._limit_bytes
 
 
 class JobData(NamedTuple):

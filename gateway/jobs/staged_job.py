@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
-from gateway.jobs.stage_queue import StageQueue
-from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
-from gateway.jobs.tensor_room import TensorRoom
+from gateway.jobs.input_feed import TensorRoom
+from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery, StageQueue
 from gateway.journal.job_record import RecordedExecution
 from gateway.journal.records.results import InputResult
 from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
-    from gateway.jobs.stage_queue import StageAnswer
+    from gateway.jobs.staged_feed import StageAnswer
     from gateway.journal.records.log import RecordLog
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route

@@ -6,17 +6,14 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.fleet.stages import EngineInStages
-from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
-from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
-from gateway.jobs.pausing import Pauses
+from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, TensorRoom
+from gateway.jobs.own_inputs import Reopening
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
-from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.staged_job import StagedJobs
 from gateway.jobs.submitted_job import (
     Phase,
@@ -25,8 +22,7 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.jobs.tensor_room import TensorRoom
-from gateway.jobs.tracker import JobTracker, ProgressRate
+from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
 from synergai.domain import JobId, JobState
@@ -34,7 +30,7 @@ from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterator
+    from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
@@ -61,6 +57,68 @@ STAGE_BYTES: Final = 256 * 1024 * 1024
 """Tensors of jobs in stages that are in memory."""
 _REROUTE_INTERVAL_S: Final = 0.02
 _ENDED: Final = frozenset(state for state in JobState if state.ended)
+_BATCH: Final = 64
+"""Jobs paused or resumed at a time, between which the event loop does other work."""
+_RESUME_INTERVAL_S: Final = 0.02
+_WAITING: Final = frozenset({Phase.PAUSED, Phase.UNRECORDED})
+
+
+class Pauses:
+    """The jobs that are paused while their store cannot be written.
+
+    A paused job is withdrawn from the scheduling core, so that its workers are free for requests
+    and no query runs whose result would be lost. It continues with what the store has recorded.
+    """
+
+    def __init__(
+        self, store: Journal, dispatcher: Dispatcher, jobs: Mapping[JobId, SubmittedJob]
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._jobs = jobs
+        self._paused: dict[JobId, SubmittedJob] = {}
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._paused
+
+    def __len__(self) -> int:
+        return len(self._paused)
+
+    def follow(self, job: SubmittedJob) -> None:
+        """Take the phase of a job into account, which has changed."""
+        if job.phase in _WAITING:
+            self._paused[job.tracker.id] = job
+        else:
+            self._paused.pop(job.tracker.id, None)
+
+    async def follow_store(self) -> NoReturn:
+        """Pause and resume all jobs as the store's room changes, until cancelled."""
+        while True:
+            if not self._store.writable:
+                await self._pause_all()
+                await self._store.wait_space_changed()
+            elif self._paused:
+                await asyncio.sleep(_RESUME_INTERVAL_S)
+                # Afterwards, no pending write of an earlier assignment can change the jobs.
+                self._store.after_pending(self._resume_some)
+            else:
+                await self._store.wait_space_changed()
+
+    async def _pause_all(self) -> None:
+        for number, job in enumerate(list(self._jobs.values()), 1):
+            job.pause()
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+
+    def _resume_some(self) -> None:
+        """Resume the next jobs that no worker still reports on."""
+        if not self._store.writable:
+            return
+        in_flight = self._dispatcher.jobs_in_flight()
+        for job_id in list(
+            islice((each for each in self._paused if each not in in_flight), _BATCH)
+        ):
+            self._paused[job_id].resume()
 
 
 class SubmittedJobs:
@@ -103,28 +161,13 @@ class SubmittedJobs:
         """Resume the unfinished jobs in the journal; return their number."""
         for ended in reversed(await self._journal.ended_jobs([JobState.SUCCEEDED], WINDOW)):
             self._errors.add(ended.estimated_s, ended.actual_s)
-        unfinished = await self._journal.unfinished_jobs()
-        for record in unfinished:
-            try:
-                data = await self._own_inputs.restore(record) if record.spec.upload_id else None
-            except DAMAGED as error:
-                _log.error("job %s cannot continue: %s", record.id, error)
-                await self._journal.record_end(
-                    replace(
-                        record,
-                        state=JobState.FAILED,
-                        finished_at=self._clock.unix_now(),
-                        reason=DAMAGE,
-                    )
-                )
-                continue
-            except UNREADABLE as error:
-                _log.error("job %s waits until its files can be opened: %s", record.id, error)
-                usage = self._admission.restore_job(record.spec.tenant)
-                self._reopening.add(self._add(self._tracker(record), usage))
-                continue
+        for record in await self._journal.unfinished_jobs():
             usage = self._admission.restore_job(record.spec.tenant)
-            self._start(self._add(self._tracker(record), usage), data)
+            job = self._add(self._tracker(record), usage)
+            if record.spec.upload_id:
+                await self._reopening.start(job)
+            else:
+                self._start(job, None)
         return len(self._unfinished)
 
     async def close(self) -> None:
@@ -266,7 +309,8 @@ class SubmittedJobs:
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
-        self._errors.add(tracker.record.estimated_s, tracker.record.actual_s)
+        record = tracker.record
+        self._errors.add(record.estimated_s, record.actual_s, tracker.queries_s)
         if job.feed is not None:
             self._tasks.start(self._close_feed(job.feed))
 

@@ -263,10 +263,6 @@ class SubmittedJob(JobHandler):
 
     # --- the dispatcher's calls -----------------------------------------------------------------
 
-    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """Return no requests: the queries draw on samples, or their inputs follow."""
-        return ()
-
     def retries_alone(self, query: int) -> bool:
         """Return whether the query runs alone next, so that the crash does not count."""
         return self.feed is not None and self.feed.retries_alone(query)

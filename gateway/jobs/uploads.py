@@ -30,6 +30,7 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.names import validate_name
+from synergai.runtime.tasks import TaskBag, run_to_end
 from synergai.v1.jobs_pb2 import UploadRequest
 from synergai.wire.job_inputs import chain_digest
 from synergai.wire.request_codec import split_fields
@@ -224,23 +225,16 @@ class InputUploads:
             await self._store.release(opened)
 
     async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
-        """Store the inputs of messages durably.
-
-        The thread cannot be stopped, so a cancelled call waits for it.
-        """
+        """Store the inputs of messages durably."""
         before = opened.log.bytes
-        writing = asyncio.ensure_future(asyncio.to_thread(_store, opened, batch))
         try:
-            await asyncio.shield(writing)
+            return await run_to_end(asyncio.to_thread(_store, opened, batch))
         except OSError as error:
             raise self._failure(error) from error
         finally:
-            await asyncio.wait([writing])
-            writing.exception()  # retrieved, though nothing awaits it after a cancellation
             self._store.update(opened)
             self.stored_bytes += max(0, opened.log.bytes - before)
             self._admission.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
-        return writing.result()
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
@@ -340,6 +334,7 @@ class _ReadAhead:
     def __init__(self, messages: AsyncIterator[bytes], idle_s: float) -> None:
         self._messages = messages
         self._idle_s = idle_s
+        self._reading = TaskBag()
         self._read: list[bytes] = []
         self._bytes = 0
         self._arrived = asyncio.Event()
@@ -347,7 +342,7 @@ class _ReadAhead:
 
     async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
         """Yield `first`, and then in each batch all messages that were read since the last one."""
-        reader = asyncio.create_task(self._read_all())
+        reader = self._reading.start_awaited(self._read_all())
         reader.add_done_callback(lambda _: self._arrived.set())
         try:
             self._read.append(first)
@@ -374,8 +369,7 @@ class _ReadAhead:
                     reader.result()
                     return
         finally:
-            reader.cancel()
-            await asyncio.wait([reader])
+            await self._reading.close()
 
     async def _read_all(self) -> None:
         async for message in self._messages:

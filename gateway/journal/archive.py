@@ -18,8 +18,14 @@ import apsw
 from gateway.journal import schema
 from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, StateInUse, is_empty, lock
-from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
-from gateway.journal.opening import check_content, check_files
+from gateway.journal.sqlite_store import (
+    InvalidMarker,
+    Mark,
+    check_content,
+    check_files,
+    read_marker,
+    write_marker,
+)
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.files import own_like, sync_path

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import apsw
 
 from gateway.journal import archive, schema
-from gateway.journal.documents import StateDocuments
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE, MARKER, lock
-from gateway.journal.postgresql.connection import storable, translated
 from gateway.journal.postgresql.leadership import LOCK
-from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
-from gateway.journal.postgresql.session import DatabaseSession, where
+from gateway.journal.postgresql.session import open_session, where
+from gateway.journal.postgresql.store import storable, translated
+from gateway.journal.shared_state import StateDocuments
 from gateway.journal.store import Row
 from synergai.errors import InvalidInput
 from synergai.runtime.clock import Clock
@@ -217,15 +216,7 @@ class _Database:
     def __init__(self, url: str, directory: Path, *, insecure: bool) -> None:
         self._directory = directory
         self._place = where(url)
-        self._session = DatabaseSession(url)
-        try:
-            check_server(self._session)
-            if not insecure:
-                check_encryption(self._session)
-            self._session.script(f"SET search_path = {SCHEMA}")
-        except BaseException:
-            self._session.close()
-            raise
+        self._session = open_session(url, insecure=insecure)
 
     def lock(self) -> None:
         """Keep gateways from leading the database until the session ends."""

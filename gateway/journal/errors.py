@@ -26,7 +26,7 @@ class JournalDamaged(JournalBroken):
         super().__init__(
             f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai journal "
             "check' for details, and 'synergai journal restore FILE' with a backup; "
-            "docs/guide/operate.md has the other ways out"
+            "docs/guide/journal.md has the other ways out"
         )
         self.fault = fault
 

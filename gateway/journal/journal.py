@@ -20,33 +20,27 @@ import queue
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken, StoreFull
-from gateway.journal.files import RESERVE, lock
+from gateway.journal.files import RESERVE, Reserve, Space, lock
 from gateway.journal.job_record import NO_TERMS
-from gateway.journal.reserve import Reserve, Space
 from gateway.journal.sqlite_store import SqliteStore
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gateway.fleet.descriptions import CommittedDescription
-    from gateway.journal.job_record import (
-        RecordedExecution,
-        RecordedJob,
-        SubmissionTerms,
-        UploadUse,
-    )
+    from gateway.journal.job_record import RecordedExecution, RecordedJob, SubmissionTerms
     from gateway.journal.records.results import InputResult, ResultLog
     from gateway.journal.store import Connection, Operation, Store
-    from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
+    from synergai.domain import AssignmentId, JobId, JobSpec
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -70,6 +64,32 @@ class _QueuedOperation(NamedTuple):
     future: asyncio.Future[object]
     writes: bool
     results: _Results | None = None
+
+
+def _read(
+    operation: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Journal, P], asyncio.Future[T]]:
+    """Return the method that executes an operation and changes nothing."""
+
+    @wraps(operation)
+    def read(self: Journal, /, *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
+        return self._enqueue(lambda connection: operation(connection, *args, **options))
+
+    return read
+
+
+def _write(
+    operation: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Journal, P], asyncio.Future[T]]:
+    """Return the method that executes an operation and fails while the disk is full."""
+
+    @wraps(operation)
+    def write(self: Journal, /, *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
+        return self._enqueue(
+            lambda connection: operation(connection, *args, **options), writes=True
+        )
+
+    return write
 
 
 class Journal:
@@ -141,34 +161,7 @@ class Journal:
         Jobs under the same key have to repeat what was asked for, before the gateway chose the
         rest.
         """
-        return self._enqueue_write(operations.Accept(record, key, asked, terms))
-
-    def find_accepted(
-        self, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
-    ) -> asyncio.Future[JobId | None]:
-        """Return the id of the job accepted under a key, if any; see `accept`."""
-        return self._enqueue(partial(operations.find_accepted, spec=spec, key=key, terms=terms))
-
-    def record_dispatch(self, record: RecordedJob) -> asyncio.Future[None]:
-        """Record the job's first dispatch and estimate."""
-        return self._enqueue_write(partial(operations.record_dispatch, record=record))
-
-    def record_execution(
-        self, job_id: JobId, assignment_id: AssignmentId, execution: RecordedExecution
-    ) -> asyncio.Future[None]:
-        """Record the completed queries of an assignment; `execution` covers it from its start.
-
-        Nothing is changed if a query is already recorded under another assignment or beyond the
-        job's range, or if the job has ended.
-        """
-        return self._enqueue_write(
-            partial(
-                operations.record_execution,
-                job_id=job_id,
-                assignment_id=assignment_id,
-                execution=execution,
-            )
-        )
+        return self._enqueue(operations.Accept(record, key, asked, terms), writes=True)
 
     def record_results(
         self,
@@ -196,95 +189,34 @@ class Journal:
         """Record the end of the job."""
         self._ended += 1
         if self._ended % _PURGE_EVERY == 0:
-            self._enqueue_write(partial(operations.purge, kept=self._kept_jobs))
-        return self._enqueue_write(partial(operations.record_end, record=record))
+            self._purge(self._kept_jobs)
+        return self._record_end(record)
 
-    def add_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Record engine names, forgotten or not, so that they stay known without a worker."""
-        return self._enqueue_write(partial(operations.add_engines, engines=tuple(engines)))
-
-    def remove_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Remove engine names."""
-        return self._enqueue_write(partial(operations.remove_engines, engines=tuple(engines)))
-
-    def forget_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Remove engine names, and record that they are forgotten although they have profiles."""
-        return self._enqueue_write(partial(operations.forget_engines, engines=tuple(engines)))
-
-    def recall_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Record that engines are no longer forgotten."""
-        return self._enqueue_write(partial(operations.recall_engines, engines=tuple(engines)))
-
-    def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
-        """Record whether an engine is unloaded."""
-        return self._enqueue_write(
-            partial(operations.set_unloaded, engine=engine, unloaded=unloaded)
-        )
-
-    def set_description(
-        self, engine: EngineName, committed: CommittedDescription | None
-    ) -> asyncio.Future[None]:
-        """Record the committed description of an engine; None removes it."""
-        return self._enqueue_write(
-            partial(operations.set_description, engine=engine, committed=committed)
-        )
-
-    def change_documents(
-        self, changed: Mapping[str, str], removed: Collection[str]
-    ) -> asyncio.Future[None]:
-        """Add or replace documents, and remove others; only gateways that share a database do."""
-        return self._enqueue_write(
-            partial(operations.change_documents, changed=changed, removed=removed)
-        )
+    record_dispatch = _write(operations.record_dispatch)
+    record_execution = _write(operations.record_execution)
+    _record_end = _write(operations.record_end)
+    _purge = _write(operations.purge)
+    add_engines = _write(operations.add_engines)
+    remove_engines = _write(operations.remove_engines)
+    forget_engines = _write(operations.forget_engines)
+    recall_engines = _write(operations.recall_engines)
+    set_unloaded = _write(operations.set_unloaded)
+    set_description = _write(operations.set_description)
+    change_documents = _write(operations.change_documents)
 
     # --- reads --------------------------------------------------------------------------------
 
-    def engines(self) -> asyncio.Future[frozenset[EngineName]]:
-        """Return the names of all recorded engines."""
-        return self._enqueue(operations.engines)
-
-    def forgotten_engines(self) -> asyncio.Future[frozenset[EngineName]]:
-        """Return the names of the forgotten engines."""
-        return self._enqueue(operations.forgotten_engines)
-
-    def unloaded_engines(self) -> asyncio.Future[frozenset[EngineName]]:
-        """Return the names of the unloaded engines."""
-        return self._enqueue(operations.unloaded_engines)
-
-    def descriptions(self) -> asyncio.Future[dict[EngineName, CommittedDescription]]:
-        """Return the committed descriptions by engine."""
-        return self._enqueue(operations.descriptions)
-
-    def documents(self) -> asyncio.Future[dict[str, str]]:
-        """Return all documents by name; see `change_documents`."""
-        return self._enqueue(operations.documents)
-
-    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[RecordedJob | None]:
-        """Return the job over an upload of a tenant, if there is one."""
-        return self._enqueue(partial(operations.upload_user, tenant=tenant, upload_id=upload_id))
-
-    def jobs_over_uploads(self) -> asyncio.Future[list[UploadUse]]:
-        """Return all jobs over uploads; those that ended come first, in order of their ends."""
-        return self._enqueue(operations.jobs_over_uploads)
-
-    def find_job(self, job_id: JobId) -> asyncio.Future[RecordedJob | None]:
-        """Return the job as recorded, or None if it is unknown."""
-        return self._enqueue(partial(operations.find_job, job_id=job_id))
-
-    def unfinished_jobs(self) -> asyncio.Future[list[RecordedJob]]:
-        """Return the jobs that have not ended, in order of acceptance."""
-        return self._enqueue(operations.unfinished_jobs)
-
-    def ended_jobs(
-        self,
-        states: Collection[JobState],
-        limit: int,
-        wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
-    ) -> asyncio.Future[list[RecordedJob]]:
-        """Return the newest jobs that ended in one of `states`; another thread calls `wanted`."""
-        return self._enqueue(
-            partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)
-        )
+    find_accepted = _read(operations.find_accepted)
+    find_job = _read(operations.find_job)
+    unfinished_jobs = _read(operations.unfinished_jobs)
+    ended_jobs = _read(operations.ended_jobs)
+    upload_user = _read(operations.upload_user)
+    jobs_over_uploads = _read(operations.jobs_over_uploads)
+    engines = _read(operations.engines)
+    forgotten_engines = _read(operations.forgotten_engines)
+    unloaded_engines = _read(operations.unloaded_engines)
+    descriptions = _read(operations.descriptions)
+    documents = _read(operations.documents)
 
     async def confirm(self) -> None:
         """Check that no other gateway has taken over, before what is in files is acknowledged."""
@@ -296,7 +228,7 @@ class Journal:
         if not self._pending:
             callback()
             return
-        self._enqueue(operations.no_op).add_done_callback(lambda _: callback())
+        self._enqueue(lambda _connection: None).add_done_callback(lambda _: callback())
 
     def fail(self, error: OSError) -> None:
         """Break the journal, because the disk has failed elsewhere; what it has kept is unknown."""
@@ -336,9 +268,6 @@ class Journal:
             )
 
     # --- writer thread ------------------------------------------------------------------------
-
-    def _enqueue_write(self, operation: Callable[[Connection], T]) -> asyncio.Future[T]:
-        return self._enqueue(operation, writes=True)
 
     def _enqueue(
         self,

@@ -21,7 +21,7 @@ from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.journal.job_record import SubmissionTerms
     from gateway.journal.store import Connection, Row
@@ -46,10 +46,6 @@ def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:
     return msgspec.json.decode(msgspec.json.encode(given), type=dict[str, object])
 
 
-def no_op(_connection: Connection) -> None:
-    """Do nothing; used to wait for earlier operations."""
-
-
 def confirm(connection: Connection) -> None:
     """Read something, which fails unless the gateway still has the database."""
     connection.execute("SELECT 1")
@@ -66,7 +62,7 @@ def documents(connection: Connection) -> dict[str, str]:
 def change_documents(
     connection: Connection, changed: Mapping[str, str], removed: Iterable[str]
 ) -> None:
-    """Add or replace documents, and remove others."""
+    """Add or replace documents, and remove others; only gateways that share a database do."""
     connection.executemany(
         "INSERT INTO documents (name, content) VALUES (?, ?) "
         "ON CONFLICT (name) DO UPDATE SET content = excluded.content",
@@ -79,12 +75,9 @@ def change_documents(
 
 
 def find_accepted(
-    connection: Connection,
-    spec: JobSpec,
-    key: str,
-    terms: SubmissionTerms = NO_TERMS,
+    connection: Connection, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
 ) -> JobId | None:
-    """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
+    """Return the id of the job accepted under an idempotency key, if any; see `Journal.accept`."""
     known = connection.execute(
         "SELECT keys.submission, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
         "WHERE keys.tenant = ? AND keys.key = ?",
@@ -125,32 +118,41 @@ class Accept:
         if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
             raise UploadUsed(spec.upload_id, user.id)
         connection.execute(
-            "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state, "
+            "INSERT INTO jobs (state, id, engine, queries, qos_s, priority, tenant, submitted_at, "
             "upload, max_failures, variant, min_accuracy) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                record.id,
-                spec.engine_version,
-                spec.queries,
-                None if math.isinf(spec.qos) else spec.qos,
-                spec.priority,
-                spec.tenant,
-                record.submitted_at,
-                JobState.QUEUED.value,
-                spec.upload_id,
-                spec.max_failures,
-                spec.variant,
-                spec.min_accuracy,
-            ),
+            (JobState.QUEUED.value, *self.row()),
         )
         if key:
-            text = msgspec.json.encode(submission(asked, self.terms)).decode()
             connection.execute(
                 "INSERT INTO keys (tenant, key, submission, job) "
                 "VALUES (?, ?, ?, last_insert_rowid())",
-                (spec.tenant, key, text),
+                (spec.tenant, key, self.submission()),
             )
         return record.id
+
+    def row(self) -> tuple[object, ...]:
+        """Return the columns of the job from its id to its accuracy, without its state."""
+        record, spec = self.record, self.record.spec
+        return (
+            record.id,
+            spec.engine_version,
+            spec.queries,
+            None if math.isinf(spec.qos) else spec.qos,
+            spec.priority,
+            spec.tenant,
+            record.submitted_at,
+            spec.upload_id,
+            spec.max_failures,
+            spec.variant,
+            spec.min_accuracy,
+        )
+
+    def submission(self) -> str:
+        """Return what has to be the same under the key, as JSON; empty without a key."""
+        if not self.key:
+            return ""
+        return msgspec.json.encode(submission(self.asked or self.record.spec, self.terms)).decode()
 
 
 def record_dispatch(connection: Connection, record: RecordedJob) -> None:
@@ -171,12 +173,13 @@ def record_dispatch(connection: Connection, record: RecordedJob) -> None:
 
 
 def record_execution(
-    connection: Connection,
-    job_id: JobId,
-    assignment_id: AssignmentId,
-    execution: RecordedExecution,
+    connection: Connection, job_id: JobId, assignment_id: AssignmentId, execution: RecordedExecution
 ) -> None:
-    """Insert or extend an assignment's range; see `Journal.record_execution`."""
+    """Record the completed queries of an assignment; `execution` covers it from its start.
+
+    Nothing is changed if a query is already recorded under another assignment or beyond the job's
+    range, or if the job has ended.
+    """
     configuration = execution.configuration
     try:
         connection.execute(
@@ -229,45 +232,40 @@ def purge(connection: Connection, kept: int) -> None:
     )
 
 
-def add_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
-    """Insert engine names."""
-    connection.executemany(
-        "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING",
-        [(engine,) for engine in engines],
-    )
+def add_engines(connection: Connection, engines: Collection[EngineName]) -> None:
+    """Record engine names, forgotten or not, so that they stay known without a worker."""
+    _of_each(connection, "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING", engines)
     recall_engines(connection, engines)
 
 
-def remove_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
+def remove_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Delete engine names."""
-    connection.executemany("DELETE FROM engines WHERE name = ?", [(engine,) for engine in engines])
+    _of_each(connection, "DELETE FROM engines WHERE name = ?", engines)
 
 
-def forget_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
-    """Delete engine names, and record that they were forgotten."""
+def forget_engines(connection: Connection, engines: Collection[EngineName]) -> None:
+    """Remove engine names, and record that they are forgotten although they have profiles."""
     remove_engines(connection, engines)
-    connection.executemany(
-        "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING",
-        [(engine,) for engine in engines],
-    )
+    _of_each(connection, "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING", engines)
 
 
-def recall_engines(connection: Connection, engines: tuple[EngineName, ...]) -> None:
-    """Delete the record that engines were forgotten."""
-    connection.executemany(
-        "DELETE FROM forgotten_engines WHERE name = ?", [(engine,) for engine in engines]
-    )
+def recall_engines(connection: Connection, engines: Collection[EngineName]) -> None:
+    """Record that engines are no longer forgotten."""
+    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
+
+
+def _of_each(connection: Connection, statement: str, engines: Collection[EngineName]) -> None:
+    connection.executemany(statement, [(engine,) for engine in engines])
 
 
 def forgotten_engines(connection: Connection) -> frozenset[EngineName]:
     """Return the names of the forgotten engines."""
-    rows = connection.execute("SELECT name FROM forgotten_engines")
-    return frozenset(EngineName(row[0]) for row in rows)
+    return _names(connection, "SELECT name FROM forgotten_engines")
 
 
 def engines(connection: Connection) -> frozenset[EngineName]:
     """Return all engine names."""
-    return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))
+    return _names(connection, "SELECT name FROM engines")
 
 
 def set_unloaded(connection: Connection, engine: EngineName, *, unloaded: bool) -> None:
@@ -281,8 +279,11 @@ def set_unloaded(connection: Connection, engine: EngineName, *, unloaded: bool) 
 
 def unloaded_engines(connection: Connection) -> frozenset[EngineName]:
     """Return the names of the unloaded engines."""
-    rows = connection.execute("SELECT name FROM engines WHERE unloaded = 1")
-    return frozenset(EngineName(row[0]) for row in rows)
+    return _names(connection, "SELECT name FROM engines WHERE unloaded = 1")
+
+
+def _names(connection: Connection, query: str) -> frozenset[EngineName]:
+    return frozenset(EngineName(name) for (name,) in connection.execute(query))
 
 
 def set_description(
@@ -325,19 +326,19 @@ _NEXT_OWNER: Final = (
 
 
 def find_job(connection: Connection, job_id: JobId) -> RecordedJob | None:
-    """Return one job."""
+    """Return the job as recorded; None if it is unknown."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
     return None if row is None else _to_records(connection, [row])[0]
 
 
 def unfinished_jobs(connection: Connection) -> list[RecordedJob]:
-    """Return all unfinished jobs."""
+    """Return the jobs that have not ended, in order of acceptance."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
     return _to_records(connection, rows)
 
 
 def upload_user(connection: Connection, tenant: str, upload_id: str) -> RecordedJob | None:
-    """Return the job over an upload of a tenant."""
+    """Return the job over an upload of a tenant, if there is one."""
     row = connection.execute(
         _JOB + "WHERE tenant = ? AND upload = ? AND upload <> ''", (tenant, upload_id)
     ).fetchone()
@@ -355,11 +356,11 @@ def jobs_over_uploads(connection: Connection) -> list[UploadUse]:
 
 def ended_jobs(
     connection: Connection,
-    states: tuple[JobState, ...],
+    states: Collection[JobState],
     limit: int,
-    wanted: Callable[[str, str], bool],
+    wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
 ) -> list[RecordedJob]:
-    """Return the newest ended jobs whose engine and tenant are wanted."""
+    """Return the newest jobs that ended in one of `states`, of wanted engines and tenants."""
     bits = sum(1 << state.value for state in states)
     rows = connection.execute(_JOB + _ENDED + _NEWEST, (bits, limit)).fetchall()
     records = _to_records(connection, rows)

@@ -10,8 +10,7 @@ from gateway.entry.access.authenticator import Authenticator
 from gateway.entry.access.exposure import check_exposure
 from gateway.entry.access.table import LiveTable
 from gateway.entry.admission.admission import Admission
-from gateway.entry.audit.file import AuditFile
-from gateway.entry.audit.log import AuditLog
+from gateway.entry.audit.log import AuditFile, AuditLog
 from gateway.entry.passage.call_guard import CallGuard
 from gateway.monitoring.counts import OTHER
 from gateway.monitoring.families import counter, gauge

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.engines import is_visible
+from gateway.entry.access.caller import current_caller, is_visible
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.variants import FleetVariants

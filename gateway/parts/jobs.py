@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.dispatch.job_routes import JobRoutes
-from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.own_inputs import OwnInputs, Retention
 from gateway.jobs.results import JobResults
-from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 
@@ -79,7 +78,6 @@ async def build_jobs(
         data,
         journal,
         base.clock.unix_now,
-        uploads_kept_s=UPLOADS_KEPT_S,
         results_kept_s=config.results_kept_s,
         budget_bytes=budget_bytes,
     )

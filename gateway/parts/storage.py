@@ -84,7 +84,7 @@ async def _open_journal(base: Foundation) -> Journal:
     config, store = base.config, None
     if config.journal:
         # Imported on demand: it costs memory.
-        from gateway.journal.postgresql.leading import keep_leading, lead
+        from gateway.journal.postgresql.leadership import keep_leading, lead
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
+from synergai.cli.options import (
+    DEFAULT_DICTIONARY,
+    DEFAULT_MODELS,
+    AsJson,
+    Dictionary,
+    TlsCa,
+    TokenFile,
+)
 from synergai.cli.output import (
     format_accuracy,
     format_age,
@@ -63,6 +70,8 @@ def show(
     ] = DEFAULT_MODELS,
     as_json: AsJson = False,
     target: GatewayTarget = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
@@ -74,69 +83,79 @@ def show(
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
     from profiler.dictionary.origins import EngineOrigins
-    from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
-    from synergai.versions import is_selected
 
     workers: list[WorkerStatus] = []
-    entries: Iterable[ProfileEntry]
     if target is None:
-        entries = load_dictionary(dictionary)
+        entries = list(load_dictionary(dictionary))
     else:
-        entries, workers = GatewayAddress(target).call(_dictionary_and_workers)
-    entries = list(entries)
-    engines = {entry.engine for entry in entries}
-    _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
-    classes = {entry.worker_class for entry in entries}
-    _check_any("worker class", worker_class, classes, lambda name: name == worker_class)
-    selected = ConfigurationDictionary(
-        entry
-        for entry in entries
-        if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
-    )
+        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
+    shown = _select(entries, engine, worker_class)
     if best:
-        selected = ConfigurationDictionary(_fastest(selected))
-    shown = sorted(
-        selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
-    )
+        shown = _fastest(shown)
+    shown.sort(key=lambda entry: (entry.engine, entry.worker_class, entry.configuration))
     if as_json:
         print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in shown])
         return
     _print_entries(shown, EngineOrigins(models), None if target is None else workers)
 
 
+def _select(
+    entries: Sequence[ProfileEntry], engine: str | None, worker_class: str | None
+) -> list[ProfileEntry]:
+    """Return the entries of an engine and a worker class, if these are given; there must be any."""
+    from synergai.versions import is_selected
+
+    engines = {entry.engine for entry in entries}
+    _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
+    classes = {entry.worker_class for entry in entries}
+    _check_any("worker class", worker_class, classes, lambda name: name == worker_class)
+    return [
+        entry
+        for entry in entries
+        if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
+    ]
+
+
+def _check_any(
+    what: str, given: str | None, known: Collection[str], selects: Callable[[str], bool]
+) -> None:
+    """Check that there are entries of an engine or worker class that was asked for."""
+    from synergai.errors import NotFound
+
+    if given and not any(map(selects, known)):
+        there = f"there are entries of {', '.join(sorted(known))}" if known else "it is empty"
+        raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
+
+
 def _print_entries(
     shown: Sequence[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
 ) -> None:
     """Print a table of entries, with their paces on `workers` of a gateway."""
-    metered = any(entry.watts for entry in shown)
-    energy = ("power", "per query") if metered else ()
-    errors = any(entry.error for entry in shown)
-    labelled = any(entry.accuracy_samples for entry in shown)
-    figures = (
-        *("QPS", *(("error",) if errors else ())),
-        *(("accuracy",) if labelled else ()),
-        *("T_pre", "p50", *energy),
-    )
-    columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
-    paced = () if workers is None else ("pace",)
     now = datetime.now(UTC)
+    columns: dict[str, Sequence[str]] = {
+        "engine": [entry.engine for entry in shown],
+        "class": [entry.worker_class for entry in shown],
+        "configuration": [str(entry.configuration) for entry in shown],
+        "QPS": [format_rate(entry.qps) for entry in shown],
+        "error": [f"{entry.error:.1%}" if entry.error else "" for entry in shown],
+        "accuracy": [format_accuracy(entry) for entry in shown],
+        "T_pre": [format_seconds(entry.t_pre_s) if entry.t_pre_s else "-" for entry in shown],
+        "p50": [format_seconds(entry.latency_p50_s or None) for entry in shown],
+        "power": [format_watts(entry.watts) for entry in shown],
+        "per query": [format_joules(entry.joules) for entry in shown],
+        "queries": [f"{entry.queries:,}" if entry.queries else "" for entry in shown],
+        "label": [_label(entry, origins) for entry in shown],
+        "age": [format_age(entry.measured_at, now) for entry in shown],
+    }
+    for name in ("error", "accuracy", "power", "per query"):
+        if not any(columns[name]):
+            del columns[name]
+    if workers is not None:
+        columns["pace"] = [_pace_text(_paces(entry, workers)) for entry in shown]
     print_table(
-        (*columns, *paced),
-        (
-            (
-                *_row(
-                    entry,
-                    now,
-                    metered=metered,
-                    errors=errors,
-                    labelled=labelled,
-                    stale=bool(entry.digest or entry.runtime) and origins.is_stale(entry),
-                ),
-                *(() if workers is None else (_pace_text(_paces(entry, workers)),)),
-            )
-            for entry in shown
-        ),
+        list(columns),
+        zip(*columns.values(), strict=True),
         optional=("queries", "age", "label", "error", "per query", "power", "T_pre", "accuracy"),
     )
 
@@ -284,45 +303,13 @@ def _fastest(entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
     return [max(row, key=lambda entry: entry.planned_qps) for row in rows.values()]
 
 
-def _check_any(
-    what: str, given: str | None, known: Collection[str], selects: Callable[[str], bool]
-) -> None:
-    """Check that there are entries of an engine or worker class that was asked for."""
-    from synergai.errors import NotFound
-
-    if given and not any(map(selects, known)):
-        there = f"there are entries of {', '.join(sorted(known))}" if known else "it is empty"
-        raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
-
-
-def _label(entry: ProfileEntry, *, stale: bool) -> str:
+def _label(entry: ProfileEntry, origins: EngineOrigins) -> str:
     """Return an entry's label and what else is notable about its origin."""
     from synergai.profiles.dictionary import BUILT_IN
 
-    timer = ["built-in timer"] if entry.timer == BUILT_IN else []
-    return ", ".join([entry.label, *timer, *(["stale"] if stale else [])])
-
-
-def _row(
-    entry: ProfileEntry,
-    now: datetime,
-    *,
-    metered: bool,
-    errors: bool,
-    labelled: bool,
-    stale: bool,
-) -> tuple[str, ...]:
-    return (
-        entry.engine,
-        entry.worker_class,
-        str(entry.configuration),
-        format_rate(entry.qps),
-        *((f"{entry.error:.1%}" if entry.error else "",) if errors else ()),
-        *((format_accuracy(entry),) if labelled else ()),
-        format_seconds(entry.t_pre_s) if entry.t_pre_s else "-",
-        format_seconds(entry.latency_p50_s or None),
-        *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
-        f"{entry.queries:,}" if entry.queries else "",
-        _label(entry, stale=stale),
-        format_age(entry.measured_at, now),
-    )
+    remarks = [entry.label]
+    if entry.timer == BUILT_IN:
+        remarks.append("built-in timer")
+    if (entry.digest or entry.runtime) and origins.is_stale(entry):
+        remarks.append("stale")
+    return ", ".join(remarks)

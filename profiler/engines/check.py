@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from profiler.measuring.host_client import HostClient
 from profiler.zoo.variants import CheckedVariant
 from synergai.domain import Configuration, EngineName, Outcome, Session
-from synergai.errors import EngineUnusable, Unavailable
-from synergai.models.descriptions import EngineDescription
+from synergai.errors import BackendMissing, EngineUnusable, Unavailable
+from synergai.models.descriptions import EngineDescription, remember
+from synergai.models.warmup import ADVICE
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.text import printable
 from synergai.wire.arrays import read_outputs
 from synergai.wire.validation import LABEL, SAMPLE
-from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from synergai.models.directory import EngineDefinition
+    from synergai.models.formats.inspect import ModelDescription
+
 
 _TIMEOUT_S: Final = 300.0
 _ACCURACY_S: Final = 60.0
@@ -88,3 +94,51 @@ def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
         labelled=labelled,
         correct=correct,
     )
+
+
+class StagedCheck:
+    """Loads a staged engine as an agent does, and keeps the result."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.result = "not checked"
+        self.notes: tuple[str, ...] = ()
+        self._enabled = enabled
+        self._description: EngineDescription | None = None
+
+    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
+        """Check the engine `name` in the directory `models`."""
+        self.notes = model.contents.notes
+        if not self._enabled:
+            return
+        try:
+            self._description = description = check_engine(models, name)
+        except BackendMissing as error:
+            self.result = f"not checked: {error}"
+            return
+        self.result = "checked"
+        if description.unverified:
+            self.result = f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
+
+    def remember(self, definition: EngineDefinition) -> None:
+        """Record the result, so that agents need not load the engine to describe it."""
+        if self._description is not None:
+            with suppress(EngineUnusable, OSError):
+                remember(definition, self._description)
+
+
+class StagedChecks:
+    """A check of each of several engines that are added together."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, StagedCheck] = {}
+
+    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
+        """Check the engine `name` in the directory `models`."""
+        self._checks[name] = StagedCheck(enabled=True)
+        self._checks[name](models, name, model)
+
+    def remember(self, definition: EngineDefinition) -> str:
+        """Record the result for an engine, and return it as text."""
+        check = self._checks[definition.name]
+        check.remember(definition)
+        return check.result

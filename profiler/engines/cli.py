@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from profiler.engines import exits, stages, variant_fronts, variants
+from profiler.engines import stages, variants
 from synergai.cli import engine_store, served_engines
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
@@ -99,7 +99,7 @@ def build(
     """Build engines of the zoo; nothing is downloaded."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from profiler.zoo import build as zoo
+    from profiler.zoo import recipes as zoo
     from synergai.models.directory import ModelDirectory
 
     recipes = [zoo.find_recipe(name) for name in names or zoo.RECIPES]
@@ -135,58 +135,33 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.errors import EngineUnusable
-    from synergai.models.directory import ModelDirectory
     from synergai.models.formats.inspect import describe
-    from synergai.models.formats.model_files import is_saved_model
-    from synergai.versions import parse_version, split_version, versioned
 
-    path, version, variants, versions = Path(engine), "", list[str](), list[str]()
-    fault = signature = ""
-    if not (path.suffix and path.exists()) and not is_saved_model(path):
-        (name, version), variant = split_version(engine), ""
-        if version[:1].isdigit():
-            version, variant = parse_version(version)
-            name = versioned(name, version)
-        else:  # the path of a model that is not there
-            name = engine
-        directory = ModelDirectory(models)
-        known = directory.versions(split_version(name)[0])
-        if known and "/" not in engine:
-            definition = ([each for each in known if not each.fault] or known)[-1]
-        else:
-            definition = directory.get(name)
-        version = split_version(definition.name)[1]
-        versions = [split_version(each.name)[1] for each in known if each.name != definition.name]
-        if definition.fault:
-            raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
-        model = definition.of_variant(variant)
-        path, signature = model.file, model.signature
-        try:
-            model.verified_digest()
-        except EngineUnusable as error:
-            fault = str(error)
-        variants = [each.name for each in definition.variants]
-    description = describe(path, signature)
+    found = _find_model(engine, models)
+    description = describe(found.path, found.signature)
     if as_json:
         facts = to_jsonable(description)
-        if version:
-            facts |= {"version": version, "other_versions": versions, "fault": fault}
-        print_json({"file": str(path), **facts.pop("contents"), **facts})
+        if found.version:
+            facts |= {
+                "version": found.version,
+                "other_versions": found.others,
+                "fault": found.fault,
+            }
+        print_json({"file": str(found.path), **facts.pop("contents"), **facts})
         return
-    others = f" (others: {', '.join(versions)})" if versions else ""
+    others = f" (others: {', '.join(found.others)})" if found.others else ""
     contents = description.contents
     print_facts(
         (
-            ("file", str(path)),
-            *((("version", f"{version}{others}"),) if version else ()),
+            ("file", str(found.path)),
+            *((("version", f"{found.version}{others}"),) if found.version else ()),
             ("backend", description.backend),
             ("inputs", _format_tensors(contents.inputs)),
             ("outputs", _format_tensors(contents.outputs)),
             ("format", contents.format),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
-            *((("variants", ", ".join(variants)),) if variants else ()),
+            *((("variants", ", ".join(found.variants)),) if found.variants else ()),
             ("written by", contents.producer or "unknown"),
             (
                 "weights",
@@ -195,59 +170,122 @@ def inspect(
                 else "in the file",
             ),
             *(("note", note) for note in contents.notes),
-            *((("not used", fault),) if fault else ()),
+            *((("not used", found.fault),) if found.fault else ()),
         )
     )
 
 
+class _FoundModel(NamedTuple):
+    """A model file and, if it is an engine's, its version and variants.
+
+    Attributes:
+        others: the other versions of the engine.
+        fault: why it is not used; empty if it is.
+    """
+
+    path: Path
+    signature: str = ""
+    version: str = ""
+    others: Sequence[str] = ()
+    variants: Sequence[str] = ()
+    fault: str = ""
+
+
+def _find_model(engine: str, models: Path) -> _FoundModel:
+    """Return the model of an engine, or of a path."""
+    from synergai.errors import EngineUnusable
+    from synergai.models.directory import ModelDirectory
+    from synergai.models.formats.model_files import is_saved_model
+    from synergai.versions import parse_version, split_version, versioned
+
+    path = Path(engine)
+    if (path.suffix and path.exists()) or is_saved_model(path):
+        return _FoundModel(path)
+    (name, version), variant = split_version(engine), ""
+    if version[:1].isdigit():
+        version, variant = parse_version(version)
+        name = versioned(name, version)
+    else:  # the path of a model that is not there
+        name = engine
+    directory = ModelDirectory(models)
+    known = directory.versions(split_version(name)[0])
+    if known and "/" not in engine:
+        definition = ([each for each in known if not each.fault] or known)[-1]
+    else:
+        definition = directory.get(name)
+    if definition.fault:
+        raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
+    model, fault = definition.of_variant(variant), ""
+    try:
+        model.verified_digest()
+    except EngineUnusable as error:
+        fault = str(error)
+    return _FoundModel(
+        model.file,
+        model.signature,
+        split_version(definition.name)[1],
+        [split_version(each.name)[1] for each in known if each.name != definition.name],
+        [each.name for each in definition.variants],
+        fault,
+    )
+
+
+_Model = Annotated[
+    Path,
+    typer.Argument(
+        help="The model: an .onnx, .tflite or frozen .pb file, or a SavedModel's folder."
+    ),
+]
+_Version = Annotated[
+    str,
+    typer.Option(
+        metavar="N",
+        help="Add it as version N of the engine. Default: the only version.",
+    ),
+]
+_Inputs = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,…",
+        help="Input tensors of a frozen graph, such as input:0. Default: its placeholders.",
+    ),
+]
+_Outputs = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,…",
+        help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
+    ),
+]
+_RecipeName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The file is the one that MLPerf published for this engine: take its name, "
+        "tensors, pre- and post-processing from the recipe.",
+    ),
+]
+_Signature = Annotated[
+    str,
+    typer.Option(
+        help="Signature of a SavedModel or TFLite file. Default: serving_default of a "
+        "SavedModel, the first graph of a TFLite file."
+    ),
+]
+
+
 @app.command(epilog="Example: [bold]synergai engines add ~/resnet50.onnx --name resnet50[/bold]")
 def add(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="The model: an .onnx, .tflite or frozen .pb file, or a SavedModel's folder."
-        ),
-    ],
+    model: _Model,
     name: Annotated[
         str | None,
         typer.Option(help="The engine's name. Default: the model's file name without suffix."),
     ] = None,
-    version: Annotated[
-        str,
-        typer.Option(
-            metavar="N",
-            help="Add it as version N of the engine. Default: the only version.",
-        ),
-    ] = "",
-    inputs: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…",
-            help="Input tensors of a frozen graph, such as input:0. Default: its placeholders.",
-        ),
-    ] = "",
-    outputs: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…",
-            help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
-        ),
-    ] = "",
-    recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The file is the one that MLPerf published for this engine: take its name, "
-            "tensors, pre- and post-processing from the recipe.",
-        ),
-    ] = "",
-    signature: Annotated[
-        str,
-        typer.Option(
-            help="Signature of a SavedModel or TFLite file. Default: serving_default of a "
-            "SavedModel, the first graph of a TFLite file."
-        ),
-    ] = "",
+    version: _Version = "",
+    inputs: _Inputs = "",
+    outputs: _Outputs = "",
+    recipe: _RecipeName = "",
+    signature: _Signature = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
@@ -260,7 +298,7 @@ def add(
 
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
-    from profiler.engines.self_check import StagedCheck
+    from profiler.engines.check import StagedCheck
     from profiler.zoo.published import find_published
     from synergai.models import installation
 
@@ -286,7 +324,7 @@ def add(
     _print_found_by(1)
 
 
-for _module in (served_engines, engine_store, variants, variant_fronts, stages, exits):
+for _module in (served_engines, engine_store, variants, stages):
     app.add_typer(_module.app)
 
 

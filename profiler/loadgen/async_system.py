@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     import mlperf_loadgen
 
-    from profiler.loadgen.completion import SampleCompleter
+    from profiler.loadgen.completion import QueryCounter, SampleCompleter
     from profiler.loadgen.library import SampleLibrary
-    from profiler.loadgen.query_counter import QueryCounter
     from synergai.client.client import Client
 
     Issued: TypeAlias = tuple[int, int, float]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from profiler.loadgen.accuracy_log import read_accuracy_log
-from profiler.loadgen.library import Accuracy
+from profiler.loadgen.library import Accuracy, read_accuracy_log
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.postprocess import BOX_FIELDS, BOXES, CLASSES
 

@@ -66,6 +66,10 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
         Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
     ] = None
     data: Annotated[Path | None, "Directory of the data set, in MLPerf's layout."] = None
+    user_conf: Annotated[
+        Path | None,
+        "LoadGen's user.conf; its settings, and MLPerf's own, take precedence over the options.",
+    ] = None
     output: Annotated[Path, "Directory for LoadGen's log files."] = Path("runs/loadgen")
     as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
 
@@ -77,5 +81,5 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
                 raise InvalidInput(f"--{options[name].flag} requires --{options[needed].flag}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset exclude each other; give one of them")
-        if self.scenario == "Server" and not self.rate:
+        if self.scenario == "Server" and not (self.rate or self.user_conf):
             raise InvalidInput("--scenario Server requires --rate, its queries per second")

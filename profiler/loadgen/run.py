@@ -19,18 +19,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from profiler.loadgen.accuracy_log import ACCURACY_FILE
 from profiler.loadgen.async_system import AsyncSystem
-from profiler.loadgen.completion import EMPTY_RESPONSE, SampleCompleter
+from profiler.loadgen.completion import EMPTY_RESPONSE, QueryCounter, SampleCompleter
 from profiler.loadgen.dataset_library import dataset_library
+from profiler.loadgen.library import ACCURACY_FILE
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
-from profiler.loadgen.query_counter import QueryCounter
 from profiler.loadgen.sample_set import SampleSet, samples_for
 from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.client import Client
-from synergai.client.target import connection
 from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError, Unavailable
 from synergai.models.postprocess import CLASSES
 from synergai.runtime.reexec import decode_config
@@ -81,7 +79,9 @@ def _run(
 ) -> RunCounts:
     """Run the test and return its counts."""
     with ExitStack() as stack:
-        sync_client = stack.enter_context(SyncStreamClient(settings.target, **connection()))
+        sync_client = stack.enter_context(
+            SyncStreamClient(settings.target, **settings.connection())
+        )
         library = _library(settings, sync_client.engine(settings.engine))
         completer = SampleCompleter(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
@@ -95,7 +95,9 @@ def _run(
         )
         system: SyncSystem | AsyncSystem = sync_system
         if settings.scenario in ("Server", "Offline"):
-            client = Client(settings.target, attempts=1, in_flight=sys.maxsize, **connection())
+            client = Client(
+                settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection()
+            )
             async_system = AsyncSystem(
                 client,
                 settings.engine,
@@ -195,10 +197,6 @@ def _run_test(
         raise  # the log of the process gets the traceback
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 WARM_UP_QUERIES: Final = 5
 
 
@@ -293,3 +291,7 @@ class SyncSystem:
         if isinstance(response, SynergaiError) or not self._completer.logs_responses:
             return EMPTY_RESPONSE
         return self._completer.encode(index, arrays.read_outputs(response))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from profiler.loadgen.accuracy_log import read_accuracy_log
-from profiler.loadgen.library import Accuracy
+from profiler.loadgen.library import Accuracy, read_accuracy_log
 from synergai.domain import EngineName
 from synergai.errors import NotFound
 from synergai.models.directory import EngineDefinition, ModelDirectory

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from synergai.client.target import default_target
+from synergai.client.target import (
+    ConnectionOptions,
+    connection,
+    default_target,
+    default_tls_ca,
+    default_token_file,
+)
 from synergai.errors import InvalidInput
 from synergai.runtime.setting_types import POSITIONAL, Address
 from synergai.runtime.settings import Settings, options_of
@@ -23,6 +29,12 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
     target: Annotated[Address, "Address of the gateway."] = msgspec.field(
         default_factory=default_target
     )
+    tls_ca: Annotated[
+        Path | None, "Certificate authority (PEM) of the gateway's certificate; enables TLS."
+    ] = msgspec.field(default_factory=default_tls_ca)
+    token_file: Annotated[
+        Path | None, "File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any."
+    ] = msgspec.field(default_factory=default_token_file)
     models: Annotated[
         Path, "Model directory; the engine's sample set in it is sent, if it has one."
     ] = Path("models")
@@ -30,6 +42,10 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
         Path | None, "Sample set to send instead: an .npz file with one array per input."
     ] = None
     given: frozenset[str] = frozenset()
+
+    def connection(self) -> ConnectionOptions:
+        """Return the arguments that encrypt and authenticate a client's connection."""
+        return connection(self.tls_ca, self.token_file)
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Check that no option was given that the chosen mode would ignore.

@@ -25,6 +25,8 @@ from synergai.runtime.paths import default_dictionary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from profiler.measuring.measurement import Measurement
+
 
 NOT_INSTALLED: Final = (
     "MLPerf LoadGen is not installed: the built-in timer measures the latencies, and the entries "
@@ -60,55 +62,22 @@ def profile(settings: ProfilerSettings) -> None:
     the machine's CPU time is labelled disturbed, and can be repeated.
     """
     timer = choose_timer()
-    import asyncio
-    import tempfile
 
-    from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.commands import ListedCommand, SearchCommand, StagesCommand
-    from profiler.measuring.conditions import top_mhz
-    from profiler.measuring.generators import Machine
-    from profiler.measuring.measurer import Measurer
-    from profiler.measuring.modes import ProfiledModes
-    from profiler.measuring.sessions import find_engines
+    from profiler.measuring.generators import find_engines
     from synergai.profiles.files import add_to_dictionary
-    from worker_agent.hosts.provider_offers import Runtimes, find_offers
-    from worker_agent.power.files import MachineFiles
 
     if settings.engines:
         # Before a worker has to be stopped for it.
         find_engines(settings.models, settings.engines)
     # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
-    files = MachineFiles(settings.root)
-    worker_class = WorkerClass(settings.worker_class)
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        only_profiler(worker_class, settings.root),
-        # What is compiled for the measurements only.
-        tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
+        only_profiler(WorkerClass(settings.worker_class), settings.root),
     ):
         if not (settings.while_serving or settings.dry_run):
             check_not_serving()
-        with ProfiledModes(settings.power, settings.modes, files) as modes:
-            offers = asyncio.run(find_offers(settings.providers, Runtimes(), Path(cache)))
-            for refusal in offers.refusals:
-                _say(f"not measured with {refusal.choice}: {refusal.reason}")
-            origins = EngineOrigins(settings.models)
-            measurer = Measurer(
-                settings,
-                modes,
-                # Devices of one provider are alike; the first one stands for all.
-                {choice.name: choice for choice in reversed(offers.choices)},
-                origins,
-                settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
-                timer,
-                _say,
-            )
-            machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
-            listed = StagesCommand if settings.stages else ListedCommand
-            kind = SearchCommand if settings.search else listed
-            command = kind(settings, machine, origins, measurer)
-            measurements = command.run()
+        measurements, summary = _measure(settings, timer)
     if settings.dry_run:
         return
     if settings.as_json:
@@ -117,8 +86,48 @@ def profile(settings: ProfilerSettings) -> None:
     if measurements:
         print_measurements(measurements)
     typer.echo(f"dictionary: {settings.dictionary}, {used_by(settings.dictionary)}")
-    if command.summary:
-        typer.echo(command.summary)
+    if summary:
+        typer.echo(summary)
+
+
+def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement], str]:
+    """Measure what the settings say; return the measurements, and what to say at the end."""
+    import asyncio
+    import tempfile
+
+    from profiler.dictionary.origins import EngineOrigins
+    from profiler.measuring.commands import ListedCommand, SearchCommand, StagesCommand
+    from profiler.measuring.conditions import top_mhz
+    from profiler.measuring.generators import Machine
+    from profiler.measuring.measurer import Measurer, ProfiledModes
+    from worker_agent.hosts.provider_offers import Runtimes, find_offers
+    from worker_agent.power.files import MachineFiles
+
+    files = MachineFiles(settings.root)
+    with (
+        # What is compiled for the measurements only.
+        tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
+        ProfiledModes(settings.power, settings.modes, files) as modes,
+    ):
+        offers = asyncio.run(find_offers(settings.providers, Runtimes(), Path(cache)))
+        for refusal in offers.refusals:
+            _say(f"not measured with {refusal.choice}: {refusal.reason}")
+        origins = EngineOrigins(settings.models)
+        measurer = Measurer(
+            settings,
+            modes,
+            # Devices of one provider are alike; the first one stands for all.
+            {choice.name: choice for choice in reversed(offers.choices)},
+            origins,
+            settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
+            timer,
+            _say,
+        )
+        machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
+        listed = StagesCommand if settings.stages else ListedCommand
+        kind = SearchCommand if settings.search else listed
+        command = kind(settings, machine, origins, measurer)
+        return command.run(), command.summary
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")

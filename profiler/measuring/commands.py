@@ -14,12 +14,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.cutting.stages import cut_engine
 from profiler.measuring.conditions import THROTTLED_SHARE
-from profiler.measuring.generators import generate
+from profiler.measuring.generators import (
+    configurations,
+    find_engines,
+    generate,
+    sessions_to_measure,
+)
 from profiler.measuring.measurement_output import disturbance_text
-from profiler.measuring.repetition import measure_with_repeats
-from profiler.measuring.search_run import SearchRun, make_plan
-from profiler.measuring.searched_space import make_space
-from profiler.measuring.sessions import configurations, find_engines, sessions_to_measure
+from profiler.measuring.measurer import measure_with_repeats
+from profiler.measuring.search_run import SearchRun, make_plan, make_space
 from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass

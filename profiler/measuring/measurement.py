@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from profiler.measuring.background import DISTURBED_SHARE
+from profiler.measuring.conditions import DISTURBED_SHARE
 from profiler.measuring.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
 from profiler.measuring.single_stream import SingleStreamResult
 from profiler.report_pipe import run_with_report_pipe

@@ -1,9 +1,10 @@
-"""Measurements one after another, each in its power mode."""
+"""Measurements one after another, each in its power mode, and again if they were disturbed."""
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -12,19 +13,90 @@ from profiler.measuring.measurement import MeasurementOrigin, measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
-from worker_agent.power.controller import SwitchFailed
+from worker_agent.power.controller import SwitchFailed, find_mode
 from worker_agent.power.files import MachineFiles
+from worker_agent.power.selection import open_controller
 from worker_agent.power.telemetry import MeanPower
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.measurement import Measurement
-    from profiler.measuring.modes import ProfiledModes
     from profiler.measuring.profiler_settings import ProfilerSettings
+    from worker_agent.power.controller import PowerController, PowerMode
     from worker_agent.providers.choice import ProviderChoice
+
+
+_log = logging.getLogger(__name__)
+
+
+class ProfiledModes:
+    """Switches power modes and restores the original mode on exit; a context manager.
+
+    Args:
+        power: name of the controller; ``auto`` selects it by the board.
+        wanted: names of the modes to measure in; empty for all that need no reboot.
+
+    Attributes:
+        modes: the modes to measure in; empty on a machine without power modes.
+        refused: the modes that were not asked for and cannot be switched to.
+    """
+
+    def __init__(self, power: str, wanted: Sequence[str], files: MachineFiles) -> None:
+        self._power = power
+        self._files = files
+        self._controller: Final[PowerController] = open_controller(power, files, wanted)
+        self._original = ""
+        try:
+            offered = self._controller.modes()
+            # A mode that cannot be switched to is skipped unless named explicitly.
+            names = wanted or [mode.name for mode in offered if not mode.refused]
+            self.modes: tuple[PowerMode, ...] = tuple(find_mode(offered, name) for name in names)
+            self.refused = tuple(mode for mode in offered if mode.refused and not wanted)
+            if self.modes:
+                self._original = self._controller.read().mode
+        except BaseException:
+            self._controller.close()
+            raise
+
+    def activate(self, mode: str) -> float:
+        """Switch to `mode`, wait until the machine has settled, and verify.
+
+        Returns:
+            Duration of the switch in seconds.
+        """
+        return self._controller.switch(mode).seconds
+
+    def check(self, mode: str) -> None:
+        """Check that `mode` is still active."""
+        reading = self._controller.read()
+        if reading.mode != mode:
+            now = f"it is now {reading.mode}" if reading.mode else reading.detail
+            raise Unavailable(
+                f"the power mode changed from {mode} during the measurement ({now}); "
+                "stop other programs that switch modes, and measure again"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._restore()
+            self._controller.close()
+        except (OSError, SwitchFailed) as error:
+            _log.warning("cannot restore the power mode: %s", error)
+
+    def _restore(self) -> None:
+        if not self._original:
+            return
+        known = any(mode.name == self._original for mode in self.modes)
+        # A controller opened with wanted modes knows no others.
+        controller = self._controller if known else open_controller(self._power, self._files)
+        controller.switch(self._original)
+
 
 IDLE_S: Final = 1.0
 """Duration for which the power of the idle machine is measured, where it can be."""
@@ -144,3 +216,57 @@ def _folder(session: Session) -> str:
         configuration.variant,
     )
     return "-".join(filter(None, parts))
+
+
+def measure_with_repeats(
+    measure: Callable[[Sequence[Session]], Iterable[Measurement | EngineUnusable]],
+    sessions: Sequence[Session],
+    *,
+    required: bool,
+    repeats: int,
+    offer: Callable[[Sequence[Measurement]], bool],
+    keep: Callable[[Measurement], None],
+    skip: Callable[[EngineUnusable], None],
+) -> list[Measurement]:
+    """Measure sessions, and those again that were disturbed; the least disturbed ones count.
+
+    Args:
+        measure: measures sessions in the given order; an error takes the place of a measurement
+            that failed.
+        required: whether to raise an error instead of continuing with the next session. An error
+            of a repetition is never raised, since the session has a measurement.
+        offer: called with the disturbed measurements after these; returns whether to repeat them.
+        keep: called with each measurement that is the best of its session so far.
+        skip: called with each error after which the next session is measured.
+
+    Returns:
+        The best measurement of each session, in the order of `sessions`.
+    """
+    best: dict[Session, Measurement] = {}
+    last_error: EngineUnusable | None = None
+    wanted = sessions
+    while wanted:
+        for outcome in measure(wanted):
+            if isinstance(outcome, EngineUnusable):
+                if required:
+                    raise outcome
+                last_error = outcome
+                skip(outcome)
+                continue
+            session = Session(outcome.entry.engine, outcome.entry.configuration)
+            known = best.get(session)
+            if known is None or outcome.background < known.background:
+                best[session] = outcome
+                keep(outcome)
+        if not best and last_error is not None:
+            raise last_error
+        required = False
+        disturbed = {session: each for session, each in best.items() if each.is_disturbed}
+        if not disturbed:
+            break
+        if repeats > 0:
+            repeats -= 1
+        elif not offer(list(disturbed.values())):
+            break
+        wanted = list(disturbed)
+    return list(best.values())

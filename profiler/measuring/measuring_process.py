@@ -18,8 +18,8 @@ from functools import partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from profiler.measuring.background import BackgroundLoad
-from profiler.measuring.conditions import ConditionsMonitor
+from profiler.measuring.conditions import BackgroundLoad, ConditionsMonitor
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.messages import (
     MESSAGE_CODEC,
     Measured,
@@ -28,13 +28,12 @@ from profiler.measuring.messages import (
     Message,
     Progress,
 )
-from profiler.measuring.single_stream import SingleStreamResult, time_queries
+from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, time_queries
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.cgroups import usable_cpus
 from synergai.runtime.processes import die_with_parent
 from synergai.runtime.reexec import decode_config
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 
@@ -250,9 +249,6 @@ def run_single_stream(
             min_duration_s=plan.min_duration_s,
             report=report,
         )
-    # Not installed everywhere.
-    from profiler.measuring.loadgen_run import run_loadgen
-
     return run_loadgen(
         issue,
         samples=samples,

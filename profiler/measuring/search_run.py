@@ -1,34 +1,138 @@
-"""A search on this machine: measures what the strategy asks for, and writes the dictionary."""
+"""A search on this machine: its space, and the measurements that the strategy asks for."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
 from profiler.measuring.generators import Draft
-from profiler.measuring.search.costs import SearchPlan
 from profiler.measuring.search.expected_gain import Objective, SharedProcessSearch
-from profiler.measuring.search.search import Search
-from profiler.measuring.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
-from profiler.measuring.searched_space import ROUGH_ERROR
+from profiler.measuring.search.space import (
+    SHORT_ERROR,
+    Knobs,
+    Point,
+    SearchSpace,
+    Trial,
+    TrialResult,
+    device_of,
+)
+from profiler.measuring.search.state import Search, SearchPlan
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
-from synergai.profiles.dictionary import PREDICTED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, PREDICTED, ProfileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from profiler.dictionary.origins import EngineOrigins
+    from profiler.measuring.generators import Machine
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
-    from profiler.measuring.searched_space import SearchedSpace
+    from profiler.measuring.search.space import Row
+    from synergai.domain import EngineName, WorkerClass
+
+
+ROUGH_ERROR: Final = 0.1
+"""Standard error of what was observed in service, or while other processes were busy."""
+MAX_OTHERS: Final = 400
+"""Entries of the dictionary that are used in addition to the space: time and memory grow with the
+square of their number, and a fleet may have thousands."""
+_UNKNOWN_MHZ: Final = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedSpace:
+    """A space with what is known about it.
+
+    Attributes:
+        space: the points to search, and entries that say something about them.
+        drafts: what to measure, by point to search.
+        known: results of the dictionary by point.
+    """
+
+    space: SearchSpace
+    rows: Sequence[Row]
+    drafts: Mapping[int, Draft]
+    known: Mapping[int, TrialResult]
+
+
+def knobs_of(configuration: Configuration, machine: Machine) -> Knobs:
+    """Return what makes a configuration of this machine faster or slower."""
+    mode = machine.mode(configuration.power_mode)
+    cores = machine.cores(configuration.power_mode)
+    clock_mhz = machine.top_mhz or _UNKNOWN_MHZ
+    if mode is None:
+        return Knobs(configuration.threads, cores, clock_mhz)
+    clock_mhz = (mode.max_mhz or clock_mhz) * mode.share
+    return Knobs(configuration.threads, cores, clock_mhz, mode.memory_mhz)
+
+
+def make_space(
+    drafts: Mapping[EngineName, Sequence[Draft]],
+    worker_class: WorkerClass,
+    machine: Machine,
+    entries: Iterable[ProfileEntry],
+    is_fresh: Callable[[ProfileEntry], bool],
+) -> SearchedSpace:
+    """Return the space of a search."""
+    points: list[Point] = []
+    by_point: dict[int, Draft] = {}
+    index_of: dict[tuple[EngineName, Configuration], int] = {}
+    for engine, each in drafts.items():
+        for draft in each:
+            configuration = draft.configuration
+            device = device_of(worker_class, configuration)
+            index_of[engine, configuration] = len(points)
+            by_point[len(points)] = draft
+            points.append(Point(engine, device, configuration, knobs_of(configuration, machine)))
+    rows = list(dict.fromkeys(point.row for point in points))
+    known: dict[int, TrialResult] = {}
+    others: list[ProfileEntry] = []
+    for entry in entries:
+        if entry.label not in {MEASURED, DISTURBED, OBSERVED}:
+            continue
+        here = entry.worker_class == worker_class
+        index = index_of.get((entry.engine, entry.configuration)) if here else None
+        if index is None:
+            others.append(entry)
+        elif is_fresh(entry):
+            known[index] = result_of(entry)
+    # The most informative entries for this search.
+    others.sort(key=lambda each: (each.worker_class != worker_class, each.engine not in drafts))
+    del others[MAX_OTHERS:]
+    most_threads: dict[tuple[str, str], int] = defaultdict(int)
+    for entry in others:
+        key = entry.worker_class, entry.configuration.power_mode
+        most_threads[key] = max(most_threads[key], entry.configuration.threads, 1)
+    for entry in others:
+        configuration = entry.configuration
+        if entry.worker_class == worker_class and (
+            not machine.modes or machine.mode(configuration.power_mode)
+        ):
+            knobs = knobs_of(configuration, machine)
+        else:
+            cores = most_threads[entry.worker_class, configuration.power_mode]
+            knobs = Knobs(configuration.threads, cores, entry.clock_mhz or _UNKNOWN_MHZ)
+        device = device_of(entry.worker_class, configuration)
+        known[len(points)] = result_of(entry)
+        points.append(Point(entry.engine, device, configuration, knobs))
+    # Rows of the dictionary that are searched as well are told apart by their points.
+    return SearchedSpace(space=SearchSpace(points), rows=rows, drafts=by_point, known=known)
+
+
+def result_of(entry: ProfileEntry) -> TrialResult:
+    """Return an entry as the result of a measurement that took no time."""
+    error = max(entry.error, SHORT_ERROR) if entry.label == MEASURED else ROUGH_ERROR
+    return TrialResult(entry.qps, entry.watts, entry.t_pre_s, 0.0, error)
+
 
 Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
 """Shows the progress of a session; within, a function is called with the completed share."""
@@ -184,26 +288,25 @@ class SearchRun:
             with follow(session) as report:
                 measurement = self._measurer.measure(
                     session,
-                    queries=plan.full_queries if trial.full else plan.short_queries,
-                    min_duration=plan.full_s if trial.full else plan.short_s,
+                    queries=plan.short_queries,
+                    min_duration=plan.short_s,
                     # The batches of slow configurations are of no use.
-                    max_batch=draft.max_batch if trial.full or batches else 1,
+                    max_batch=draft.max_batch if batches else 1,
                     report=report,
                 )
         except EngineUnusable as error:
             self._skip(error)
-            self._search.fail(trial, self._clock() - began)
+            self._search.state.fail(trial, self._clock() - began)
             return
         entry = measurement.entry
-        least = FULL_ERROR if trial.full else SHORT_ERROR
         result = TrialResult(
             qps=entry.qps,
             watts=entry.watts,
             setup_s=entry.t_pre_s,
             seconds=self._clock() - began,
-            error=ROUGH_ERROR if measurement.is_disturbed else max(least, entry.error),
+            error=ROUGH_ERROR if measurement.is_disturbed else max(SHORT_ERROR, entry.error),
         )
-        self._search.tell(trial, result)
+        self._search.state.tell(trial, result)
         combined = combine(measurement, self._search.state.results[trial.point])
         self.measurements[trial.point] = combined
         self._keep(combined)

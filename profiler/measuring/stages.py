@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from profiler.cutting.chain import planned_cuts
 from profiler.cutting.stages import split_engine
 from profiler.dictionary.origins import EngineOrigins, agent_version
-from profiler.measuring.background import DISTURBED_SHARE, BackgroundLoad
+from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Session
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
-from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -25,7 +25,6 @@ from synergai.errors import InvalidInput, InvalidSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
 
@@ -34,6 +33,21 @@ if TYPE_CHECKING:
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+_Fleet = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
+    ),
+]
+_Planners = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
+    ),
+]
 
 
 @app.command(
@@ -49,21 +63,10 @@ def plan(
         str | None,
         typer.Option(metavar="DURATION", help="Time in which they have to end, such as 200ms."),
     ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
-        ),
-    ] = None,
+    fleet: _Fleet = None,
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     models: Models = DEFAULT_MODELS,
-    planner: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
-        ),
-    ] = None,
+    planner: _Planners = None,
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,
@@ -81,8 +84,7 @@ def plan(
     The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
-    from profiler.planning.options import OPTIMAL
-    from profiler.planning.plan_case import Case
+    from profiler.planning.plan_case import OPTIMAL, Case
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
     from profiler.planning.planner import ROUTE_PLANNERS
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 from rich.filesize import decimal
 
-from profiler.planning.options import split_options
+from profiler.planning.plan_case import split_options
 from synergai.cli.output import format_seconds, print_table
 from synergai.runtime.text import counted
 

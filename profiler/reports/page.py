@@ -1,143 +1,198 @@
-"""A report as one HTML file that needs nothing else: no script, no font, no network."""
+"""A report in a folder: one HTML page, and its figures and tables as PNG and CSV files.
+
+The page needs nothing else: no script, no font, no network.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from html import escape
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from profiler.reports.document import Answer, Figure, Note, Table
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib import style
+
+from profiler.figures import make_figure, save
+from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH
 from profiler.reports.wording import UNKNOWN, number
+from synergai.errors import InvalidInput
+from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from profiler.reports.charts import Chart
-    from profiler.reports.document import Block, Report, Section
 
-STYLE: Final = "page.css"
+Cell: TypeAlias = str | float | int | None
+Records: TypeAlias = "Sequence[Mapping[str, Cell]]"
+"""Rows of a table, one or more, with the same columns."""
+
+PAGE: Final = "report.html"
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|QPS|MHz|W|J)(?!\w))")
 """The space between a number and its unit."""
-_MANY: Final = 4
-"""Panels in two columns that fit a printed page."""
-_NARROW: Final = 4
-"""Columns of a table that fit the width of a phone."""
+_ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
+_SIZE: Final = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>')
 
 
-def render(report: Report, draw: Callable[[Chart, str], str]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table.
+
+    Attributes:
+        caption: what it shows.
+        file: stem of the CSV file that has it.
+    """
+
+    rows: Records
+    caption: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure of one or more panels.
+
+    Attributes:
+        key: stem of its files, unique in the report.
+        title: what it shows, with the thesis's number of the figure where it has one.
+        caption: description in whole sentences.
+        panels: the charts, by row.
+        columns: most panels in a row.
+        data: the values that it shows, written as CSV.
+    """
+
+    key: str
+    title: str
+    caption: str
+    panels: Sequence[Chart]
+    columns: int
+    data: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+        key: its anchor, unique in the report.
+        blocks: figures, tables, and remarks that are set apart.
+    """
+
+    key: str
+    title: str
+    blocks: Sequence[Figure | Table | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report.
+
+    Attributes:
+        facts: values by name of what it is made of.
+        banner: a warning at the top that concerns all of it; may be empty.
+        is_reconstructed: whether every caption says that nothing was measured.
+        findings: answers by question.
+        made: when and by what it was made.
+    """
+
+    title: str
+    summary: str
+    facts: Mapping[str, str]
+    banner: str
+    is_reconstructed: bool
+    findings: Mapping[str, str]
+    sections: Sequence[Section]
+    made: str
+
+    def figures(self) -> list[Figure]:
+        """Return all figures in order."""
+        return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
+
+    def tables(self) -> dict[str, Records]:
+        """Return the rows of all tables and figures by the stem of their CSV file."""
+        tables = {}
+        for section in self.sections:
+            for block in section.blocks:
+                if isinstance(block, Figure):
+                    tables[block.key] = block.data
+                elif isinstance(block, Table):
+                    tables[block.file] = block.rows
+        return tables
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write a report, replacing files of the same names.
+
+    Returns:
+        The files written, the page first.
+    """
+    texts = {PAGE: render(report)}
+    texts |= {f"{name}.csv": to_csv(rows) for name, rows in report.tables().items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomic(folder / name, text)
+        images = [
+            write_png(figure.panels, figure.columns, folder / f"{figure.key}.png")
+            for figure in report.figures()
+        ]
+    except OSError as error:
+        raise InvalidInput(f"cannot write the report to {folder}: {error.strerror}") from error
+    page, *tables = (folder / name for name in texts)
+    return [page, *images, *tables]
+
+
+def render(report: Report) -> str:
     """Return the page."""
-    style = files("profiler.reports").joinpath(STYLE).read_text("utf-8")
-    body = "".join(_section(section, draw) for section in report.sections)
-    contents = "".join(
-        f'<li><a href="#{section.key}">{escape(section.title)}</a></li>'
-        for section in report.sections
+    environment = Environment(
+        loader=PackageLoader("profiler.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    facts = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in report.facts)
-    banner = f'<p class="banner">{escape(report.banner)}</p>' if report.banner else ""
-    findings = "".join(map(_answer, report.findings))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(report.title)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<p class="kicker">SynergAI</p>
-<h1>{escape(report.title)}</h1>
-<p class="lead">{escape(report.summary)}</p>
-<dl class="facts">{facts}</dl>
-{banner}
-</header>
-<main>
-<section id="findings" class="findings">
-<h2>Findings</h2>
-{findings}
-</section>
-<nav aria-label="Contents"><h2>Contents</h2><ul>{contents}</ul></nav>
-{body}</main>
-<footer><p>{escape(report.colophon)}</p></footer>
-</body>
-</html>
-"""
+    environment.filters |= {"prose": _prose, "cell": _cell, "numeric_columns": _numeric_columns}
+    environment.tests |= {
+        "figure": lambda block: isinstance(block, Figure),
+        "table": lambda block: isinstance(block, Table),
+    }
+    css = files("profiler.reports").joinpath("page.css").read_text("utf-8")
+    template = environment.get_template("page.html.jinja")
+    return template.render(report=report, style=Markup(css), svg=_svg)  # noqa: S704 - our own file
 
 
-def _prose(text: str) -> str:
+def to_csv(rows: Records) -> str:
+    """Return a table as CSV; unknown values are empty."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows(["" if cell is None else cell for cell in row.values()] for row in rows)
+    return text.getvalue()
+
+
+def _svg(chart: Chart, key: str) -> Markup:
+    return Markup(draw_svg(chart, key))  # noqa: S704 - matplotlib escapes names
+
+
+def _prose(text: str) -> Markup:
     """Escape a text, and keep numbers and their units on one line."""
-    return _UNIT.sub("&nbsp;", escape(text))
+    return Markup(_UNIT.sub("&nbsp;", escape(text)))  # noqa: S704 - just escaped
 
 
-def _section(section: Section, draw: Callable[[Chart, str], str]) -> str:
-    blocks = "\n".join(_block(block, draw) for block in section.blocks)
-    return f'<section id="{section.key}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>\n'
+def _numeric_columns(rows: Records) -> dict[str, bool]:
+    """Return whether all values of a column are numbers, by its name."""
+    return {
+        column: all(isinstance(row[column], int | float | None) for row in rows)
+        for column in rows[0]
+    }
 
 
-def _block(block: Block, draw: Callable[[Chart, str], str]) -> str:
-    match block:
-        case Note():
-            return f'<p class="note">{_prose(block.text)}</p>'
-        case Table():
-            return _table(block)
-        case Figure():
-            return _figure(block, draw)
-
-
-def _answer(answer: Answer) -> str:
-    return (
-        f'<div class="answer"><h3>{escape(answer.question)}</h3><p>{_prose(answer.text)}</p></div>'
-    )
-
-
-def _figure(figure: Figure, draw: Callable[[Chart, str], str]) -> str:
-    panels = "".join(
-        f'<div class="panel">{draw(chart, f"{figure.key}-{place}")}</div>'
-        for place, chart in enumerate(figure.panels, 1)
-    )
-    columns = min(figure.columns, len(figure.panels))
-    many = " many" if len(figure.panels) > _MANY else ""
-    return (
-        f'<figure id="{figure.key}">\n'
-        f'<div class="panels columns-{columns}{many}">{panels}</div>\n'
-        f"<figcaption><strong>{escape(figure.title)}</strong> {_prose(figure.caption)}"
-        "</figcaption>\n</figure>"
-    )
-
-
-def _table(table: Table) -> str:
-    numeric = [
-        all(isinstance(row[place], int | float | None) for row in table.rows)
-        for place in range(len(table.columns))
-    ]
-    head = "".join(
-        f'<th scope="col"{_aligned(is_number)}>{escape(column)}</th>'
-        for column, is_number in zip(table.columns, numeric, strict=True)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{_aligned(is_number)}>{escape(_cell(value))}</td>"
-            for value, is_number in zip(row, numeric, strict=True)
-        )
-        + "</tr>\n"
-        for row in table.rows
-    )
-    width = ' class="wide"' if len(table.columns) > _NARROW else ""
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
-    return (
-        f'<div class="table" tabindex="0"><table{width}>{caption}<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}</tbody></table></div>"
-    )
-
-
-def _aligned(is_number: bool) -> str:
-    return ' class="number"' if is_number else ""
-
-
-def _cell(value: str | float | int | None) -> str:
+def _cell(value: Cell) -> str:
     match value:
         case None:
             return UNKNOWN
@@ -146,3 +201,39 @@ def _cell(value: str | float | int | None) -> str:
         case int():
             return f"{value:,}"
     return number(value)
+
+
+def draw_svg(chart: Chart, key: str) -> str:
+    """Draw a chart as an SVG element to be put into a page.
+
+    Args:
+        key: prefix of the element's ids, unique in the page.
+    """
+    with style.context([STYLE, {"svg.hashsalt": key}]):
+        figure = make_figure(WIDTH, chart.height)
+        chart.draw(figure)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = _ID.sub(rf"\g<1>{key}-", text.getvalue()[text.getvalue().index("<svg ") :])
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # Its size is left to the page.
+    return _SIZE.sub(
+        r'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        r'viewBox="0 0 \1 \2" aria-hidden="true">',
+        svg,
+        count=1,
+    )
+
+
+def write_png(panels: Sequence[Chart], columns: int, path: Path) -> Path:
+    """Draw charts into one PNG file, so many in a row."""
+    with style.context(STYLE):
+        columns = min(columns, len(panels))
+        rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+        heights = [max(chart.height for chart in row) for row in rows]
+        canvas = make_figure(WIDTH * columns, min(sum(heights), MAX_HEIGHT))
+        parts = canvas.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
+        for row, places in zip(rows, parts, strict=True):
+            for chart, place in zip(row, places, strict=False):
+                chart.draw(place)
+        return save(canvas, path)

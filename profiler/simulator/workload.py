@@ -9,7 +9,7 @@ and deviations from the profile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +21,8 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from synergai.domain import Configuration
 
@@ -108,6 +110,13 @@ class Profile:
     def best(self, engine: EngineName, worker_class: WorkerClass) -> ProfileEntry:
         """Return the configuration with the highest QPS."""
         return max(self._entries[engine, worker_class], key=lambda entry: entry.qps)
+
+    def check_engine(self, engine: EngineName) -> None:
+        """Check that an engine was profiled on all worker classes."""
+        if engine not in self.engines:
+            raise InvalidInput(
+                f"engine {engine} has no profile on all worker classes: {', '.join(self.classes)}"
+            )
 
     def qos_s(self, engine: EngineName, queries: int, percentile: float) -> float:
         """Return the QoS time of a job (thesis, Table 7.1)."""
@@ -249,16 +258,14 @@ def draw(
 ) -> Workload:
     """Draw the workload of an experiment and a seed.
 
-    The same seed gives the same engines, query counts, relative gaps and deviations in every
-    experiment.
+    The same seed gives the same engines, query counts, gaps and deviations in every experiment.
 
     Args:
         sessions: when T_pre is paid.
         estimate_error: standard deviation of the logarithm of actual over profiled times, drawn
             once per job and worker class.
         rate: arrivals per second, relative to the experiment's, or to those given.
-        given: at least `count` arrivals, in their order; what they leave open is drawn. None for
-            the experiment's.
+        given: at least `count` arrivals in order, empty for the experiment's.
     """
     random = np.random.default_rng(seed)
     mean_gap_s = profile.mean_gap_s(experiment.frequency) / rate
@@ -269,28 +276,23 @@ def draw(
     jobs = []
     for number in range(count):
         engine, queries = profile.engines[engines[number]], QUERY_COUNTS[counts[number]]
-        arrival, qos_s, perishable = float(arrivals[number]), None, False
+        arrival = Arrival(at=float(arrivals[number]))
         if given:
-            job = given[number]
-            engine, queries = job.engine or engine, job.queries or queries
-            arrival, qos_s, perishable = job.at / rate, job.qos_s, job.perishable
-        if engine not in profile.engines:
-            raise InvalidInput(
-                f"engine {engine} has no profile on all worker classes: "
-                f"{', '.join(profile.classes)}"
-            )
+            arrival = replace(given[number], at=given[number].at / rate)
+            engine, queries = arrival.engine or engine, arrival.queries or queries
+            profile.check_engine(engine)
+        qos_s = arrival.qos_s
         if qos_s is None:
             qos_s = profile.qos_s(engine, queries, experiment.demand)
-        jobs.append(
-            Job(
-                id=JobId(f"{number:02d}"),
-                engine=engine,
-                queries=queries,
-                arrival=arrival,
-                deadline=arrival + qos_s,
-                perishable=perishable,
-            )
+        job = Job(
+            id=JobId(f"{number:02d}"),
+            engine=engine,
+            queries=queries,
+            arrival=arrival.at,
+            deadline=arrival.at + qos_s,
+            perishable=arrival.perishable,
         )
+        jobs.append(job)
     return Workload(
         experiment=experiment.name,
         seed=seed,
@@ -298,9 +300,16 @@ def draw(
         sessions=sessions,
         t_pre=t_pre,
         jobs=tuple(jobs),
-        factors={
-            (job.id, name): float(deviations[row, column])
-            for row, job in enumerate(jobs)
-            for column, name in enumerate(profile.classes)
-        },
+        factors=_factors(jobs, profile.classes, deviations),
     )
+
+
+def _factors(
+    jobs: Sequence[Job], classes: Sequence[WorkerClass], deviations: NDArray[np.float64]
+) -> dict[tuple[JobId, WorkerClass], float]:
+    """Return actual over profiled times by job and worker class."""
+    return {
+        (job.id, name): float(deviations[row, column])
+        for row, job in enumerate(jobs)
+        for column, name in enumerate(classes)
+    }

@@ -1,4 +1,4 @@
-"""The zoo's recipes: the thesis's twelve engines under their names, and two small ones.
+"""The zoo: recipes of the thesis's twelve engines and two small ones, and their building.
 
 The twelve have the architectures of the files in `profiler.zoo.published`, but not their weights.
 """
@@ -10,11 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from synergai.domain import EngineName
-from synergai.errors import NotFound
+from synergai.errors import EngineUnusable, NotFound
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.model_files import DEFINITION_FILE, digest, find_models
+from synergai.models.installation import stage_engine, write_definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from synergai.models.directory import EngineDefinition
+    from synergai.models.installation import Value
+
 
 ProgressCallback: TypeAlias = "Callable[[float], None]"
 """Called with the completed fraction of a build, 0 to 1."""
@@ -126,3 +133,43 @@ def find_recipe(name: str) -> Recipe:
         return RECIPES[EngineName(name)]
     except KeyError:
         raise NotFound(f"the zoo has no engine {name!r}; it has: {', '.join(RECIPES)}") from None
+
+
+def is_built(name: str, models: Path) -> bool:
+    """Return whether the engine is in the model directory and intact."""
+    if not (models / name / DEFINITION_FILE).exists():
+        return False
+    try:
+        definition = ModelDirectory(models).get(name)
+        definition.verified_digest()
+        for variant in definition.variants:
+            definition.of_variant(variant.name).verified_digest()
+    except EngineUnusable:
+        return False
+    return not definition.lacking
+
+
+def build(
+    name: str, models: Path, on_progress: ProgressCallback = lambda _: None
+) -> EngineDefinition:
+    """Build a zoo engine into the model directory, replacing an older one.
+
+    A recipe yields the same bytes each time on the same kind of machine.
+    """
+    recipe = find_recipe(name)
+    builder = recipe.load_builder()
+    with stage_engine(models, name, replace=True) as folder:
+        accuracy = builder(folder, on_progress, **recipe.options)
+        (file,) = find_models(folder)
+        keys: dict[str, Value] = {
+            "file": file.name,
+            "sha256": digest(file),
+            "accuracy": accuracy,
+            "title": recipe.title,
+            "source": recipe.source,
+            "preprocess": recipe.preprocess,
+            "postprocess": recipe.postprocess,
+        }
+        write_definition(folder, keys)
+    on_progress(1.0)
+    return ModelDirectory(models).get(name)

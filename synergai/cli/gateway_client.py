@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from synergai.cli.options import Target
+from synergai.cli.options import Target, TlsCa, TokenFile
 from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput, SynergaiError
 
@@ -24,6 +24,8 @@ class GatewayAddress(NamedTuple):
     """A gateway, or the cells of a map, as the options of a command name them."""
 
     target: Target = DEFAULT_TARGET
+    tls_ca: TlsCa = None
+    token_file: TokenFile = None
 
     def call(self, operation: Callable[[Client], Awaitable[ResultT]], engine: str = "") -> ResultT:
         """Open a client, await `operation` with it and return its result.
@@ -99,7 +101,7 @@ class GatewayAddress(NamedTuple):
         from synergai.client.client import Client
         from synergai.client.target import connection
 
-        async with Client(target, **connection()) as client:
+        async with Client(target, **connection(self.tls_ca, self.token_file)) as client:
             return await operation(client)
 
 

@@ -55,7 +55,7 @@ APPLICATIONS: Final = {
         "gateway",
     ),
     "agent": Application(
-        "worker_agent.cli.main:app",
+        "worker_agent.cli:app",
         "Run the agent, which serves engines on this machine.",
         _SERVE,
         "agent",

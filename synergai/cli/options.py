@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from synergai.client.target import TARGET_VARIABLE
+from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.runtime import durations
 from synergai.runtime.paths import default_dictionary
@@ -23,8 +23,27 @@ Target = Annotated[
         show_envvar=True,
         show_default=True,
         help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells. SYNERGAI_TLS_CA names the file of its certificate authority (PEM), "
-        "SYNERGAI_TOKEN_FILE that of a token.",
+        "with a map of cells.",
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar=TLS_CA_VARIABLE,
+        show_envvar=True,
+        help="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar=TOKEN_FILE_VARIABLE,
+        show_envvar=False,
+        help="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")

@@ -22,6 +22,7 @@ from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.text_files import TextFormat
 from synergai.domain import JobState
+from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
 from synergai.wire.validation import check_output_names
 
@@ -169,22 +170,15 @@ class OwnDataJob:
             return await watch_progress(job)
         if directory.total and has_all(directory, status := await job.status()):
             return status
-        watching = asyncio.ensure_future(watch_progress(job))
-        fetching = asyncio.ensure_future(
-            fetch_results(job, directory, follow=True, failures=self.failed)
-        )
-        tasks = (watching, fetching)
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        async with TaskBag() as tasks:
             # The error of a shard that cannot be written ends the watch as well.
-            for task in tasks:
-                if task.done():
-                    task.result()
-            return watching.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            status, _ = await asyncio.gather(
+                tasks.start_awaited(watch_progress(job)),
+                tasks.start_awaited(
+                    fetch_results(job, directory, follow=True, failures=self.failed)
+                ),
+            )
+            return status
 
     def _print_end(
         self, status: JobStatus, directory: ResultDirectory | None, *, as_json: bool

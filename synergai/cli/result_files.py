@@ -13,6 +13,7 @@ import typer
 from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import count_progress, print_json
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory, read_results
+from synergai.runtime.tasks import TaskBag, run_to_end
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
@@ -159,19 +160,10 @@ async def fetch_results(
                     if result.error:
                         failures.add(result.index, result.name, result.error)
             if pending.is_due():
-                await _in_thread(pending.write)
+                await run_to_end(asyncio.to_thread(pending.write))
                 on_progress(directory.total)
-        await _in_thread(pending.write)
+        await run_to_end(asyncio.to_thread(pending.write))
         on_progress(directory.total)
-
-
-async def _in_thread(write: Callable[[], None]) -> None:
-    """Run `write` in a thread; if cancelled, wait for it, so that the directory stays locked."""
-    writing = asyncio.ensure_future(asyncio.to_thread(write))
-    try:
-        await asyncio.shield(writing)
-    finally:
-        await asyncio.wait([writing])
 
 
 class _Pending:
@@ -217,21 +209,18 @@ async def _with_ticks(
     batches: AsyncGenerator[ResultBatch, None], seconds_left: Callable[[], float | None]
 ) -> AsyncGenerator[ResultBatch | None, None]:
     """Yield the batches, and None whenever `seconds_left` have passed without one."""
-    step: asyncio.Task[ResultBatch] | None = None
-    try:
+
+    async def next_batch() -> ResultBatch | None:
+        return await anext(batches, None)
+
+    async with TaskBag() as tasks:
+        step = tasks.start_awaited(next_batch())
         while True:
-            step = step or asyncio.ensure_future(anext(batches))
             await asyncio.wait([step], timeout=seconds_left())
             if not step.done():
                 yield None
                 continue
-            done, step = step, None
-            try:
-                batch = done.result()
-            except StopAsyncIteration:
+            if (batch := step.result()) is None:
                 return
             yield batch
-    finally:
-        if step is not None:
-            step.cancel()
-            await asyncio.wait([step])
+            step = tasks.start_awaited(next_batch())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.wire.oip_stream import WINDOW_METADATA
 from synergai.wire.writes import keep_status, write_all
 
@@ -46,7 +47,8 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         self._channel = channel
         self._gateway = channel.gateway
         self._call = keep_status(call)
-        self._writer = asyncio.create_task(write_all(self._call, requests))
+        self._tasks = TaskBag()
+        self._writer = self._tasks.start_awaited(write_all(self._call, requests))
 
     async def __aiter__(self) -> AsyncIterator[ResponseT]:
         """Yield the responses; raise the error of the call, or of making a request."""
@@ -68,9 +70,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
     async def close(self) -> None:
         """Cancel the call and wait for its writer to end."""
         self.cancel()
-        await asyncio.wait([self._writer])
-        if not self._writer.cancelled():
-            self._writer.exception()  # mark as retrieved
+        await self._tasks.wait()
 
     def _check_writer(self) -> None:
         if self._writer.done() and not self._writer.cancelled():
@@ -104,7 +104,8 @@ class QueryMultiplexer:
         self._call = DuplexCall(channel, call, requests)
         self._closed = False
         self.failure: Exception | None = None
-        self.reader = asyncio.create_task(self._read())
+        self._reading = TaskBag()
+        self.reader = self._reading.start(self._read())
 
     @property
     def closed(self) -> bool:
@@ -128,8 +129,7 @@ class QueryMultiplexer:
     async def close(self) -> None:
         """Cancel the call; pending replies become None."""
         self._end(None)
-        self.reader.cancel()
-        await asyncio.wait([self.reader])
+        await self._reading.close()
         await self._call.close()
 
     async def _read(self) -> None:

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.versions import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from numpy.typing import ArrayLike
 
     from synergai.client.streaming import Inputs
+    from synergai.domain import Engine
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
-    from collections.abc import Awaitable
-
-    from synergai.domain import Engine
 
 
 class EngineDescriptions:
     """Descriptions by engine name. Concurrent calls share one fetch."""
 
-    def __init__(self, fetch: Callable[[str], Awaitable[Engine]]) -> None:
+    def __init__(self, fetch: Callable[[str], Coroutine[Any, Any, Engine]]) -> None:
         self._fetch = fetch
+        self._tasks = TaskBag()
         self._known: dict[str, Engine] = {}
         self._fetches: dict[str, asyncio.Task[Engine]] = {}
         self._waiting: Counter[asyncio.Task[Engine]] = Counter()
@@ -43,7 +43,7 @@ class EngineDescriptions:
             return known
         task = self._fetches.get(name)
         if task is None:
-            task = self._fetches[name] = asyncio.ensure_future(self._run(name))
+            task = self._fetches[name] = self._tasks.start_awaited(self._fetch(name))
             task.add_done_callback(partial(self._fetched, name))
         self._waiting[task] += 1
         try:
@@ -72,14 +72,7 @@ class EngineDescriptions:
 
     async def close(self) -> None:
         """Cancel the fetches in flight."""
-        tasks = list(self._fetches.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _run(self, name: str) -> Engine:
-        return await self._fetch(name)
+        await self._tasks.close()
 
     def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:
         self._forget_fetch(name, task)

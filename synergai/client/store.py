@@ -11,6 +11,7 @@ import grpc
 
 from synergai.client.reconnecting import Patience
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import store_pb2
 from synergai.wire.converters import from_message
 from synergai.wire.writes import keep_status, write_all
@@ -197,17 +198,16 @@ class EnginePush:
     async def _send(self, chunks: AsyncIterator[store_pb2.UploadChunk]) -> int:
         """Send the chunks of a content over one call; return the bytes of it that the store has."""
         call = keep_status(self._channel.store.Upload())
-        writer = asyncio.create_task(write_all(call, chunks))
-        try:
-            return (await call).received
-        except asyncio.CancelledError as cancellation:
-            if writer.done():
-                writer.result()  # reading the file may have failed
-            raise self._channel.cancellation_cause(cancellation) from None
-        finally:
-            writer.cancel()
-            call.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+        async with TaskBag() as tasks:
+            writer = tasks.start_awaited(write_all(call, chunks))
+            try:
+                return (await call).received
+            except asyncio.CancelledError as cancellation:
+                if writer.done():
+                    writer.result()  # reading the file may have failed
+                raise self._channel.cancellation_cause(cancellation) from None
+            finally:
+                call.cancel()
 
     async def _chunks(
         self, digest: str, missing: store_pb2.MissingContent, file: FileIO

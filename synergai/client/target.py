@@ -23,7 +23,7 @@ TLS_KEY_VARIABLE: Final = "SYNERGAI_TLS_KEY"
 TOKEN_VARIABLE: Final = "SYNERGAI_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE_VARIABLE: Final = "SYNERGAI_TOKEN_FILE"  # noqa: S105 - as above
 INSECURE_VARIABLE: Final = "SYNERGAI_INSECURE"
-"""Environment variables that every command reads which calls a gateway."""
+"""Environment variables read by every command; a command's own variables and options win."""
 DEFAULT_TARGET: Final = "127.0.0.1:8001"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
@@ -43,15 +43,20 @@ def default_target() -> str:
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-def connection() -> ConnectionOptions:
-    """Return the arguments for the client of a command, from the environment.
+def default_tls_ca() -> Path | None:
+    """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
+    return _path(TLS_CA_VARIABLE)
 
-    Raises:
-        InvalidInput: the file with the token cannot be used.
-    """
-    token_file = _path(TOKEN_FILE_VARIABLE)
+
+def default_token_file() -> Path | None:
+    """Return the path of the file with the token from the environment; None without one."""
+    return _path(TOKEN_FILE_VARIABLE)
+
+
+def connection(tls_ca: Path | None, token_file: Path | None) -> ConnectionOptions:
+    """Return the arguments for a client, with everything else from the environment."""
     return ConnectionOptions(
-        tls_ca=_path(TLS_CA_VARIABLE),
+        tls_ca=tls_ca,
         tls_cert=_path(TLS_CERT_VARIABLE),
         tls_key=_path(TLS_KEY_VARIABLE),
         token=_read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
@@ -68,13 +73,11 @@ def _read_token(path: Path) -> str:
     try:
         token = path.read_text("utf-8").strip()
     except OSError as error:
-        raise InvalidInput(
-            f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {error.strerror}"
-        ) from None
+        raise InvalidInput(f"--token-file: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"{TOKEN_FILE_VARIABLE}: {path} is not text") from None
+        raise InvalidInput(f"--token-file: {path} is not text") from None
     if not token:
-        raise InvalidInput(f"{TOKEN_FILE_VARIABLE}: {path} is empty")
+        raise InvalidInput(f"--token-file: {path} is empty")
     return token
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.client.multiplexer import DuplexCall
 from synergai.client.reconnecting import Patience
 from synergai.errors import InternalError, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Upload:
         self._messages: asyncio.Queue[UploadMessage | BaseException | None] = asyncio.Queue(
             _READ_AHEAD
         )
-        self._reader: asyncio.Task[None] | None = None
+        self._reading = TaskBag()
+        self._begun = False
         self._exhausted = False
         self._unstored: deque[UploadMessage] = deque()
         self._unstored_bytes = 0
@@ -101,7 +103,7 @@ class Upload:
                 else:
                     return self._receipt
         finally:
-            await self._stop_reading()
+            await self._reading.close()
 
     async def _send(self) -> None:
         self._channel.ensure_open()
@@ -121,9 +123,10 @@ class Upload:
         await self._greeted.wait()
         for message in list(self._unstored):
             yield message.data
-        if self._reader is None:
+        if not self._begun:
+            self._begun = True
             self._progress.read = self._progress.stored
-            self._reader = asyncio.create_task(self._read_ahead(self._receipt))
+            self._reading.start(self._read_ahead(self._receipt))
         while True:
             while self._unstored_bytes >= _WINDOW_BYTES:
                 self._changed.clear()
@@ -151,11 +154,6 @@ class Upload:
             await self._messages.put(error)
         else:
             await self._messages.put(None)
-
-    async def _stop_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
 
     def _count(self, message: UploadMessage) -> None:
         progress = self._progress

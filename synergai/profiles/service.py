@@ -21,7 +21,7 @@ from synergai.profiles.dictionary import (
     find_implausible,
 )
 from synergai.profiles.store import DictionaryStore
-from synergai.runtime.tasks import TaskBag
+from synergai.runtime.tasks import TaskBag, run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -259,17 +259,9 @@ class ProfileService:
             self._store.close()
 
     async def _in_thread(self, operation: Callable[[], T]) -> T:
-        """Run an operation of the store in a thread, one at a time.
-
-        A thread cannot be cancelled: the lock is held until the thread is done.
-        """
+        """Run an operation of the store in a thread, one at a time."""
         async with self._write_lock:
-            running = asyncio.ensure_future(asyncio.to_thread(operation))
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait([running])
-                raise
+            return await run_to_end(asyncio.to_thread(operation))
 
     async def _store_observed(self, entry: ProfileEntry) -> None:
         try:

@@ -10,11 +10,12 @@ import os
 import signal
 import socket
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.runtime.memory import GlibcHeap, retain_freed_memory, rss_bytes
 from synergai.runtime.processes import raise_descriptor_limit
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -68,14 +69,11 @@ async def notify_ready() -> AsyncIterator[None]:
     The watchdog is fed from the event loop, so a blocked loop gets the service restarted.
     """
     timeout = watchdog_timeout_s()
-    watchdog = None if timeout is None else asyncio.create_task(_feed_watchdog(timeout / 3))
-    notify("READY=1")
-    try:
+    async with TaskBag() as tasks:
+        if timeout is not None:
+            tasks.start(_feed_watchdog(timeout / 3))
+        notify("READY=1")
         yield
-    finally:
-        if watchdog is not None:
-            watchdog.cancel()
-            await asyncio.gather(watchdog, return_exceptions=True)
 
 
 async def _feed_watchdog(interval: float) -> None:
@@ -152,17 +150,10 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> 
 @asynccontextmanager
 async def _trimming() -> AsyncIterator[None]:
     """Give freed memory back while the process is idle, as long as the context is open."""
-    heap = GlibcHeap.find()
-    if heap is None:
+    async with TaskBag() as tasks:
+        if (heap := GlibcHeap.find()) is not None:
+            tasks.start(IdleTrimmer(heap).run())
         yield
-        return
-    trimming = asyncio.create_task(IdleTrimmer(heap).run())
-    try:
-        yield
-    finally:
-        trimming.cancel()
-        with suppress(asyncio.CancelledError):
-            await trimming
 
 
 # `retain_freed_memory` lets the C library keep freed memory for the next message. It may be hours

@@ -16,8 +16,8 @@ and the file over the default.
   dictionaries (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``. Numbers whose names end in
   ``_s`` take durations such as ``1h30m``, and those that end in ``_share`` percentages.
 - The fields of a struct within the settings are settings as well, under their own names.
-- A field without a description is internal: it has no option and is in no help. Tests and the
-  emulation of machines set it by its environment variable.
+- A field without a description has no option and is in no help: its environment variable or the
+  file sets it. Such fields are for rare deployments, tests and the emulation of machines.
 - A field ``given`` gets the names of the settings that have no default value.
 """
 

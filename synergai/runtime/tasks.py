@@ -10,6 +10,7 @@ from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from typing import Self
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 class TaskBag:
     """Tasks of one owner, which waits for them or cancels them before it ends.
 
-    A failure ends only its own task and is logged.
+    A failure ends only its own task. As a context manager, it cancels its tasks on exit.
     """
 
     def __init__(self) -> None:
@@ -28,10 +29,22 @@ class TaskBag:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start `work` in a task."""
+        """Start `work` in a task, whose failure is logged."""
         task = self._add(work)
         task.add_done_callback(_log_failure)
+        return task
+
+    def start_awaited(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start `work` in a task whose failure concerns only who awaits it."""
+        task = self._add(work)
+        task.add_done_callback(_retrieve_failure)
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T]) -> T:
@@ -66,6 +79,22 @@ class TaskBag:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end, even if cancelled: nothing stops a thread."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        _retrieve_failure(task)
+        raise
+
+
+def _retrieve_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

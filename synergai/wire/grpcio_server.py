@@ -42,10 +42,16 @@ _DRAIN_S: Final = 86_400.0
 _log = logging.getLogger(__name__)
 
 
-def _options(max_bytes: int, max_connections: int, age_s: float) -> list[tuple[str, int]]:
+def _options(
+    max_bytes: int, max_connections: int, age_s: float, age_grace_s: float
+) -> list[tuple[str, int]]:
     """Return the options of a server: limits, an exclusive port, and pings."""
+    ages = [
+        ("grpc.max_connection_age_ms", age_s),
+        ("grpc.max_connection_age_grace_ms", age_grace_s),
+    ]
     return [
-        *((("grpc.max_connection_age_ms", math.ceil(1e3 * age_s)),) if age_s else ()),
+        *((name, math.ceil(1e3 * seconds)) for name, seconds in ages if seconds),
         ("grpc.max_receive_message_length", max_bytes),
         ("grpc.max_send_message_length", max_bytes),
         ("grpc.so_reuseport", 0),
@@ -74,7 +80,7 @@ class GrpcioServer:
             UTF-8.
         interceptor: may replace the handler of a call, or end the call. The request of a unary call
             has been read by then.
-        max_connection_age_s: as of `NativeServer`.
+        max_connection_age_s: as of `NativeServer`, and likewise its grace.
     """
 
     def __init__(
@@ -84,9 +90,10 @@ class GrpcioServer:
         on_broken: Callable[[SynergaiError], object],
         interceptor: Interceptor | None = None,
         max_connection_age_s: float = 0.0,
+        max_connection_age_grace_s: float = 0.0,
     ) -> None:
-        options = _options(max_bytes, max_connections, max_connection_age_s)
-        self._server = grpc.aio.server(options=options)
+        ages = max_connection_age_s, max_connection_age_grace_s
+        self._server = grpc.aio.server(options=_options(max_bytes, max_connections, *ages))
         self._on_broken = on_broken
         self._interceptor = interceptor
         self._tasks = TaskBag()

@@ -152,7 +152,7 @@ def channel_credentials(
     """Create the credentials of a client; None if TLS is not configured."""
     if authority is None:
         if identity is not None:
-            raise InvalidInput("tls_cert and tls_key need tls_ca")
+            raise InvalidInput("--tls-cert and --tls-key need --tls-ca")
         return None
     return grpc.ssl_channel_credentials(
         _read_authority(authority),

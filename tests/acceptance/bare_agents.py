@@ -9,12 +9,10 @@ from typing import Final, cast
 
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire.hub import HUB_VERSION
-from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.peers.exchange import Exchange
-from worker_agent.runner.runner import Runner
 
 _MESSAGE_BYTES: Final = 1 << 20
 
@@ -51,12 +49,9 @@ def bare_agents(count: int, hubs: str) -> Iterator[None]:
         async with asyncio.TaskGroup() as group:
             agents = [
                 group.create_task(
-                    HubClient(
-                        RemoteHub(hubs, _MESSAGE_BYTES),
-                        cast("ControlHandler", _Agent(number)),
-                        Runner(cast("PowerModeHosts", None), {}, lambda: 0.0),
-                        [],
-                    ).run()
+                    HubClient(RemoteHub(hubs, _MESSAGE_BYTES)).run(
+                        cast("ControlHandler", _Agent(number))
+                    )
                 )
                 for number in range(count)
             ]

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import onnxruntime
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
@@ -82,7 +82,6 @@ class WholeWork:
         self.errors: list[str] = []
 
     def submit(self, client: SyncClient, _number: int, queries: int, key: str) -> str:
-        """Submit a job; return its id."""
         return client.submit(self.engine, queries=queries, idempotency_key=key).id
 
     def find_wrong(self, _client: SyncClient, _job: str, _number: int, _queries: int) -> list[str]:
@@ -97,7 +96,6 @@ class WholeWork:
         """Wait until a request is answered."""
 
     def summary(self) -> str:
-        """Return what became of the requests."""
         return "no requests"
 
 
@@ -109,11 +107,9 @@ class DataWork(WholeWork):
         self._outcomes: collections.Counter[str] = collections.Counter()
 
     def summary(self) -> str:
-        """Return what became of the requests."""
         return ", ".join(f"{name}: {count:,}" for name, count in self._outcomes.most_common())
 
     def find_wrong(self, client: SyncClient, job_id: str, number: int, queries: int) -> list[str]:
-        """Return what is wrong with the results of a job that has ended."""
         found = []
         results = self._results(client, job_id)
         if sorted(index for index, _ in results) != list(range(queries)):
@@ -172,7 +168,6 @@ class ImageWork(DataWork):
         self._read: dict[str, Future[Sequence[tuple[int, JobResult]]]] = {}
 
     def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
-        """Submit a job; return its id."""
         inputs = (
             NamedInput(self._name(number, each), self._pictures[self._place(number, each)])
             for each in range(queries)
@@ -184,7 +179,6 @@ class ImageWork(DataWork):
         return job_id
 
     def start_requests(self, address: str, _stopped: threading.Event) -> list[threading.Thread]:
-        """Send each picture once, for the answers."""
         self._address = address
         with SyncClient(address) as client:
             self._answers = [
@@ -256,12 +250,10 @@ class StagedWork(DataWork):
         self._answers = [whole.run(None, {"image": each})[0] for each in self._inputs]
 
     def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
-        """Submit a job; return its id."""
         inputs = [{"image": self._inputs[self._place(number, each)]} for each in range(queries)]
         return client.submit(self.engine, inputs=inputs, idempotency_key=key).id
 
     def start_requests(self, address: str, stopped: threading.Event) -> list[threading.Thread]:
-        """Send requests until the event."""
         threads = [
             threading.Thread(target=self._send, args=(address, first, stopped), daemon=True)
             for first in range(REQUESTS)

@@ -68,16 +68,7 @@ def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
 
 @dataclass(slots=True)
 class Progress:
-    """Numbers of kills and jobs, by which clients keep pace with the kills.
-
-    Attributes:
-        kills: planned number of kills.
-        jobs: planned number of jobs.
-        killed: kills so far, by victim.
-        acknowledged: ids of the acknowledged jobs by idempotency key.
-        retried: number of submissions that failed and were repeated.
-        duplicates: errors: two ids under one key.
-    """
+    """Numbers of kills and jobs, by which clients keep pace with the kills."""
 
     kills: int
     jobs: int
@@ -108,7 +99,6 @@ def job_sizes(jobs: int, most: int, rng: random.Random) -> list[int]:
 
 
 def key_of(number: int) -> str:
-    """Return the idempotency key of a job."""
     return f"crash-{number}"
 
 
@@ -279,7 +269,6 @@ def run(
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=10_000)

@@ -17,15 +17,7 @@ HOST: Final = "engine host"
 
 
 class KilledFleet:
-    """A gateway and agents that are killed and restarted.
-
-    Args:
-        directory: state and logs.
-        agents: the model directory of each agent.
-        gateway: further options of the gateway.
-        options: further options of agents.
-        prefixes: commands that run the commands of agents.
-    """
+    """A gateway and agents that are killed and restarted."""
 
     def __init__(
         self,
@@ -43,7 +35,6 @@ class KilledFleet:
         self._prefixes = prefixes
 
     def start(self) -> None:
-        """Start all processes, and wait for the agents."""
         for name in ("gateway", *self._agents):
             self._start(name)
         self.local.wait_for_workers(len(self._agents))

@@ -100,7 +100,6 @@ def _earned_pings() -> Iterator[bytes]:
 
 
 def infer_request(engine: str) -> oip.ModelInferRequest:
-    """Return a request of one number."""
     request = oip.ModelInferRequest(model_name=engine, raw_input_contents=[bytes(4)])
     request.inputs.add(name="x", datatype="FP32", shape=[1])
     return request
@@ -152,7 +151,6 @@ class FrameFlood:
         self.connections = self.sent = 0
 
     def run(self) -> None:
-        """Flood until the time is over."""
         threads = [threading.Thread(target=self._flood) for _ in range(CONNECTIONS)]
         for thread in threads:
             thread.start()
@@ -235,7 +233,6 @@ class TenantFlood:
         self.codes: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Flood until the time is over."""
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS):
                 group.create_task(self._connect())
@@ -284,7 +281,6 @@ class TenantFlood:
 
 
 def main(kind: str, address: str, seconds: float, what: str, more: str = "") -> dict[str, float]:
-    """Flood; return what was sent or answered."""
     if kind == "resets":
         return reset_calls(address, int(what))
     if kind == "idle":

@@ -44,7 +44,6 @@ class Wrong(Exception):
 
 
 def main() -> int:
-    """Cause each fault and print what was seen as JSON, one document per line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="model directory")
     parser.add_argument("--engine", default="onnx_mobilenet_op11", help="engine to compute with")
@@ -64,13 +63,7 @@ def main() -> int:
 
 
 class Trial:
-    """Causes faults.
-
-    Args:
-        models: the model directory.
-        engine: engine to compute with.
-        directory: folder for logs and state.
-    """
+    """Causes faults."""
 
     def __init__(self, models: Path, engine: EngineName, directory: Path) -> None:
         self._models = models

@@ -32,25 +32,18 @@ _WINDOW: Final = 48
 
 
 class Tally:
-    """Counts messages by what became of them.
-
-    Attributes:
-        statuses: number of messages by port and status or fate.
-        blamed: messages with a forbidden status, for reproduction.
-    """
+    """Counts messages by what became of them."""
 
     def __init__(self) -> None:
         self.statuses: collections.Counter[tuple[str, str]] = collections.Counter()
         self.blamed: list[str] = []
 
     def count(self, port: str, status: str, what: str, data: bytes = b"", number: int = 1) -> None:
-        """Count messages that had a status."""
         self.statuses[port, status] += number
         if status in FORBIDDEN and len(self.blamed) < 10:
             self.blamed.append(f"{port}: {status} for {what} {data[:2000].hex()}")
 
     def find_errors(self) -> list[str]:
-        """Return the forbidden statuses."""
         found = [
             f"{port}: {number:,} times {status}"
             for (port, status), number in sorted(self.statuses.items())
@@ -59,7 +52,6 @@ class Tally:
         return found + self.blamed
 
     def rows(self) -> list[str]:
-        """Return the counts of each port as a row."""
         by_port: dict[str, list[str]] = {}
         for (port, status), number in sorted(self.statuses.items()):
             by_port.setdefault(port, []).append(f"{status} {number:,}")
@@ -82,12 +74,7 @@ class Target(NamedTuple):
 
 
 class Sender:
-    """Sends malformed messages of one kind.
-
-    Args:
-        port: name of the port in the results.
-        seen: where to count them.
-    """
+    """Sends malformed messages of one kind."""
 
     def __init__(self, port: str, seen: Tally) -> None:
         self.port = port
@@ -98,7 +85,6 @@ class Sender:
         raise NotImplementedError
 
     def code(self, status: grpc.StatusCode, began: float, what: str, data: bytes) -> None:
-        """Count a status code of a call that `began`."""
         late = (
             status is grpc.StatusCode.DEADLINE_EXCEEDED
             and time.monotonic() - began >= 0.9 * TIMEOUT_S
@@ -107,8 +93,6 @@ class Sender:
 
 
 class UnaryCalls(Sender):
-    """Calls unary methods."""
-
     def __init__(
         self,
         port: str,
@@ -124,7 +108,6 @@ class UnaryCalls(Sender):
         ]
 
     async def send(self, rng: random.Random, _at_most: int) -> int:
-        """Call a method with a hostile message."""
         method = rng.choice(self._methods)
         data = hostile.hostile_message(rng, method.request)
         began = time.monotonic()
@@ -166,7 +149,6 @@ class StreamingCalls(Sender):
         ]
 
     async def send(self, rng: random.Random, at_most: int) -> int:
-        """Call a method; some of the calls are cancelled without waiting for a response."""
         method = rng.choice(self._methods)
         number = min(at_most, rng.choice((1, 1, 2, 5)))
         messages = [hostile.hostile_message(rng, method.request) for _ in range(number)]
@@ -200,15 +182,12 @@ class StreamingCalls(Sender):
 
 
 class InferenceStreams(Sender):
-    """Sends requests over streams that answer each message separately."""
-
     def __init__(self, port: str, seen: Tally, channels: Sequence[grpc.aio.Channel]) -> None:
         super().__init__(port, seen)
         path = "/inference.GRPCInferenceService/ModelStreamInfer"
         self._calls = [raw_stream(channel, path) for channel in channels]
 
     async def send(self, rng: random.Random, at_most: int) -> int:
-        """Open a stream, send messages, and check that each is answered."""
         descriptor = oip.ModelInferRequest.DESCRIPTOR
         number = min(at_most, _STREAM_LENGTH)
         free = asyncio.Semaphore(_WINDOW)
@@ -268,7 +247,6 @@ class Connections(Sender):
         self._tls = tls
 
     async def send(self, rng: random.Random, _at_most: int) -> int:
-        """Open a connection, send frames, read at most once, and leave."""
         data = hostile.hostile_connection(rng, self._methods)
         fate, _ = await exchange(self._address, data, rng, self._tls, wait_s=0.05)
         self.seen.count(self.port, fate, "a connection", data)
@@ -309,7 +287,6 @@ class WorkSockets(Sender):
         self._number = 0
 
     async def send(self, rng: random.Random, at_most: int) -> int:
-        """Register an agent and send reports until the gateway closes the socket."""
         # No two senders may have the same worker at a time.
         self._number += 1
         register = hub_pb2.Register(
@@ -438,7 +415,6 @@ def _reset_on_close(writer: asyncio.StreamWriter) -> None:
 
 
 def _whole(received: bytes) -> bool:
-    """Return whether these bytes are a whole HTTP response."""
     head, end, body = received.partition(b"\r\n\r\n")
     length = _HTTP_LENGTH.search(head + b"\r\n")
     return bool(end) and (length is None or len(body) >= int(length[1]))

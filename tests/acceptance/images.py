@@ -8,7 +8,6 @@ _PACKAGES: Final = "python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certif
 
 
 def output(*command: str) -> str:
-    """Run a program, and return its output."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -148,7 +148,6 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of kubectl and helm."""
         return {
             **os.environ,
             "PATH": PATH,
@@ -157,15 +156,12 @@ class Cluster:
         }
 
     def kubectl(self, *arguments: str, check: bool = True) -> str:
-        """Run kubectl; return its output."""
         return self.run("kubectl", *arguments, check=check)
 
     def get(self, *arguments: str) -> Any:
-        """Return objects, as kubectl shows them in JSON."""
         return json.loads(self.kubectl("get", *arguments, "--output", "json"))
 
     def apply(self, *objects: object) -> None:
-        """Create or change objects."""
         path = self.folder / "objects.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
         self.kubectl("apply", "--validate=ignore", "--filename", str(path))

@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 import uvloop
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai import Client
 from synergai.domain import JobState
 from synergai.errors import Cancelled, SynergaiError, Unavailable
@@ -74,17 +74,7 @@ MIN_HONEST: Final = 5
 
 @dataclass(slots=True)
 class Observations:
-    """What a campaign saw.
-
-    Attributes:
-        tally: counts of the malformed messages.
-        honest: number of correct answers to honest calls by front.
-        wrong: descriptions of wrong or missing answers to honest calls.
-        dead: names of the processes that died.
-        before: resources after the first messages.
-        after: resources at the end.
-        bugs: lines of logs that only a bug writes.
-    """
+    """What a campaign saw."""
 
     tally: Tally = field(default_factory=Tally)
     honest: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -106,7 +96,6 @@ def grown(before: Usage, after: Usage) -> str:
 
 
 def find_errors(seen: Observations) -> list[str]:
-    """Return the errors in what a campaign saw."""
     found = [*seen.tally.find_errors(), *seen.wrong[:10], *seen.bugs]
     found += [f"{name} died" for name in seen.dead]
     found += [
@@ -124,12 +113,7 @@ def find_errors(seen: Observations) -> list[str]:
 
 
 class Honest:
-    """Calls that must be answered correctly while others misbehave.
-
-    Args:
-        target: the fleet.
-        seen: where to count them.
-    """
+    """Calls that must be answered correctly while others misbehave."""
 
     def __init__(self, target: Target, seen: Observations) -> None:
         self._target = target
@@ -139,7 +123,6 @@ class Honest:
         self._client = Client(target.fleet.address, tls_ca=ca)
 
     async def run(self) -> None:
-        """Call until cancelled."""
         tls = "" if self._target.socket_tls is None else "TLS "
         fronts: dict[str, Callable[[], Awaitable[bool]]] = {
             f"{tls}gRPC": lambda: self._infer(self._client),
@@ -305,7 +288,6 @@ async def settled(
 
 
 def start(directory: Path, models: Path, *, encrypted: bool) -> Target:
-    """Start a fleet, encrypted or not."""
     fleet = LocalFleet(directory)
     tls, context, http2_context = ClientTls(), None, None
     gateway = ["--reflection", "--kept-jobs", "1000", "--log-level", "warning"]
@@ -358,7 +340,6 @@ async def run(messages: int, seed: int, directory: Path) -> Observations:
 
 
 def report(seen: Observations) -> None:
-    """Print the counts by port, and the resources."""
     for row in seen.tally.rows():
         print(row)
     print("honest: " + ", ".join(f"{front} {number:,}" for front, number in seen.honest.items()))
@@ -372,7 +353,6 @@ def report(seen: Observations) -> None:
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -115,7 +115,6 @@ class Campaign:
         self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def run(self, count: int) -> None:
-        """Test `count` mutants."""
         with self._fleet as fleet:
             fleet.start_gateway()
             look = ("env", "SYNERGAI_AGENT_MODELS_LOOK_S=0.2")

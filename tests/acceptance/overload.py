@@ -59,13 +59,7 @@ class LoadReport(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """One load, as a multiple of the capacity, and the report of ``synergai load``.
-
-    Attributes:
-        factor: the multiple.
-        report: what became of the requests.
-        unavoidable: share of them that no scheduler could answer in time.
-    """
+    """One load, as a multiple of the capacity, and the report of ``synergai load``."""
 
     factor: float
     report: LoadReport
@@ -73,7 +67,6 @@ class LoadPoint:
 
     @property
     def missed(self) -> float:
-        """Share of the requests that were not answered in time."""
         # Not by the goodput: the last answers come after the last requests.
         return 1.0 - self.report["met"] / self.report["requests"]
 
@@ -83,7 +76,6 @@ class LoadPoint:
         return float(self.report["rejection_s"].get("99.0", 0.0))
 
     def row(self) -> str:
-        """Return the point as a row of the table."""
         report = self.report
         latency_ms = 1e3 * report["latency_s"].get("99.0", float("nan"))
         return (
@@ -142,7 +134,6 @@ def dispatched_expired(log: Path) -> list[str]:
 
 
 def start(fleet: LocalFleet, directory: Path, log: Path, workers: int, policy: str) -> None:
-    """Start a gateway and agents with the emulated engine."""
     dictionary = str(directory / "dictionary.db")
     options = ["--dictionary", dictionary, "--event-log", str(log), "--policy", policy]
     fleet.start_gateway(options)
@@ -153,7 +144,6 @@ def start(fleet: LocalFleet, directory: Path, log: Path, workers: int, policy: s
 
 
 def load(address: str, *options: str) -> LoadReport:
-    """Run ``synergai load``; return its report."""
     command = [
         *(sys.executable, "-m", "synergai", "load", ENGINE, "--target", address),
         *("--deadline-ms", str(DEADLINE_MS), "--late-ms", "25", "--json", *options),
@@ -198,7 +188,6 @@ def measure(address: str, rate: float, seconds: float) -> LoadReport:
 
 
 def run(seconds: float, directory: Path, workers: int, policy: str) -> list[str]:
-    """Run the test; return the errors."""
     write_emulated_engines(directory, {ENGINE: QUERY_S})
     log = directory / "events.jsonl"
     with LocalFleet(directory / "run") as fleet:
@@ -217,7 +206,6 @@ def run(seconds: float, directory: Path, workers: int, policy: str) -> list[str]
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each load")
     parser.add_argument("--workers", type=int, default=1)

@@ -46,8 +46,6 @@ _VFS: Final = "recording"
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes written into a file."""
-
     name: str
     offset: int
     data: bytes
@@ -63,13 +61,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A file cut to a size."""
-
     name: str
     size: int
 
     def apply(self, content: bytearray, _rng: random.Random | None = None) -> None:
-        """Apply it to a file's content."""
         del content[self.size :]
 
 
@@ -104,8 +99,6 @@ class Acknowledged:
 
 @dataclass
 class Recording:
-    """Everything that happened, in order."""
-
     events: list[Any] = field(default_factory=list)
 
     def image(self, cut: int, rng: random.Random) -> dict[str, bytes]:
@@ -224,7 +217,7 @@ def record_workload(
         recording.events.append(Write("journal.marker", offset, data))
         return write(descriptor, data, offset)
 
-    marker = "gateway.journal.marker"
+    marker = "gateway.journal.sqlite_store"
     with (
         mock.patch.object(database, "_CHECKSUM_VFS", _VFS),
         mock.patch(f"{marker}.write_atomic", replaced),
@@ -327,7 +320,6 @@ def cut_all(recording: Recording, cuts: int, seed: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cuts", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=60)

@@ -46,7 +46,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def usage(processes: Mapping[str, psutil.Process]) -> dict[str, Usage]:
-    """Return what each of the processes uses."""
     return {
         name: Usage(process.memory_info().rss, process.num_fds(), process.num_threads())
         for name, process in processes.items()

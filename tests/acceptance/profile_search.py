@@ -23,7 +23,6 @@ WORKER_CLASS = "searched"
 
 
 def profile(models: Path, dictionary: Path, *options: str, root: Path = Path("/")) -> float:
-    """Run the profiler; return its duration in seconds."""
     started = time.monotonic()
     subprocess.run(
         [
@@ -84,7 +83,6 @@ def search_board(root: Path, models: Path, directory: Path) -> dict[str, object]
 
 
 def main() -> None:
-    """Compare a search with an exhaustive profile, and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="model directory")
     parser.add_argument("--directory", type=Path, required=True, help="folder for all else")

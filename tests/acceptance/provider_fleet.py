@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
 from synergai.errors import EngineUnusable
@@ -32,7 +33,6 @@ from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 from worker_agent.providers.kinds import KINDS
 
@@ -43,7 +43,6 @@ CHOICE_WITHIN_S: Final = 60.0
 
 
 def main() -> int:
-    """Run all parts and print their figures as JSON, one document per line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("provider", choices=("CUDA", "OpenVINO", "TensorRT"))
     parser.add_argument("--models", type=Path, required=True, help="model directory")
@@ -104,7 +103,6 @@ def compare(models: Path, name: EngineName, provider: ProviderChoice) -> float:
 def answers(
     models: Path, session: Session, provider: ProviderChoice | None
 ) -> list[dict[str, NDArray[Any]]]:
-    """Return the outputs of an engine for a few of its samples."""
     definition = ModelDirectory(models).get(session.engine)
     found = []
     with HostClient(models, session, provider=provider) as host:
@@ -124,7 +122,6 @@ def profile(
     dictionary: Path,
     directory: Path,
 ) -> list[dict[str, Any]]:
-    """Measure engines with both providers; return the figures."""
     settings = directory / "profile.toml"
     cache = f'cache = "{directory / "compiled"}"' if provider.details.cache_options else ""
     settings.write_text(f"[providers.CPU]\n[providers.{provider.name}]\n{cache}\n")

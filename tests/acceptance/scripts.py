@@ -46,7 +46,6 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def verdict(errors: Sequence[str], subject: str = "") -> int:
-    """Print what a script found; return its exit status."""
     for line in errors[:20]:
         print(line)
     print(f"{subject}{len(errors)} errors")

@@ -27,7 +27,7 @@ import grpc
 import psutil
 import uvloop
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from tests.acceptance.scripts import verdict
@@ -104,7 +104,6 @@ def processes(fleet: LocalFleet) -> dict[str, psutil.Process]:
 
 
 def resident(watched: Mapping[str, psutil.Process]) -> dict[str, int]:
-    """Return the resident bytes of each process."""
     return {name: process.memory_info().rss for name, process in watched.items()}
 
 
@@ -146,7 +145,6 @@ async def send_requests(address: str, data: bytes, count: int) -> None:
 
 
 async def send_calls(address: str, data: bytes, count: int) -> None:
-    """Send `count` requests by unary calls."""
     async with grpc.aio.insecure_channel(address, options=_UNLIMITED) as channel:
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -183,7 +181,6 @@ def soak(
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")

@@ -41,7 +41,7 @@ import grpc
 
 import synergai
 from gateway.journal.records.store import DIRECTORY
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.testing import LocalFleet
@@ -105,8 +105,6 @@ OUT_OF_ORDER: Final = (
 
 
 class Member:
-    """One of the gateways."""
-
     def __init__(
         self,
         directory: Path,
@@ -143,14 +141,12 @@ class Member:
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        """Start the gateway."""
         with self.fleet.log("gateway").open("ab") as log:
             gateway = [sys.executable, "-m", "synergai", "gateway"]
             command = [*self._prefix, *gateway, *self._options]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """Kill the gateway."""
         self.process.kill()
         self.process.wait()
         self.wire.__exit__()
@@ -169,7 +165,6 @@ class Member:
         return wait(lambda: state in self.health(), f"{self.fleet.address} is no {state}")
 
     def workers(self) -> int:
-        """Return the number of its registered workers."""
         with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(self.fleet.address) as line:
             request = fleet_pb2.ListWorkersRequest()
             return len(fleet_pb2_grpc.FleetStub(line).ListWorkers(request, timeout=1.0).workers)
@@ -177,7 +172,6 @@ class Member:
 
 
 def wait(condition: Callable[[], bool], fault: str) -> float:
-    """Wait for a condition; return the seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() > began + _WAIT_S:
@@ -188,14 +182,7 @@ def wait(condition: Callable[[], bool], fault: str) -> float:
 
 @dataclass
 class Outcome:
-    """What was seen.
-
-    Attributes:
-        errors: what was wrong.
-        takeovers: seconds until the standby led, and until all agents were registered, by kind.
-        jobs: queries of the acknowledged jobs, by id.
-        counts: acknowledged jobs, answered and failed requests, and so on.
-    """
+    """What was seen."""
 
     errors: list[str] = field(default_factory=list)
     takeovers: dict[str, list[tuple[float, float]]] = field(
@@ -242,7 +229,6 @@ class Client:
         return job_id
 
     def infer(self, value: int) -> None:
-        """Send a request."""
         request = identity(value)
 
         def send(channel: grpc.Channel) -> oip.ModelInferResponse:
@@ -487,7 +473,6 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str], bare: 
 
 
 def main() -> int:
-    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--takeovers", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet

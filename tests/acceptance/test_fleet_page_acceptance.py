@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.fleet_page.files import render_recording
 from synergai.testing import LocalFleet
 from tests.staged_runs import ENGINES, write_run

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 import synergai
-from gateway.entry.admission.connections import connection_limits
-from profiler.zoo.build import build
+from gateway.grpc_server import connection_limits
+from profiler.zoo.recipes import build
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
 from tests.acceptance.floods import ENGINE, KINDS
@@ -55,11 +55,7 @@ def running_fleet(folder: Path) -> Iterator[LocalFleet]:
 
 
 class Bystander:
-    """A client that sends a request every ten milliseconds, and times them.
-
-    Attributes:
-        latencies: seconds of each completed request.
-    """
+    """A client that sends a request every ten milliseconds, and times them."""
 
     def __init__(self, client: synergai.Client) -> None:
         self._client = client
@@ -67,7 +63,6 @@ class Bystander:
         self.latencies: list[float] = []
 
     async def run(self) -> None:
-        """Send requests until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._send())
@@ -233,7 +228,6 @@ queries_per_job = 100
 
 
 def measure(address: str, token: str) -> LoadReport:
-    """Run ``synergai load`` as the quiet tenant; return its report."""
     command = [
         *(sys.executable, "-m", "synergai", "load", EMULATED, "--target", address),
         *("--deadline-ms", str(DEADLINE_MS), "--late-ms", "100", "--json"),
@@ -301,7 +295,6 @@ def wait_for_engine(fleet: LocalFleet) -> None:
 
 
 def read_metrics(fleet: LocalFleet) -> str:
-    """Return the gateway's metrics."""
     url = f"http://{fleet.http_address}/metrics"
     request = Request(url, headers={"authorization": "Bearer quiet"})
     with urlopen(request, timeout=30) as response:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synergai
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.errors import Overloaded
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc

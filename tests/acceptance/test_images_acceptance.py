@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.images.build import build
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
 
@@ -54,7 +54,6 @@ def contents(image: str) -> Iterator[Path]:
 
 
 def inspect(image: str) -> tuple[str, int]:
-    """Return the digest of an image's configuration, and its size in bytes."""
     text = output("podman", "image", "inspect", "--format", "{{.Id}} {{.Size}}", image)
     digest, size = text.split()
     return digest, int(size)

@@ -4,7 +4,7 @@ import subprocess
 import venv
 from pathlib import Path
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from deploy.images.build import ROOT, build
-from profiler.zoo.build import build as build_engine
+from profiler.zoo.recipes import build as build_engine
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
 from tests.acceptance.kubernetes_cluster import BALANCER, NODES, Cluster, missing_programs
@@ -85,11 +85,11 @@ class Release:
         self.cluster = cluster
         self.folder = folder
         self.target = f"{cluster.name_service(SERVICE)}:8001"
-        self.environment: list[str] = []
+        self.options: list[str] = []
 
     def command(self, *arguments: str) -> list[str]:
-        program = ["env", *self.environment, sys.executable, "-m", "synergai"]
-        return [*program, *arguments, "--target", self.target]
+        own = ["--target", self.target, *self.options]
+        return [sys.executable, "-m", "synergai", *arguments, *own]
 
     def ask(self, *arguments: str) -> Any:
         return json.loads(self.cluster.run(*self.command(*arguments, "--json")))
@@ -286,9 +286,9 @@ def secured(cluster: Cluster, files: Path) -> Release:
     cluster.publish(SERVICE)
     release = Release(cluster, files)
     release.target = f"{BALANCER}:8001"
-    release.environment = [f"SYNERGAI_TLS_CA={files}/ca.crt"]
+    release.options = ["--tls-ca", f"{files}/ca.crt"]
     wait_until(lambda: "send credentials" in release.try_to_infer(), 120.0)
-    release.environment += [f"SYNERGAI_TOKEN_FILE={files}/token"]
+    release.options += ["--token-file", f"{files}/token"]
     release.wait_for_workers("n1", "n2")
     release.infer()
     return release

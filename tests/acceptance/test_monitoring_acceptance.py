@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai import SyncClient
 from synergai.domain import EngineName
 from synergai.errors import DeadlineExceeded, Overloaded

@@ -13,7 +13,7 @@ import pytest
 from examples.heterogeneous_fleet import workers
 from examples.heterogeneous_fleet.__main__ import run
 from examples.heterogeneous_fleet.rounds import Round
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.errors import NotSupported
 from tests.acceptance.profile_search import search_board
 from tests.emulated_board.board import EmulatedBoard

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from tests.acceptance.scripts import run
 
 ROOT: Final = Path(__file__).parents[2]

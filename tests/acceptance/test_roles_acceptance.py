@@ -50,7 +50,6 @@ def save_onnx(path: Path) -> None:
 
 
 def environment(folder: Path, *requirements: str, constrained: bool = True) -> Path:
-    """Create a virtual environment; return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     constraints = ["-c", str(ROOT / "constraints.txt")] if constrained else []

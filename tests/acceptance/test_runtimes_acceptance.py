@@ -11,7 +11,7 @@ from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
 import synergai
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 from tests.tiny_tflite import save_reshape, save_sum, save_texts

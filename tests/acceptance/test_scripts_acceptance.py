@@ -22,6 +22,7 @@ from tests.acceptance.scripts import run_script
         pytest.param("power_loss.py --cuts 500 --seed 1", id="power cuts lose nothing"),
         pytest.param("power_loss.py --cuts 500 --seed 2", id="nor do others"),
         pytest.param("malformed.py --messages 150000", id="malformed messages confuse nobody"),
+        pytest.param("frame_sequences.py", id="frames disturb no other client"),
         pytest.param("mutated_models.py --count 1000", id="mutated models kill no agent"),
         pytest.param("overload.py --seconds 20", id="few more miss their deadlines than must"),
         pytest.param("overload.py --seconds 20 --policy edf", id="nor under another policy"),

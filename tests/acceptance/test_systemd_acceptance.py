@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from gateway.cli import SERVICE, GatewayInstallation
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (
     CACHE,
@@ -129,7 +129,6 @@ class Container:
             self._process.wait()
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command in the container; return its output."""
         enter = ["nsenter", f"--target={self._leader}", "--all", "/usr/bin/env", "-i"]
         path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
         done = subprocess.run([*enter, path, *command], capture_output=True, text=True, check=False)

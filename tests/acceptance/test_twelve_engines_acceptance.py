@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
-from profiler.zoo import build as zoo
+from profiler.measuring.host_client import HostClient
+from profiler.zoo import recipes as zoo
 from profiler.zoo.photographs import all_views, load_photographs, random_crops
 from profiler.zoo.published import PUBLISHED
 from synergai.client.client import Client
@@ -32,7 +33,6 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from tests.drawn_graphs import Arrays
-from worker_agent.hosts.sync_client import HostClient
 
 Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
 

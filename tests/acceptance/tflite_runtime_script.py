@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.models.runtimes import runtime_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.wire.arrays import read_outputs
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 
 MODELS = Path(sys.argv[1])
@@ -23,7 +23,6 @@ def host_of(engine: str, provider: str = "") -> HostClient:
 
 
 def answer(host: HostClient, datatype: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
-    """Return the output of an engine with one input."""
     [spec] = host.ready.inputs
     tensor = ModelInferRequest.InferInputTensor(name=spec.name, datatype=datatype, shape=shape)
     request = ModelInferRequest(inputs=[tensor], raw_input_contents=[data])

@@ -78,7 +78,6 @@ class EmulatedBoard:
         self._write(f"{EMULATION}/golden", "")
 
     def calls(self) -> list[str]:
-        """Return the command lines of all calls of the board's programs."""
         log = self.files.path(f"{EMULATION}/calls")
         return log.read_text().splitlines() if log.exists() else []
 

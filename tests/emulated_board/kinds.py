@@ -58,7 +58,6 @@ class BoardKind:
     rails: dict[str, dict[str, int]]
 
     def mode(self, number: int) -> BoardMode:
-        """Return the mode with this id."""
         return next(mode for mode in self.modes if mode.number == number)
 
 

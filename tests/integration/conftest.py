@@ -74,7 +74,6 @@ class Databases:
         self._names = map("journal_{}".format, itertools.count())
 
     def of(self, state: Path) -> str:
-        """Return the URL of a directory's database."""
         if state not in self._used:
             self._used[state] = self._free.pop() if self._free else self._create()
         return self._server.url_of(self._used[state])

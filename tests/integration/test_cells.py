@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.domain import JobState
 from synergai.profiles.dictionary import ProfileEntry
@@ -20,7 +20,6 @@ COMMANDS = blocks("cells")["Split a cell"]
 
 
 def run(command: str, fleets: dict[str, LocalFleet], folder: Path) -> str:
-    """Execute a command of the guide; return what it prints."""
     texts = {"/tmp/profiles": f"{folder}/profiles"}
     texts |= {f"/var/lib/{name}": f"{fleet.directory}/gateway" for name, fleet in fleets.items()}
     for text, replacement in texts.items():

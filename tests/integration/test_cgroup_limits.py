@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.client.fleet import worker_from_proto
 from synergai.domain import Configuration
 from synergai.profiles.files import load_dictionary

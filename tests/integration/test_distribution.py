@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from profiler.zoo import build
+from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
@@ -41,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("built")
-    build.build("onnx_identity", models, lambda _: None)
+    zoo.build("onnx_identity", models, lambda _: None)
     return models / "onnx_identity"
 
 

@@ -5,29 +5,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 import synergai
 from profiler.cutting.exits import MadeExit, make_exits
 from profiler.cutting.stages import cut_engine
 from profiler.engines.check import run_samples
-from profiler.zoo import build as zoo
+from profiler.measuring.host_client import HostClient
+from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.model_files import digest
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
-from tests.cores import new_entry
 from worker_agent.host.tensor_codec import BINARY_PARAMETER
-from worker_agent.hosts.sync_client import HostClient
 
 ENGINE = "onnx_digits"
 HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"
@@ -79,7 +74,6 @@ def expected(built: Path, made: MadeExit, images: NDArray[np.float32]) -> Answer
 def fleet(
     built: Path, made: MadeExit, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalFleet]:
-    """Two workers with a stage each."""
     assert made.exit.output == "probabilities"
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
         start(fleet, built, {"head": HEAD, "tail": TAIL})
@@ -149,68 +143,6 @@ def test_samples_of_a_job_are_right_as_often_as_the_calibration_says(
     status.raise_unless_succeeded()
     assert status.accuracy == pytest.approx(made.exit.accuracy, abs=0.02)
     assert {each.worker_id for each in status.executions} <= {"head", "head tail"}
-
-
-def test_query_that_stays_begins_again_with_the_whole_engine(
-    built: Path, images: NDArray[np.float32], expected: Answers, tmp_path: Path
-) -> None:
-    models = tmp_path / "slow"
-    for engine in (HEAD, ENGINE):
-        shutil.copytree(built / engine, models / engine)
-    slow_down(models)
-    # With profiles, as one disturbed query may tell much of an engine that has none.
-    dictionary = tmp_path / "dictionary.db"
-    with DictionaryStore(dictionary) as store:
-        store.put_all(
-            new_entry(engine, "local", qps) for engine, qps in ((HEAD, 1000.0), (ENGINE, 30.0))
-        )
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        start(fleet, models, {"head": HEAD, "whole": ENGINE}, dictionary)
-        with synergai.SyncClient(fleet.address) as client:
-            client.load(HEAD)  # else it is slower than the whole engine once
-            timed = {"synergai_timings": True}
-            began_whole = 0
-            for image, (answer, leaves) in zip(images, expected, strict=True):
-                found = client.infer(ENGINE, {"image": image}, parameters=timed)
-                assert int(found["probabilities"].argmax()) == answer
-                ran_on = found.parameters["synergai_worker"]
-                if ran_on == "whole":
-                    began_whole += 1
-                else:
-                    assert ran_on == ("head" if leaves else "head whole")
-            # A query of the head that was disturbed makes it look slower for a while.
-            assert began_whole <= len(images) // 4
-            job = client.submit(ENGINE, inputs=[{"image": image} for image in images])
-            results = list(job.results())
-            assert [index for index, _ in results] == list(range(len(images)))
-            assert [int(result["probabilities"].argmax()) for _, result in results] == [
-                answer for answer, _ in expected
-            ]
-            executions = job.wait().executions
-    assert {each.worker_id for each in executions} <= {"head", "head whole"}
-    assert sum(each.count for each in executions) == len(images)
-
-
-def slow_down(models: Path) -> None:
-    """Let an engine do more behind its first stage, with the same answers."""
-    file = models / ENGINE / "model.onnx"
-    before = digest(file)
-    model = onnx.load(file)
-    [output] = model.graph.output
-    for node in model.graph.node:
-        node.output[:] = ["fast" if each == output.name else each for each in node.output]
-    for name, shape in (("zeros", (10, SIZE)), ("square", (SIZE, SIZE)), ("back", (SIZE, 10))):
-        weights = numpy_helper.from_array(np.zeros(shape, np.float32), name)
-        model.graph.initializer.append(weights)
-    products = [("fast", "zeros"), *((f"work{each}", "square") for each in range(REPEATS))]
-    for number, factors in enumerate((*products, (f"work{REPEATS}", "back"))):
-        model.graph.node.append(helper.make_node("MatMul", factors, [f"work{number}"]))
-    added = helper.make_node("Add", ["fast", f"work{REPEATS + 1}"], [output.name])
-    model.graph.node.append(added)
-    onnx.save(model, file)
-    for engine in (HEAD, ENGINE):
-        definition = models / engine / "engine.toml"
-        definition.write_text(definition.read_text().replace(before, digest(file)))
 
 
 # --- in an engine host ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.models.directory import EngineDefinition

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.errors import Conflict
 from synergai.testing import LocalFleet
 from tests.tiny_images import COLOURS, picture, save_image_engines

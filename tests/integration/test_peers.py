@@ -137,7 +137,6 @@ def submit(client: synergai.SyncClient) -> SyncJobHandle:
 
 
 def check(job: SyncJobHandle) -> None:
-    """Check that each query of a job has one result, and the right one."""
     job.wait().raise_unless_succeeded()
     results = list(job.results())
     assert [index for index, _ in results] == list(range(QUERIES))

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 import synergai
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from synergai.testing import LocalFleet

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from profiler.engines.check import check_variant
-from profiler.measuring.background import DISTURBED_SHARE
 from profiler.measuring.cli import profile
+from profiler.measuring.conditions import DISTURBED_SHARE
 from profiler.measuring.measurement import measure
 from profiler.measuring.messages import MeasurementTask
 from profiler.measuring.profiler_settings import ProfilerSettings
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 
@@ -65,7 +65,6 @@ def save_classifier(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """A gateway and a worker."""
     models = tmp_path_factory.mktemp("models")
     save(models / "typed", TYPES.keys() - RAW_ONLY)
     save(models / "half", RAW_ONLY)

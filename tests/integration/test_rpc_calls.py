@@ -179,35 +179,11 @@ async def failure_of(channel: grpc.aio.Channel, method: str, data: bytes) -> grp
 
 
 async def collect(answers: RawStream, into: list[bytes]) -> None:
-    """Collect the responses of a stream until it ends or fails."""
     try:
         async for answer in answers:
             into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error
     finally:
         answers.cancel()
-
-
-@both_servers
-async def test_bytes_are_forwarded_unchanged(channel: grpc.aio.Channel) -> None:
-    data = message() + b"\xf8\x07\x01"  # a field that our protos do not have
-    assert await call(channel, "Echo", data) == data
-
-
-@both_servers
-@pytest.mark.parametrize("method", ["Echo", "Unknown"])
-async def test_malformed_request_is_invalid_argument(
-    channel: grpc.aio.Channel, method: str
-) -> None:
-    failure = await failure_of(channel, method, b"\xff\xff")
-    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert failure.details() == "the message is not a valid synergai.v1.LoadEngine"
-
-
-@both_servers
-async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.Channel) -> None:
-    failure = await failure_of(channel, "Unknown", message())
-    assert failure.code() is grpc.StatusCode.NOT_FOUND
-    assert failure.details() == ("Request for unknown model: no worker serves engine 'digits'")
 
 
 @both_servers

@@ -53,7 +53,6 @@ def serving(
 
 
 def run_serve(models: Path, state: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run ``serve`` until it exits."""
     command = [sys.executable, "-m", "synergai", "serve", str(models), "--state", str(state)]
     return subprocess.run(
         [*command, *ANY_PORT, *options], capture_output=True, text=True, timeout=60, check=False

@@ -25,7 +25,6 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def heard(manager: socket.socket) -> list[str]:
-    """Return all pending notifications."""
     words = []
     manager.setblocking(False)
     try:

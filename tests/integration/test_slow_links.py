@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from profiler.zoo import build
+from profiler.zoo import recipes as zoo
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.models.package import pack
@@ -19,7 +19,7 @@ SIZE = 700_000
 def test_fetch_over_a_slow_link_costs_no_connection_and_continues_after_a_break(
     tmp_path: Path,
 ) -> None:
-    build.build("onnx_identity", tmp_path, lambda _: None)
+    zoo.build("onnx_identity", tmp_path, lambda _: None)
     (tmp_path / "onnx_identity" / "weights").write_bytes(os.urandom(SIZE))
     package = pack(tmp_path / "onnx_identity", "large", 1)
     (tmp_path / "models").mkdir()

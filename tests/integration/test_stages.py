@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from synergai.client.fleet import WorkerLink
 from synergai.core.routes.links import GATEWAY
 from synergai.data.items import JobResult
 from synergai.domain import JobState
-from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.testing import LocalFleet
 from synergai.versions import stage_positions
@@ -58,18 +56,6 @@ def fleet(
             fleet.start_agent(name, models=folders[name])
         fleet.wait_for_workers(3)
         yield fleet
-
-
-@pytest.fixture
-def pair(folders: dict[str, Path], tmp_path: Path) -> Iterator[tuple[LocalFleet, Path]]:
-    """Workers ``one`` and ``other``, with the models of all stages."""
-    models = all_stages(folders, tmp_path / "models")
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway()
-        for name in ("one", "other"):
-            fleet.start_agent(name, models=models)
-        fleet.wait_for_workers(2)
-        yield fleet, models
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -118,55 +104,6 @@ def test_rest_request_in_json_runs_through_the_stages(
         found = json.load(response)
     assert (found["model_name"], found["id"]) == (ENGINE, "one")
     np.testing.assert_allclose([found["outputs"][0]["data"]], answers[0], atol=1e-6)
-
-
-def test_timings_name_the_workers_of_all_stages(client: synergai.SyncClient) -> None:
-    asked = {"synergai_timings": True}
-    found = client.infer(ENGINE, {"image": IMAGES[:1]}, parameters=asked).parameters
-    assert found["synergai_worker"] == "stage-0 stage-1 stage-2"
-    assert found["synergai_configuration"] == "threads=1 threads=1 threads=1"
-    assert int(found["synergai_compute_us"]) > 0
-    assert not client.infer(ENGINE, {"image": IMAGES[:1]}).parameters
-
-
-def test_deadline_is_kept_over_all_stages(client: synergai.SyncClient) -> None:
-    with pytest.raises((DeadlineExceeded, Overloaded)):
-        answer(client, 0, deadline=1e-6)
-    assert answer(client, 0, deadline=10.0).shape == (1, 10)
-
-
-def test_engine_without_one_of_its_stages_is_unavailable_until_it_is_back(
-    fleet: LocalFleet, client: synergai.SyncClient, folders: dict[str, Path]
-) -> None:
-    fleet.agents["stage-1"].send_signal(signal.SIGTERM)
-    fleet.agents["stage-1"].wait()
-
-    def is_available() -> bool:
-        try:
-            answer(client, 0)
-        except Unavailable:
-            return False
-        return True
-
-    wait_until(lambda: not is_available())
-    fleet.start_agent("stage-1", models=folders["stage-1"])
-    wait_until(is_available)
-
-
-def test_killed_worker_costs_no_request_while_another_one_has_its_stages(
-    pair: tuple[LocalFleet, Path], answers: np.ndarray
-) -> None:
-    fleet, models = pair
-    with synergai.SyncClient(fleet.address) as client, ThreadPoolExecutor(8) as pool:
-        images = [number % FEW for number in range(400)]
-        found = pool.map(lambda image: answer(client, image, 30.0), images)
-        for number, (image, probabilities) in enumerate(zip(images, found, strict=True)):
-            np.testing.assert_allclose(probabilities, answers[image], atol=1e-6)
-            if number == 100:
-                fleet.kill("one")
-                fleet.start_agent("one", models=models)
-            if number == 250:
-                fleet.kill("other")
 
 
 # --- jobs ---------------------------------------------------------------------------------------
@@ -311,23 +248,3 @@ def test_job_continues_with_the_whole_engine_and_in_stages_again(
             ran = {each.worker_id for each in job.wait().executions}
     assert "whole" in ran
     assert "stages stages stages" in ran
-
-
-def test_killed_workers_and_gateway_lose_and_repeat_no_query(
-    pair: tuple[LocalFleet, Path], answers: np.ndarray
-) -> None:
-    fleet, models = pair
-    with synergai.SyncClient(fleet.address) as client:
-        job = client.submit(ENGINE, inputs=queries(MANY))
-        for victim in ("one", "gateway", "other"):
-            before = job.status().queries_done
-            wait_until(lambda before=before: job.status().queries_done > before)  # type: ignore[misc]
-            fleet.kill(victim)
-            if victim == "gateway":
-                fleet.start_gateway()
-            else:
-                fleet.start_agent(victim, models=models)
-        check(list(job.results()), answers, MANY)
-        status = job.wait()
-    assert status.queries_done == MANY
-    assert sum(each.count for each in status.executions) == MANY

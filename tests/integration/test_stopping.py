@@ -32,12 +32,7 @@ REFUSALS = (
 
 
 class Load:
-    """Clients that send their next request as soon as one has ended.
-
-    Attributes:
-        answered: number of requests that were answered.
-        failures: number of failed requests by code and message.
-    """
+    """Clients that send their next request as soon as one has ended."""
 
     def __init__(self, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -49,7 +44,6 @@ class Load:
         self.failures = collections.Counter[tuple[grpc.StatusCode, str]]()
 
     async def run(self) -> None:
-        """Send requests until the gateway can no longer be reached."""
         channels = self._channels * (IN_FLIGHT // CLIENTS)
         await asyncio.gather(*(self._send(each) for each in channels))
         for channel in self._channels:

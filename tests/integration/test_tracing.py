@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 import synergai
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.oip import inference_pb2_grpc
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.testing import LocalFleet
@@ -29,8 +29,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Receives spans."""
-
     def __init__(self) -> None:
         self.port = 0
         self.spans: list[Span] = []

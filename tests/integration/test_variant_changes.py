@@ -161,7 +161,6 @@ class Requests:
 
 
 def engines(client: synergai.SyncClient) -> dict[str, Engine]:
-    """Return the family as each worker has it."""
     return {
         worker.id: engine
         for worker in client.workers()

@@ -127,12 +127,7 @@ def test_rest_takes_a_version_in_the_path(fleet: LocalFleet) -> None:
 
 
 class Traffic:
-    """Requests without a version, one after the other, from a thread of its own.
-
-    Attributes:
-        versions: versions that answered, by request id.
-        failures: errors of requests.
-    """
+    """Requests without a version, one after the other, from a thread of its own."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,5 +1,3 @@
-"""The installed wheel, without the checkout, serves requests."""
-
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +14,7 @@ import sys
 from pathlib import Path
 
 import synergai
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.testing import LocalFleet
 
 assert Path(synergai.__file__).is_relative_to(sys.prefix), synergai.__file__

@@ -19,8 +19,9 @@ BORROWED = {
     "worker_agent": set[str](),
     "profiler": {
         "worker_agent.cpu_affinity",
+        "worker_agent.hosts.launch",
         "worker_agent.hosts.provider_offers",
-        "worker_agent.hosts.sync_client",
+        "worker_agent.ipc",
         "worker_agent.power",
         "worker_agent.providers",
     },
@@ -87,7 +88,10 @@ ORDER = {
         "placements",
         "runner",
         "hub_client",
+        "layout",
+        "machine",
         "worker",
+        "served_engines",
         "app",
         "serve",
         "installer",
@@ -265,6 +269,11 @@ def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> Non
         if part_of(path) not in {"backends", "host"}:
             strangers = {m for m in imports(path) if m.startswith(inside)}
             assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
+def test_no_task_is_started_on_a_loop_instead_of_by_its_owner() -> None:
+    for path in (path for package in ORDER for path in sources(package)):
+        assert not re.search(r"loop(\(\))?\.create_task\(", path.read_text()), path
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
+from synergai.errors import EngineUnusable, OutOfMemory
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Backend(Protocol):
 class JobAware(Protocol):
     """A backend that is notified of the job that queries belong to."""
 
-    def begin(self, job: str) -> None:
+    def begin_job(self, job: str) -> None:
         """Announce that the following queries belong to `job`; empty for single requests."""
 
 
@@ -98,3 +100,18 @@ BACKENDS: Final = Registry[Backend](
         "tflite": "worker_agent.backends.tflite:TfliteBackend",
     },
 )
+
+_LACKS_MEMORY: Final = re.compile(
+    r"out of memory|out_of_memory|bad_alloc|alloc_failed|memoryallocation"
+    r"|(failed|unable|cannot) to allocate|cannot allocate memory|(insufficient|not enough) memory"
+    r"|oom when allocating|bfcarena",
+    re.IGNORECASE,
+)
+"""What runtimes, CUDA and its libraries say. They have no error class for it."""
+
+
+def runtime_failure(message: str, error: Exception) -> EngineUnusable | OutOfMemory:
+    """Return the error of a failure in the runtime: lack of memory passes, others do not."""
+    if isinstance(error, MemoryError) or _LACKS_MEMORY.search(str(error)):
+        return OutOfMemory(message)
+    return EngineUnusable(message)

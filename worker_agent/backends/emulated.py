@@ -141,7 +141,7 @@ class EmulatedBackend:
         self._due = clock()
         self._setup_job_until = self._due + _SETUP_JOB_S
 
-    def begin(self, job: str) -> None:
+    def begin_job(self, job: str) -> None:
         """Use the pace of `job` for the following queries; empty for single requests."""
         now = self._clock()
         self._due = max(self._due, now)

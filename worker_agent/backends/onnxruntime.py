@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import re
 import sys
@@ -16,9 +18,8 @@ from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.onnx_weights import weight_files
 from synergai.models.runtimes import OPERATORS_VARIABLE
-from worker_agent.backends import Interrupted
-from worker_agent.backends.failures import runtime_failure
-from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
+from synergai.wire.arrays import BFLOAT16_BITS
+from worker_agent.backends import Interrupted, runtime_failure
 from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.choice import session_providers
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from worker_agent.backends import Array
     from worker_agent.providers.choice import ProviderChoice
 
+
+_BFLOAT16_TYPE: Final = 16
+"""``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""
 _DATATYPES: Final = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -157,7 +161,7 @@ class OnnxRuntimeBackend:
         results: list[Any]
         try:
             if self._bfloat16:
-                results = run_with_bfloat16(
+                results = _run_with_bfloat16(
                     self._session, outputs, inputs, self._bfloat16, self._options
                 )
             else:
@@ -177,6 +181,36 @@ class OnnxRuntimeBackend:
     def resume(self) -> None:
         """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
+
+
+def _run_with_bfloat16(
+    session: Any,
+    outputs: Sequence[str],
+    inputs: Mapping[str, Array],
+    bfloat16: Set[str],
+    options: Any,
+) -> list[Array]:
+    """Compute the named outputs of a model with bfloat16 tensors, given by their bit patterns."""
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_TYPE)
+        if name in bfloat16
+        else ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in inputs.items()
+    }
+    return [
+        _from_ort_value(value)
+        for value in session.run_with_ort_values(list(outputs), values, options)
+    ]
+
+
+def _from_ort_value(value: Any) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    # The runtime exposes such a tensor only by the address of memory that `value` owns.
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
 
 
 def _load_cuda() -> None:

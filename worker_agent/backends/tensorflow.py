@@ -12,7 +12,7 @@ from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.model_files import is_saved_model
 from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, datatype_of, read_frozen_graph
-from worker_agent.backends.failures import runtime_failure
+from worker_agent.backends import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
 # TensorFlow imports Keras if it can, and with it scikit-learn and Matplotlib: half of the time that

@@ -19,11 +19,9 @@ from synergai.errors import EngineUnusable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import BatchTimes, Engine
+    from worker_agent.backends import Array
 
-    Array: TypeAlias = NDArray[Any]
 
 GROW_AFTER: Final = 32
 """Successful batches after which larger ones are tried again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
@@ -10,12 +10,9 @@ from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import Engine, Exit
     from synergai.oip.inference_pb2 import ModelInferRequest
-
-    Array: TypeAlias = NDArray[Any]
+    from worker_agent.backends import Array
 
 
 def check_exit(engine: Engine) -> None:

@@ -47,7 +47,7 @@ class Inbox:
         self._poller.register(agent_socket, select.POLLIN)
         self._polled_at = 0.0
 
-    def take(self) -> Run | None:
+    def take_run(self) -> Run | None:
         """Wait for the next run and return it; None as soon as there is an order."""
         while not self._orders:
             if self._runs:

@@ -27,7 +27,7 @@ class InterruptListener:
         self._interrupted = False
         threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
 
-    def begin(self, backend: Interruptible, *run_ids: int) -> None:
+    def begin_runs(self, backend: Interruptible, *run_ids: int) -> None:
         """Mark `run_ids` as computing, as one batch, on `backend`."""
         with self._lock:
             self._backend = backend

@@ -7,6 +7,7 @@ and may have a backend of its own.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.models.formats.model_files import has_signatures
+from synergai.models.formats.model_files import SAMPLES_FILE, has_signatures
+from synergai.models.samples import RANDOM_SAMPLES, Samples, load_samples
+from synergai.models.synthetic import Synthesiser
 from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
@@ -26,20 +29,109 @@ from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
 from worker_agent.host.early_exit import check_exit
 from worker_agent.host.processing import Processing
 from worker_agent.host.query_codec import QueryCodec
-from worker_agent.host.self_check import SelfCheck
 from worker_agent.ipc.frames import LoadFailed, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
-    from synergai.models.samples import Samples
-    from worker_agent.backends import Backend
+    from worker_agent.backends import Array, Backend
     from worker_agent.ipc.arena import Arena
     from worker_agent.providers.choice import ProviderChoice
 
+
+# A model without a sample set is tried with synthetic inputs. If it accepts none, its tensors say
+# less than it requires, and the engine is served unverified: a loaded model is not broken.
+
+_WARM_UP_RUNS: Final = 3
+_WARM_UP_S: Final = 1.0
+_COLD_S: Final = 3.0
+"""A first run up to this time may be that of a cold model, so that another one follows."""
+_SEARCH_S: Final = 2.0
+"""No further input is tried after this time; every load of an unverified engine takes it."""
+_MAX_REASON_CHARS: Final = 300
+
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSession:
+    """Result of the check; `unverified` says why the model is not known to work."""
+
+    samples: Samples
+    unverified: str
+    run_s: float
+    query_s: float
+
+
+class SelfCheck:
+    """Runs a model for the first time."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._outputs = [spec.name for spec in backend.outputs]
+        self._run_s = 0.0
+        self._query_s = math.inf
+
+    def run(self, definition: EngineDefinition) -> CheckedSession:
+        """Check and warm up the model with its sample set, or with synthetic inputs."""
+        if definition.samples is None:
+            samples, unverified = self._search(definition)
+        else:
+            samples = load_samples(definition, self._backend.inputs)
+            error = self._try(samples.inputs[0])
+            unverified = error and f"the model fails on its {SAMPLES_FILE}: {error}"
+        if not unverified:
+            self._warm_up(samples.inputs[0])
+        query_s = 0.0 if unverified else self._query_s
+        return CheckedSession(samples, unverified, self._run_s, query_s)
+
+    def _search(self, definition: EngineDefinition) -> tuple[Samples, str]:
+        """Return samples that the model accepts; none, and the reason, if there are no such."""
+        synthesiser = Synthesiser(self._backend.inputs, definition.warmup)
+        give_up_at = self._clock() + _SEARCH_S
+        first_error = ""
+        for candidate in synthesiser.candidates():
+            (sample,) = synthesiser.generate(candidate, 1)
+            error = self._try(sample)
+            if not error:
+                return Samples(synthesiser.generate(candidate, RANDOM_SAMPLES)), ""
+            first_error = first_error or error
+            if self._clock() > give_up_at:
+                break
+        if not first_error:
+            return Samples([]), "its inputs are too large for synthetic samples"
+        inputs = "[warmup] inputs" if definition.warmup else "synthetic inputs"
+        return Samples([]), f"the model fails on {inputs}: {first_error}"
+
+    def _try(self, sample: Mapping[str, Array]) -> str:
+        """Run one query; return why it failed, or an empty text."""
+        if isinstance(self._backend, JobAware):
+            self._backend.begin_job("")
+        begin = self._clock()
+        try:
+            self._backend.run(sample, self._outputs)
+        except OutOfMemory:
+            raise
+        except SynergaiError as error:
+            text = str(error)
+            return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way
+            return f"{type(error).__name__} in the backend"
+        finally:
+            seconds = self._clock() - begin
+            self._run_s += seconds
+        self._query_s = min(self._query_s, seconds)
+        return ""
+
+    def _warm_up(self, sample: Mapping[str, Array]) -> None:
+        """Run a few more queries; the first ones are slower while the runtime allocates."""
+        for number in range(_WARM_UP_RUNS - 1):
+            if self._run_s > (_WARM_UP_S if number else _COLD_S):
+                return
+            self._try(sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +207,7 @@ class ModelLoader:
             raise EngineUnusable(
                 f"{self._provider} does not compute engine {self._name!r}: {checked.unverified}"
             )
-        engine = Engine(
-            name=definition.name,
-            version=definition.version,
-            backend=definition.backend,
-            inputs=backend.inputs,
-            outputs=backend.outputs,
-            digest=digest,
-            samples=len(checked.samples),
-            unverified=checked.unverified,
-            preprocess=definition.preprocess,
-            postprocess=definition.postprocess,
-            max_batch=definition.max_batch,
-            exit=definition.exit,
-        )
+        engine = _loaded_engine(definition, backend, checked, digest)
         check_exit(engine)
         check_batchable(engine)
         if like is not None:
@@ -215,3 +294,22 @@ def check_same_tensors(variant: str, engine: Engine, like: Engine) -> None:
                 f"variant {variant!r} of engine {engine.name!r} has other {side} than the variants "
                 "before it; all variants of an engine have the same"
             )
+
+
+def _loaded_engine(
+    definition: EngineDefinition, backend: Backend, checked: CheckedSession, digest: str
+) -> Engine:
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=definition.backend,
+        inputs=backend.inputs,
+        outputs=backend.outputs,
+        digest=digest,
+        samples=len(checked.samples),
+        unverified=checked.unverified,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
+        exit=definition.exit,
+    )

@@ -12,7 +12,7 @@ import operator
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import (
@@ -43,16 +43,14 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import BatchTimes, Engine
+    from worker_agent.backends import Array
     from worker_agent.host.inbox import Run
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
     from worker_agent.ipc.arena import Arena
 
-    Array: TypeAlias = NDArray[Any]
 
 PROGRESS_INTERVAL: Final = 0.05
 SHORT_S: Final = 0.0005
@@ -94,7 +92,7 @@ class HostLoop:
         held_since, hold_s = 0.0, FIRST_HOLD_S
         try:
             while True:
-                run = self._inbox.take()
+                run = self._inbox.take_run()
                 if run is None:
                     self._send(b"".join(results))
                     results.clear()
@@ -129,7 +127,7 @@ class HostLoop:
         model = self._models[run.variant]
         if model.interruptible is None:
             return self._compute(run, model)
-        self._interrupts.begin(model.interruptible, run.run_id)
+        self._interrupts.begin_runs(model.interruptible, run.run_id)
         try:
             return self._compute(run, model)
         finally:
@@ -254,7 +252,7 @@ class HostLoop:
         """Return the outputs of each query, and the seconds that the batch took."""
         interruptible = model.interruptible
         if interruptible is not None:
-            self._interrupts.begin(interruptible, *(each.query.run_id for each in batch))
+            self._interrupts.begin_runs(interruptible, *(each.query.run_id for each in batch))
         try:
             begin = _begin_queries(model)
             inputs = model.batch_memory.join([each.inputs for each in batch])
@@ -276,7 +274,7 @@ class HostLoop:
         report_at = time.perf_counter() + PROGRESS_INTERVAL
         try:
             if model.job_aware is not None:
-                model.job_aware.begin(run.job)
+                model.job_aware.begin_job(run.job)
             while tally.done < run.count and not self._inbox.is_stopped(run.run_id):
                 self._follow_orders()
                 size = min(run.batch, model.batch_limit.rows, run.count - tally.done)
@@ -362,7 +360,7 @@ def _computes_first_sample(model: LoadedModel) -> bool:
 def _begin_queries(model: LoadedModel) -> float:
     """Tell the backend that single queries follow; return the current time."""
     if model.job_aware is not None:
-        model.job_aware.begin("")
+        model.job_aware.begin_job("")
     return time.perf_counter()
 
 

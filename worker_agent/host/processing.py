@@ -5,7 +5,7 @@ Requests with tensor inputs and outputs only pay for a check of their header.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from synergai.errors import InvalidInput
 from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
@@ -17,13 +17,9 @@ from worker_agent.backends import Quantised
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from worker_agent.backends import Backend
-
-    Array: TypeAlias = NDArray[Any]
+    from worker_agent.backends import Array, Backend
 
 
 class Processing:

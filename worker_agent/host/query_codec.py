@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -22,16 +22,13 @@ from worker_agent.ipc.frames import MAX_RESPONSE_BYTES, ArenaRef, RunEnded, Tall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.domain import Engine
     from synergai.models.samples import Samples
     from synergai.oip.inference_pb2 import ModelInferRequest
+    from worker_agent.backends import Array
     from worker_agent.host.processing import Processing
     from worker_agent.ipc.arena import Arena
     from worker_agent.ipc.frames import RunQuery
-
-    Array: TypeAlias = NDArray[Any]
 
 
 class DecodedQuery(Struct, frozen=True):

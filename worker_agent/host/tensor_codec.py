@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -22,15 +22,12 @@ from synergai.wire.validation import TYPED_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.wire.request_codec import RequestHeader, RequestTemplate
+    from synergai.wire.request_codec import Buffer, RequestHeader, RequestTemplate
+    from worker_agent.backends import Array
 
-    Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
-    Buffer: TypeAlias = bytes | memoryview
-    Described: TypeAlias = Iterable[tuple[str, str, NDArray[Any]]]
+    Described: TypeAlias = Iterable[tuple[str, str, Array]]
 
 TIMINGS: Final = "synergai_timings"
 """Request parameter: if true, the response includes the durations of its phases."""

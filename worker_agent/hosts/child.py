@@ -1,20 +1,29 @@
-"""The child process of an engine host: its output, signals to it, and how it ended."""
+"""The child process of an engine host: its output, signals to it, and how it ended.
+
+A spare host is one that starts before its engine is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 from typing import TYPE_CHECKING, Final, cast
 
+from synergai.domain import EngineName
 from synergai.errors import Unavailable
+from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.loads import LoadCrashed
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from synergai.domain import Session
     from synergai.errors import SynergaiError
-    from worker_agent.hosts.launch import Launch
+
 
 _EXIT_TIMEOUT_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
@@ -93,3 +102,45 @@ class Child:
         while chunk := await reader.read(_LOG_CHUNK_BYTES):
             for line in chunk.decode(errors="replace").splitlines():
                 _log.info("[%s] %s", self.engine, line)
+
+
+class SpareHost:
+    """A host without an engine. Created by `start`."""
+
+    def __init__(self, launch: Launch, child: Child) -> None:
+        self._launch = launch
+        self._child = child
+
+    @classmethod
+    async def start(cls) -> SpareHost:
+        """Start the process, which is ready a quarter of a second later."""
+        with Launch.prepare_spare() as launch:
+            return cls(launch, await Child.start(launch, EngineName("")))
+
+    def become(
+        self, models: Path, session: Session, cores: Sequence[int], data_bytes: int
+    ) -> tuple[Launch, Child]:
+        """Let it load an engine; it is that of a `HostProcess` then.
+
+        Raises:
+            OSError: it has exited.
+        """
+        arguments = self._launch.arguments(models, session, cores, data_bytes)
+        try:
+            self._launch.agent_socket.sendall(json.dumps(arguments).encode() + b"\n")
+        except OSError:
+            self._launch.close()
+            raise
+        self._child.engine = session.engine
+        return self._launch, self._child
+
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+        return self._child.pid
+
+    async def close(self) -> None:
+        """End it."""
+        self._launch.close()
+        self._child.kill()
+        await self._child.wait_exit()

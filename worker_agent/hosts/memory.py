@@ -9,7 +9,7 @@ from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from synergai.domain import Session
-    from worker_agent.hosts.spare import SpareHost
+    from worker_agent.hosts.child import SpareHost
     from worker_agent.peers.held import HeldTensorStore
 
 ENFORCEMENT: Final = "sampled, rlimit"
@@ -46,19 +46,24 @@ class HostMemory:
 
     Those that are loading or being inspected are included, and so are tensors that are held.
 
-    Attributes:
+    Args:
         spare: a host without an engine, for the next one that is loaded.
     """
 
-    def __init__(self, limit_bytes: int = 0, held: HeldTensorStore | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int = 0,
+        held: HeldTensorStore | None = None,
+        spare: SpareHost | None = None,
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
-        self.spare: SpareHost | None = None
+        self._spare = spare
 
     def take_spare(self) -> SpareHost | None:
         """Return the spare host, if there is one, which is the caller's then."""
-        spare, self.spare = self.spare, None
+        spare, self._spare = self._spare, None
         return spare
 
     async def close_spare(self) -> None:
@@ -69,7 +74,7 @@ class HostMemory:
     def used_bytes(self) -> int:
         """Return the resident memory of all hosts, and the size of the held tensors."""
         held_bytes = 0 if self._held is None else self._held.used_bytes
-        spare_bytes = 0 if self.spare is None else rss_bytes(self.spare.pid)
+        spare_bytes = 0 if self._spare is None else rss_bytes(self._spare.pid)
         return held_bytes + spare_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
     @property

@@ -1,7 +1,4 @@
-"""Pool of engine hosts within a memory budget.
-
-A host has one resident session, or several of one engine that differ in their variant only.
-"""
+"""Pool of engine hosts within a memory budget."""
 
 from __future__ import annotations
 
@@ -9,30 +6,30 @@ import asyncio
 import logging
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
+from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, rss_bytes, usable_memory_bytes
+from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import ResidentSessions, SessionChange, is_idle
 from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
     from synergai.domain import EngineName, Session, UnusableSession
     from worker_agent.hosts.preloads import Preload
-    from worker_agent.ipc.frames import Ready
     from worker_agent.providers.choice import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25
@@ -45,18 +42,6 @@ _DEFAULT_VARIANT_BYTES: Final = 64 << 20
 """The same of a variant that is added to a host."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionChange:
-    """A session that was loaded, was evicted, or failed to load; `no_room` if memory was short."""
-
-    session: Session
-    resident: bool
-    ready: Ready | None = None
-    error: SynergaiError | None = None
-    size: int = 0
-    no_room: bool = False
 
 
 class HostPool:
@@ -91,31 +76,24 @@ class HostPool:
         self._on_change = on_change
         self._providers = {} if providers is None else providers
         self._unusable = UnusableSessions(on_unusable)
-        # Ordered by last use, least recently used first.
-        self._hosts: dict[Session, HostProcess] = {}
+        self._residents = ResidentSessions(on_change)
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
+        self._loading = TaskBag()
         # Sessions that nothing needs yet.
         self._preloads = Preloads(self._is_busy)
-        # Loads of files that were replaced, until they have ended.
-        self._cancelled: set[asyncio.Task[HostProcess]] = set()
         # Variants of an engine are loaded one after another, by session without the variant.
         self._turns: dict[Session, asyncio.Lock] = {}
         # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
         self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
-        self._retiring: dict[HostProcess, asyncio.Task[None]] = {}
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident, and mark it as used."""
-        host = self._hosts.pop(session, None)
-        if host is None:
-            return None
-        self._hosts[session] = host
-        return None if host.is_closed else host
+        return self._residents.use(session)
 
     def resident_sessions(self) -> list[Session]:
         """Return all resident sessions, the most recently used first."""
-        return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
+        return self._residents.sessions()
 
     def session_bytes(self) -> dict[Session, int]:
         """Return the memory that loading took, of all sessions that were ever loaded."""
@@ -145,14 +123,13 @@ class HostPool:
         """
         if (task := self._loads.get(session)) is not None:
             return task
-        preload = self._preloads.begin(session, limit_s)
+        preload = self._preloads.begin_preload(session, limit_s)
         return self._begin_load(session, self._preload(session, preload))
 
     def _begin_load(
         self, session: Session, load: Coroutine[Any, Any, HostProcess]
     ) -> asyncio.Task[HostProcess]:
-        task = asyncio.create_task(load)
-        self._loads[session] = task
+        task = self._loads[session] = self._loading.start_awaited(load)
         task.add_done_callback(partial(self._end_load, session))
         return task
 
@@ -166,10 +143,10 @@ class HostPool:
 
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
-        host = self._hosts.get(session)
-        if host is None or not _is_idle(session, host):
+        host = self._residents.get(session)
+        if host is None or not is_idle(session, host):
             return False
-        await self._evict_session(session, host)
+        await self._residents.evict_session(session, host)
         return True
 
     def keep(self, engine: EngineName) -> bool:
@@ -177,7 +154,7 @@ class HostPool:
 
         They are not evicted until `replace` or `retire`.
         """
-        if not self._has_session(engine):
+        if not self._residents.has_engine(engine):
             return False
         self._kept.add(engine)
         return True
@@ -193,10 +170,9 @@ class HostPool:
         those that do not fit into memory together with the former ones.
         """
         started: dict[Session, HostProcess] = {}
-        last_used = {host: each for each, host in self._hosts.items() if each.engine == engine}
         try:
-            for host, session in last_used.items():
-                if self._fits(rss_bytes(host.pid)):
+            for host, session in self._residents.last_used().items():
+                if session.engine == engine and self._fits(rss_bytes(host.pid)):
                     with suppress(SynergaiError):  # it is reported on its next use
                         started[session] = await self._start(session, None)
         except asyncio.CancelledError:
@@ -206,7 +182,7 @@ class HostPool:
         for session, host in started.items():
             if host.is_closed:
                 continue
-            self._hosts[session] = host
+            self._residents.add(session, host)
             self._loaded_bytes[host] = self._initial_bytes[session] = size = rss_bytes(host.pid)
             _log.info("loaded the changed files of %s", session)
             self._on_change(SessionChange(session, resident=True, ready=host.ready, size=size))
@@ -220,12 +196,10 @@ class HostPool:
         self._kept.discard(engine)
         self._unusable.forget(engine)
         for session in [each for each in self._loads if each.engine == engine]:
-            task = self._loads.pop(session)
-            task.cancel()
-            self._cancelled.add(task)
-            task.add_done_callback(self._cancelled.discard)
-        for host in {host for each, host in self._hosts.items() if each.engine == engine}:
-            self._retire_host(host)
+            self._loads.pop(session).cancel()
+        for host, session in self._residents.last_used().items():
+            if session.engine == engine:
+                self._residents.retire_host(host)
 
     async def enforce_memory_budget(self) -> None:
         """Check the hosts' memory periodically, until cancelled; hosts may grow while they run."""
@@ -235,7 +209,7 @@ class HostPool:
 
     async def check_memory(self) -> None:
         """Evict idle hosts above the memory budget, and kill a leaking host even if it is busy."""
-        for host, session in {host: each for each, host in self._hosts.items()}.items():
+        for host, session in self._residents.last_used().items():
             size, initial = rss_bytes(host.pid), self._loaded_bytes[host]
             if size > max(self.memory_bytes, LEAK_FACTOR * initial):
                 _log.warning("killing the engine host of %s, which leaks memory", session)
@@ -256,30 +230,19 @@ class HostPool:
         """
         if self._abort_preloads():
             return
-        for session, host in list(self._hosts.items()):
-            if not self._is_pinned(session) and _is_idle(session, host):
+        for session, host in self._residents.by_use():
+            if not self._is_pinned(session) and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
-                await self._evict_session(session, host)
+                await self._residents.evict_session(session, host)
                 if not self._memory.exceeded:
                     return
         self._memory.kill_largest()
 
-    def rss_bytes(self) -> int:
-        """Return the total resident memory of all hosts."""
-        return sum(rss_bytes(host.pid) for host in {*self._hosts.values(), *self._retiring})
-
     async def close(self) -> None:
         """Close all hosts, and cancel pending loads for good."""
         self.is_closing = True
-        for task in self._loads.values():
-            task.cancel()
-        loads = (*self._loads.values(), *self._cancelled)
-        await asyncio.gather(*loads, return_exceptions=True)
-        retiring = list(self._retiring.values())
-        hosts = {*self._hosts.values(), *self._retiring}
-        await asyncio.gather(*(host.close() for host in hosts))
-        await asyncio.gather(*retiring)
-        self._hosts.clear()
+        await self._loading.close()
+        await self._residents.close()
 
     async def _preload(self, session: Session, preload: Preload) -> HostProcess:
         try:
@@ -295,12 +258,12 @@ class HostPool:
             )
             raise
         finally:
-            self._preloads.end(session, preload)
+            self._preloads.end_preload(session, preload)
 
     def _is_busy(self) -> bool:
         """Return whether anything runs, or is loaded because it is needed."""
         return any(each not in self._preloads for each in self._loads) or any(
-            not host.is_idle for host in {*self._hosts.values(), *self._retiring}
+            not host.is_idle for host in self._residents.hosts()
         )
 
     async def _load(self, session: Session, preload: Preload | None = None) -> HostProcess:
@@ -309,7 +272,9 @@ class HostPool:
             return await self._load_session(session, None, preload)
         family = without_variant(session)
         async with self._turns.setdefault(family, asyncio.Lock()):
-            hosts = (host for each, host in self._hosts.items() if without_variant(each) == family)
+            hosts = (
+                host for each, host in self._residents.by_use() if without_variant(each) == family
+            )
             shared = next((host for host in hosts if not host.is_closed), None)
             return await self._load_session(session, shared, preload)
 
@@ -320,8 +285,7 @@ class HostPool:
         if (known := self._unusable.error(session)) is not None:
             self._on_change(SessionChange(session, resident=False, error=known))
             raise known
-        host = self._hosts.get(session)
-        if host is not None and not host.is_closed:
+        if (host := self._residents.get(session)) is not None:
             return host
         unknown = _DEFAULT_HOST_BYTES if shared is None else _DEFAULT_VARIANT_BYTES
         await self._make_room(self._initial_bytes.get(session, unknown), shared, preload)
@@ -342,14 +306,11 @@ class HostPool:
             _log.warning("cannot load %s: %s", session, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
-        if preload is None or preload.needed:
-            self._hosts[session] = host
-        else:  # so that it is evicted before what was used
-            self._hosts = {session: host, **self._hosts}
+        self._residents.add(session, host, used=preload is None or preload.needed)
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
         if preload is not None and not preload.needed and not self._fits(0):
-            await self._evict_session(session, host)
+            await self._residents.evict_session(session, host)
             raise PreloadAborted(f"its {grown / 1e6:,.0f} MB are not free", no_room=True)
         _log.info("loaded %s in %.2f s", session, ready.setup_s)
         if share := ready.fallback_share:
@@ -377,7 +338,7 @@ class HostPool:
         """Return whether `size` more bytes fit into the memory, with all that is being loaded."""
         limit = self._memory.limit_bytes
         return (
-            self.rss_bytes() + self._preloads.rss_bytes() + size <= self.memory_bytes
+            self._residents.rss_bytes() + self._preloads.rss_bytes() + size <= self.memory_bytes
             and (not limit or self._memory.used_bytes() + size <= limit)
             and available_memory_bytes() - size >= FREE_SHARE * usable_memory_bytes()
         )
@@ -402,7 +363,7 @@ class HostPool:
                 provider=provider,
                 hang_timeout_s=self._hang_timeout_s,
                 on_launched=(lambda _: None) if preload is None else preload.watch,
-                on_exit=self._remove,
+                on_exit=self._residents.forget_host,
                 on_unusable=partial(self._condemn_variant, session),
             )
         finally:
@@ -414,7 +375,7 @@ class HostPool:
         if isinstance(error, LoadSuspected):
             self._unusable.suspect(session)
         # While another session of the engine runs, the engine itself can be used.
-        runs = isinstance(error, EngineUnusable) and self._has_session(session.engine)
+        runs = isinstance(error, EngineUnusable) and self._residents.has_engine(session.engine)
         if not runs and not is_due_to_configuration(session, error):
             return error
         self._condemn(session, str(error))
@@ -429,13 +390,13 @@ class HostPool:
         if session in self._unusable:
             return
         self._unusable.add(session, reason)
-        host = self._hosts.get(session)
+        host = self._residents.get(session)
         if host is None:
             return
-        if self._is_only_session(session, host):
-            self._retire_host(host)
+        if self._residents.is_only_session(session, host):
+            self._residents.retire_host(host)
         else:  # the runs that wait for it fail one by one, and its memory is freed with the host
-            self._forget(session)
+            self._residents.forget(session)
 
     async def _evict(
         self, size: int, keep: Session | None = None, beside: HostProcess | None = None
@@ -444,66 +405,15 @@ class HostPool:
 
         Pinned sessions and `keep` are not evicted, nor the last session of `beside`.
         """
-        for session, host in list(self._hosts.items()):
-            if self.rss_bytes() + size <= self.memory_bytes:
+        for session, host in self._residents.by_use():
+            if self._residents.rss_bytes() + size <= self.memory_bytes:
                 return
-            if session == keep or self._is_pinned(session) or not _is_idle(session, host):
+            if session == keep or self._is_pinned(session) or not is_idle(session, host):
                 continue
-            if host is beside and self._is_only_session(session, host):
+            if host is beside and self._residents.is_only_session(session, host):
                 continue
             _log.info("evicting %s to free memory", session)
-            await self._evict_session(session, host)
+            await self._residents.evict_session(session, host)
 
     def _is_pinned(self, session: Session) -> bool:
         return session in self._pinned or session.engine in self._kept
-
-    def _has_session(self, engine: EngineName) -> bool:
-        return any(each.engine == engine for each in self.resident_sessions())
-
-    def _is_only_session(self, session: Session, host: HostProcess) -> bool:
-        return all(other is not host for each, other in self._hosts.items() if each != session)
-
-    async def _evict_session(self, session: Session, host: HostProcess) -> None:
-        """Free an idle session: its variant if its host has others, or else the host."""
-        if self._hosts.get(session) is not host:
-            return
-        only = self._is_only_session(session, host)
-        self._forget(session, no_room=True)
-        if only:
-            await host.close()
-            return
-        with suppress(Unavailable):  # it died, which frees even more
-            await host.unload_variant(session.configuration.variant)
-
-    def _retire_host(self, host: HostProcess) -> None:
-        sessions = [session for session, each in self._hosts.items() if each is host]
-        for session in sessions:
-            del self._hosts[session]
-        idle = host.retire()
-        self._retiring[host] = asyncio.create_task(self._close_when_idle(host, idle, sessions))
-
-    async def _close_when_idle(
-        self, host: HostProcess, idle: asyncio.Future[None], sessions: Iterable[Session]
-    ) -> None:
-        """Close a host after its last run, which needs its session until then."""
-        await idle
-        for session in sessions:
-            if session not in self._hosts:
-                self._on_change(SessionChange(session, resident=False))
-        await host.close()
-        del self._retiring[host]
-
-    def _remove(self, host: HostProcess) -> None:
-        """Remove a host that has exited or is closing from the resident sessions."""
-        for session in [session for session, each in self._hosts.items() if each is host]:
-            self._forget(session)
-
-    def _forget(self, session: Session, *, no_room: bool = False) -> None:
-        del self._hosts[session]
-        self._on_change(SessionChange(session, resident=False, no_room=no_room))
-
-
-def _is_idle(session: Session, host: HostProcess) -> bool:
-    """Return whether no run needs a session: none of its variant, or none at all without one."""
-    variant = session.configuration.variant
-    return not host.needs(variant) if variant else host.is_idle

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from synergai.errors import NotSupported, Unavailable
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
 
     from synergai.domain import Session
     from worker_agent.hosts.pool import HostPool
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.power.controller import PowerMode
     from worker_agent.power.manager import PowerManager
 
 
@@ -24,27 +23,15 @@ class PowerModeHosts:
     work, and its duration is setup time of the work that needs it.
     """
 
-    def __init__(self, hosts: HostPool) -> None:
+    def __init__(self, hosts: HostPool, power: PowerManager | None) -> None:
         self._hosts = hosts
-        self._power: PowerManager | None = None
-        self._loads: set[asyncio.Task[HostProcess]] = set()
-
-    def set_power(self, power: PowerManager) -> None:
-        """Use `power` to switch modes from now on."""
         self._power = power
+        self._switching = TaskBag()
 
     @property
     def mode(self) -> str:
         """The active power mode; empty if unknown or not applicable."""
         return "" if self._power is None else self._power.mode
-
-    @property
-    def modes(self) -> Sequence[PowerMode]:
-        """Available power modes, the active one last; may be empty."""
-        if self._power is None:
-            return ()
-        active = self._power.mode
-        return sorted(self._power.modes, key=lambda mode: mode.name == active)
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident and its power mode is active."""
@@ -57,18 +44,12 @@ class PowerModeHosts:
         """
         if self._mode_is_active(session):
             return self._hosts.load(session)
-        task = asyncio.create_task(self._switch_and_load(session))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
-        return task
+        return self._switching.start_awaited(self._switch_and_load(session))
 
     async def close(self) -> None:
-        """Cancel pending loads and close the power controller."""
-        for task in self._loads:
-            task.cancel()
-        await asyncio.gather(*self._loads, return_exceptions=True)
-        if self._power is not None:
-            await self._power.close()
+        """Cancel pending switches and loads, and close all hosts."""
+        await self._switching.close()
+        await self._hosts.close()
 
     def _mode_is_active(self, session: Session) -> bool:
         mode = session.configuration.power_mode

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from synergai.errors import Unavailable
 from synergai.runtime.memory import rss_bytes
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ class Preload:
         self._patience_s = VARIANT_PATIENCE_S if of_variant else PATIENCE_S
         self._limit_s = limit_s
         self._aborted: PreloadAborted | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._watching = TaskBag()
 
     def watch(self, host: HostProcess) -> None:
         """Suspend the host whenever there is something else to do, and limit its time to load.
@@ -65,7 +66,7 @@ class Preload:
         self.host = host
         if self._aborted is not None and not self.needed:
             host.kill(str(self._aborted), self._aborted)
-        self._task = asyncio.create_task(self._supervise(host))
+        self._watching.start(self._supervise(host))
 
     def abort(self, reason: str, *, no_room: bool) -> None:
         """Kill the host, or let none be started.
@@ -84,9 +85,7 @@ class Preload:
     async def end(self) -> None:
         """Resume the host, because it is loaded or the load is over."""
         self.host = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._watching.close()
 
     async def _supervise(self, host: HostProcess) -> None:
         now = asyncio.get_running_loop().time
@@ -132,14 +131,14 @@ class Preloads:
     def __len__(self) -> int:
         return len(self._loads)
 
-    def begin(self, session: Session, limit_s: float) -> Preload:
+    def begin_preload(self, session: Session, limit_s: float) -> Preload:
         """Add a preload of a session; see `Preload`."""
         of_variant = bool(session.configuration.variant)
         load = Preload(self._is_busy, of_variant=of_variant, limit_s=limit_s)
         self._loads[session] = load
         return load
 
-    def end(self, session: Session, load: Preload) -> None:
+    def end_preload(self, session: Session, load: Preload) -> None:
         """Remove a load of a session, unless a newer one has replaced it."""
         if self._loads.get(session) is load:
             del self._loads[session]

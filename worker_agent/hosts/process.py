@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.processes import is_stopped
+from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
 from worker_agent.hosts.launch import Launch
@@ -42,10 +43,9 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
+    from worker_agent.hosts.child import SpareHost
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.hosts.spare import SpareHost
     from worker_agent.ipc.arena import Arena
-    from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0
@@ -82,7 +82,7 @@ class HostProcess:
         self._runs = Runs(arena)
         self.has_room = self._runs.has_room
         self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
-        self._loads = HostLoads(self._send_order, self.kill)
+        self._loads = HostLoads(self._connection.send, self.kill)
         self._watchdog: asyncio.TimerHandle | None = None
         # Whether something else had stopped it when its load was last looked at.
         self._was_stopped = False
@@ -90,7 +90,7 @@ class HostProcess:
         self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
         self._child: Child
-        self._supervisor: asyncio.Task[None]
+        self._supervising = TaskBag()
 
     @classmethod
     async def start(
@@ -134,8 +134,7 @@ class HostProcess:
             launch.close()
             raise
         memory.hosts.add(host)
-        host._supervisor = asyncio.create_task(host._supervise(on_exit))
-        host._supervisor.add_done_callback(lambda _: memory.hosts.discard(host))
+        host._supervising.start(host._supervise(memory, on_exit))
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
             on_launched(host)
@@ -167,9 +166,6 @@ class HostProcess:
     def _require_open(self) -> None:
         if self.is_closed:
             raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
-
-    def _send_order(self, order: Order) -> None:
-        self._connection.send(order)
 
     @property
     def pid(self) -> int:
@@ -276,7 +272,7 @@ class HostProcess:
         self._connection.abort()  # from now on `is_closed` is true
         if self._loads.is_starting:
             self.kill()  # it would notice the disconnection only once the engine is loaded
-        await self._supervisor
+        await self._supervising.wait()
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -357,9 +353,9 @@ class HostProcess:
         _log.warning("killing the engine host of %s, silent for %g s", self.session, limit_s)
         self.kill("hung and was killed")
 
-    async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
+    async def _supervise(self, memory: HostMemory, on_exit: Callable[[HostProcess], None]) -> None:
         """Own the process until it has exited, then end its pending runs."""
-        output = asyncio.create_task(self._child.log_output())
+        output = self._supervising.start(self._child.log_output())
         crashed: int | None = None
         try:
             await self._connection.lost.wait()
@@ -370,6 +366,7 @@ class HostProcess:
             crashed = self._crashed_run()
         finally:
             output.cancel()
+            memory.hosts.discard(self)
             self._arena.close()
             os.close(self._interrupt_writer)
         has_started = not self._loads.is_starting

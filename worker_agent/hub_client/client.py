@@ -19,14 +19,13 @@ from synergai.wire.call_errors import error_from_call
 from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from synergai.domain import Configuration, Engine, EngineName, UnusableSession
+    from synergai.domain import Engine, EngineName, UnusableSession
     from synergai.v1 import common_pb2
-    from worker_agent.hosts.pool import SessionChange
+    from worker_agent.hosts.residents import SessionChange
     from worker_agent.hub_client.link import HubLink
     from worker_agent.hub_client.registration import ControlHandler
-    from worker_agent.runner.runner import Runner
 
 BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
 _BACKOFF_OF_SEVERAL: Final = Backoff(initial_s=0.25, max_s=2.0)
@@ -40,29 +39,18 @@ _log = logging.getLogger(__name__)
 class HubClient:
     """Keeps the agent registered with its gateway."""
 
-    def __init__(
-        self,
-        hub: HubLink,
-        handler: ControlHandler,
-        runner: Runner,
-        configurations: Sequence[Configuration],
-        *,
-        backoff: Backoff | None = None,
-    ) -> None:
+    def __init__(self, hub: HubLink, *, backoff: Backoff | None = None) -> None:
         self._hub = hub
-        self._handler = handler
-        self._runner = runner
-        self._configurations = configurations
         self._registration: Registration | None = None
         several = hub.gateways > 1
         self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else BACKOFF)
         self._delays = self._backoff.delays()
 
-    async def run(self) -> None:
-        """Connect, and reconnect on failure, until cancelled."""
+    async def run(self, worker: ControlHandler) -> NoReturn:
+        """Register the worker, and again whenever the connection fails, until cancelled."""
         while True:
             try:
-                await self._connect()
+                await self._connect(worker)
             except Exception as failure:  # noqa: BLE001 - reconnect even after a bug of ours
                 error = _to_synergai_error(failure, self._hub.target)
                 pause = next(self._delays)
@@ -126,12 +114,10 @@ class HubClient:
         if self._registration is not None:
             self._registration.send(message)
 
-    async def _connect(self) -> NoReturn:
+    async def _connect(self, worker: ControlHandler) -> NoReturn:
         """Register and serve one connection; always ends with an exception."""
         async with self._hub.connect() as connection:
-            registration = Registration(
-                self._hub, connection, self._handler, self._runner, self._configurations
-            )
+            registration = Registration(self._hub, connection, worker)
             loop = asyncio.get_running_loop()
             backoff_reset: asyncio.TimerHandle | None = None
             # Set before registering: a change during the registration follows it.

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters
 from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
@@ -44,6 +45,8 @@ class ControlHandler(Protocol):
     """Describes the worker to the gateway and handles its control messages."""
 
     exchange: Exchange
+    runner: Runner
+    configurations: tuple[Configuration, ...]
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""
@@ -51,13 +54,13 @@ class ControlHandler(Protocol):
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the current memory use and power draw; the caller sets the sequence number."""
 
-    def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
+    def load_session(self, session: Session, *, preload: bool, limit_s: float) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``."""
 
-    def unload(self, session: Session) -> None:
+    def unload_session(self, session: Session) -> None:
         """Unload `session` if it is idle."""
 
-    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+    def place_engines(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
         """Fetch the versions placed on this worker, and remove others."""
 
 
@@ -68,31 +71,29 @@ class Registration:
         self,
         hub: HubLink,
         connection: HubConnection,
-        handler: ControlHandler,
-        runner: Runner,
-        configurations: Sequence[Configuration],
+        worker: ControlHandler,
     ) -> None:
         self._hub = hub
         self._connection = connection
-        self._handler = handler
+        self._worker = worker
         self._work: WorkTransport | None = None
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
         self._control: asyncio.Queue[bytes] = asyncio.Queue()
         host = hub.target.rpartition(":")[0]
-        held, peers = handler.exchange.held, handler.exchange.peers
+        held, peers = worker.exchange.held, worker.exchange.peers
         self._assignments = Assignments(
-            runner,
+            worker.runner,
             self._send_reports,
-            configurations,
+            worker.configurations,
             held,
             Pulls(held, peers, host, self._send_reports),
         )
 
     async def register(self) -> None:
         """Register the worker on the control stream."""
-        hello = hub_pb2.AgentControl(register=self._handler.register_message())
+        hello = hub_pb2.AgentControl(register=self._worker.register_message())
         self._connection.authenticate(hello.register)
         limit_s = _REGISTER_TIMEOUT_S if self._hub.gateways == 1 else _REGISTER_ELSEWHERE_S
         try:
@@ -164,12 +165,15 @@ class Registration:
                 case "load":
                     session = converters.session_from_proto(message.load.session)
                     limit_s = message.load.limit_s or math.inf
-                    self._handler.load(session, preload=message.load.preload, limit_s=limit_s)
+                    preload = message.load.preload
+                    self._worker.load_session(session, preload=preload, limit_s=limit_s)
                 case "placements":
                     fetch = partial(self._connection.fetch, self._registered.session)
-                    self._handler.place(message.placements.placements, fetch)
+                    self._worker.place_engines(message.placements.placements, fetch)
                 case "unload":
-                    self._handler.unload(converters.session_from_proto(message.unload.session))
+                    self._worker.unload_session(
+                        converters.session_from_proto(message.unload.session)
+                    )
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -180,7 +184,7 @@ class Registration:
             if missed >= GATEWAY_SILENT_AFTER and (other := await self._hub.find_other()):
                 raise Unavailable(f"{missed} heartbeats were not acknowledged; {other} listens")
             self._sequence += 1
-            heartbeat = self._handler.heartbeat_message()
+            heartbeat = self._worker.heartbeat_message()
             heartbeat.sequence = self._sequence
             if self._work is not None and (sent := self._work.measure_link()) is not None:
                 heartbeat.sent_bytes_per_s = sent.bytes_per_s
@@ -193,13 +197,9 @@ async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoRet
     """Run coroutines together until the first ends, cancel the others, and raise its error."""
     # Not a TaskGroup: cancelling one loop fails the others of its call, and on Python 3.11 a
     # TaskGroup raises such errors in place of its own cancellation.
-    tasks = [asyncio.create_task(each) for each in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with TaskBag() as tasks:
+        started = [tasks.start_awaited(each) for each in coroutines]
+        done, _ = await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
     raise Unavailable("the gateway closed the connection")

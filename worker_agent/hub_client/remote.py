@@ -10,12 +10,15 @@ import socket
 import ssl
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
+from msgspec import Struct
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.addresses import is_loopback
+from synergai.runtime.state_file import StateFile
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.call_errors import error_from_call
@@ -24,14 +27,16 @@ from synergai.wire.tls import ClientTls, open_channel
 from synergai.wire.work_messages import decode_orders
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
-from worker_agent.hub_client.identity import NO_CREDENTIALS
+from worker_agent.hub_client.identity import NO_CREDENTIALS, WorkerIdentity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
 
     from synergai.wire.work_messages import Orders
-    from worker_agent.hub_client.identity import Credentials, WorkerIdentity
-    from worker_agent.hub_client.latest_leader import LatestLeader
+    from worker_agent.agent_settings import AgentSettings
+    from worker_agent.hub_client.identity import Credentials
+
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
@@ -41,6 +46,33 @@ _FILES_PING: Final = ("grpc.keepalive_time_ms", 30_000)
 """Option of the channel for files: the answer to a ping may take a minute, as it waits behind them.
 """
 _ENDED: Final = "the connection to the gateway has ended"
+
+
+def open_link(config: AgentSettings, suffix: str = "", token: str = "") -> RemoteHub:
+    """Return the link to the gateway for a worker, which proves its own identity.
+
+    Args:
+        suffix: of the worker's id; empty for the machine's.
+        token: enrolment token, unless there is a file.
+
+    Raises:
+        InvalidInput: certificates or credentials cannot be used.
+    """
+    state, token_file = config.state, config.enrolment_token_file
+    if suffix:
+        state = state / "workers" / suffix
+        state.mkdir(parents=True, exist_ok=True)
+        if token_file is not None:
+            token_file = token_file.with_name(f"{token_file.name}.{suffix}")
+    hub = RemoteHub(
+        config.gateway,
+        config.max_message_bytes,
+        partial(ClientTls.read, config.tls_ca, config.tls_cert, config.tls_key),
+        WorkerIdentity(state, token_file, token),
+        LatestLeader(config.state),
+    )
+    hub.check()
+    return hub
 
 
 class RemoteHub:
@@ -287,3 +319,34 @@ def _reason(error: OSError | TimeoutError, timeout_s: float) -> str:
         return f"TLS handshake failed: {error.reason or error}"
     reason = error.strerror or f"timeout after {timeout_s:g} s"
     return f"{reason}; agents must reach the gateway's --work-port as well as its --hub port"
+
+
+LEADER_FILE: Final = "leader.json"
+
+
+class _Leader(Struct, frozen=True):
+    cluster: str
+    epoch: int
+
+
+class LatestLeader:
+    """The highest epoch that the agent has seen in its cluster. The methods block on files."""
+
+    def __init__(self, state: Path) -> None:
+        remedy = "Remove it: the agent then obeys any gateway that it is told of"
+        self._file = StateFile(state / LEADER_FILE, _Leader, remedy)
+
+    def follow(self, cluster: str, epoch: int) -> None:
+        """Remember the gateway as the leader."""
+        with self._file.locked():
+            latest = self._file.read()
+            if latest is not None and latest.cluster == cluster:
+                if epoch < latest.epoch:
+                    raise Unavailable(
+                        f"this gateway led in epoch {epoch}, and another one leads since epoch "
+                        f"{latest.epoch}. After a restore of the database from a backup, remove "
+                        f"{self._file.path}"
+                    )
+                if epoch == latest.epoch:
+                    return
+            self._file.write(_Leader(cluster, epoch))

@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import pending_engine
-from worker_agent.inventory.retries import Retries
 from worker_agent.inventory.snapshots import (
     EngineSnapshot,
     folder_times,
@@ -41,6 +41,8 @@ _SLOW_S: Final = 5.0
 """Seconds after which a model may hang, and should not hold up the others."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
+FIRST_S: Final = 10.0
+"""Delay of an engine's first retry; each further one is twice as long."""
 _RETRY_LOOK_S: Final = 1.0
 """Seconds between two looks for retries that are due."""
 _LONGEST_RETRY_S: Final = 300.0
@@ -73,12 +75,12 @@ class Slots:
             self._free.release()
 
         await self._free.acquire()
-        giving_back = asyncio.create_task(give_back())
-        try:
-            yield
-        finally:
-            (self._slow if giving_back.done() else self._free).release()
-            giving_back.cancel()
+        async with TaskBag() as tasks:
+            giving_back = tasks.start(give_back())
+            try:
+                yield
+            finally:
+                (self._slow if giving_back.done() else self._free).release()
 
     @asynccontextmanager
     async def all(self) -> AsyncGenerator[None]:
@@ -88,6 +90,45 @@ class Slots:
                 await stack.enter_async_context(self._free)
             await stack.enter_async_context(self._slow)
             yield
+
+
+class _Retry(NamedTuple):
+    """The latest retry of an engine, which may be due already."""
+
+    at: float
+    delay_s: float
+
+
+class Retries:
+    """Retries of engines, each with a backoff of its own.
+
+    An engine that fails long after its latest retry starts with the shortest delay again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._retries: dict[EngineName, _Retry] = {}
+
+    def add(self, name: EngineName, longest_s: float) -> None:
+        """Schedule a retry of an engine that failed, unless one is scheduled already."""
+        now = self._clock()
+        last = self._retries.get(name)
+        if last is not None and now < last.at:
+            return
+        delay_s = FIRST_S
+        if last is not None and now < last.at + longest_s:
+            delay_s = min(2 * last.delay_s, longest_s)
+        self._retries[name] = _Retry(now + delay_s, delay_s)
+
+    def due(self) -> set[EngineName]:
+        """Return the engines whose latest retry is due, also those that have been retried."""
+        now = self._clock()
+        return {name for name, retry in self._retries.items() if retry.at <= now}
+
+    def forget(self, names: Iterable[EngineName]) -> None:
+        """Forget engines that have changed or are gone."""
+        for name in names:
+            self._retries.pop(name, None)
 
 
 class Changes(NamedTuple):
@@ -167,6 +208,8 @@ class Inventory:
 
         This waits for a load of the same engine, but for no other.
         """
+        if not self.remembers_fault(name):
+            return
         async with self._again.setdefault(name, asyncio.Lock()):
             if name in self._described and self.remembers_fault(name):
                 with self._using_cache():

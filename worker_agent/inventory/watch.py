@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,14 +35,10 @@ class ModelDirectoryWatch:
         self,
         inventory: Inventory,
         interval_s: float,
-        on_found: Callable[[Engine], None],
-        on_change: Callable[[EngineName, Engine | None], None],
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._inventory = inventory
         self._interval_s = interval_s
-        self._on_found = on_found
-        self._on_change = on_change
         self._sleep = sleep
         self._complete: set[EngineName] = set()
         self._wake = asyncio.Event()
@@ -51,8 +48,16 @@ class ModelDirectoryWatch:
         self._complete.add(name)
         self._wake.set()
 
-    async def run(self) -> None:
+    async def run(
+        self,
+        on_found: Callable[[Engine], None],
+        on_change: Callable[[EngineName, Engine | None], None],
+    ) -> None:
         """Check periodically until cancelled."""
+
+        def report(engine: Engine) -> None:
+            on_change(engine.name, engine)
+
         waited_s = 0.0
         async with asyncio.TaskGroup() as inspections:
             while True:
@@ -62,19 +67,16 @@ class ModelDirectoryWatch:
                 waited_s = 0.0
                 complete, self._complete = self._complete, set()
                 try:
-                    changes = await self._inventory.find_changes(complete, self._on_found)
+                    changes = await self._inventory.find_changes(complete, on_found)
                 except (SynergaiError, OSError) as error:
                     # The directory may only be missing temporarily.
                     _log.warning("cannot check the model directory for changes: %s", error)
                     continue
                 for name in changes.removed:
-                    self._on_change(name, None)
+                    on_change(name, None)
                 if changes.changed:
                     # Concurrently with further looks: it takes a minute if a load hangs.
-                    inspections.create_task(self._inventory.describe(changes.changed, self._report))
-
-    def _report(self, engine: Engine) -> None:
-        self._on_change(engine.name, engine)
+                    inspections.create_task(self._inventory.describe(changes.changed, report))
 
     async def _is_due(self, waited_s: float) -> bool:
         """Return whether to check all files, ``waited_s`` after the last check."""
@@ -87,15 +89,8 @@ class ModelDirectoryWatch:
     async def _pause(self) -> float:
         """Wait until the next look, or until there is something to look at; return the seconds."""
         look_s = min(self._interval_s, _LOOK_S)
-        waits = [
-            asyncio.ensure_future(self._sleep(look_s)),
-            asyncio.ensure_future(self._wake.wait()),
-        ]
-        try:
+        async with TaskBag() as tasks:
+            waits = [tasks.start_awaited(self._sleep(look_s)), tasks.start(self._wake.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.wait(waits)
         self._wake.clear()
         return look_s

@@ -15,14 +15,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from worker_agent.ipc.frames import ArenaRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Buffer: TypeAlias = bytes | memoryview
+    from worker_agent.ipc.frames import Buffer
 
 SLOTS: Final = 4
 """Large queries in flight per host, including the one that it computes."""

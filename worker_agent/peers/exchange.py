@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from synergai.wire.work_socket import WorkSocket
 
 
+# A puller sends tokens, each as a message of a work socket. The answer is the token, and behind it
+# the tensors if they are held. A connection that begins with another token is closed.
+
+MOST_PULLS: Final = 64
+"""Pulls of one connection that wait for others."""
+
+
 class Exchange:
     """Held tensors, the port at which others pull them, and connections to other agents.
 
@@ -35,61 +42,27 @@ class Exchange:
         self.peers = Peers(max_message_bytes)
         self.port = 0
         self.certificate = b""
-        self._server: PeerServer | None = None
+        self._server: WorkSocketServer | None = None
+        self._senders = TaskBag()
 
     async def open(self, port: int, certificate: Path | None, key: Path | None) -> None:
-        """Open the peer port, with TLS if a certificate is given."""
+        """Open the peer port on all addresses, with TLS if a certificate is given."""
         # Not read again when it is renewed: others know this one by its digest.
         tls = server_context(certificate, key)
         if certificate is not None:
             self.certificate = _digest(certificate)
-        self._server = PeerServer(self.held, tls)
-        self.port = await self._server.start(port)
+        self._server = WorkSocketServer(self._serve, tls, setting="--peer-port")
+        self.port = await self._server.start("", port)
 
     async def close(self) -> None:
         """Close the port and all connections."""
         if self._server is not None:
             await self._server.close()
+        await self._senders.close()
         await self.peers.close()
 
-
-def _digest(certificate: Path) -> bytes:
-    """Return the SHA-256 of the first certificate in a PEM file."""
-    try:
-        begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-        text = certificate.read_text(encoding="ascii")
-        first = text[text.index(begin) : text.index(end) + len(end)]
-    except (OSError, ValueError):
-        raise InvalidInput(f"{certificate} contains no PEM certificate") from None
-    return sha256(ssl.PEM_cert_to_DER_cert(first)).digest()
-
-
-# A puller sends tokens, each as a message of a work socket. The answer is the token, and behind it
-# the tensors if they are held. A connection that begins with another token is closed.
-
-MOST_PULLS: Final = 64
-"""Pulls of one connection that wait for others."""
-
-
-class PeerServer:
-    """Serves held tensors to other agents."""
-
-    def __init__(self, held: HeldTensorStore, tls: ssl.SSLContext | None) -> None:
-        self._held = held
-        self._server = WorkSocketServer(self._serve, tls, setting="--peer-port")
-        self._senders = TaskBag()
-
-    async def start(self, port: int) -> int:
-        """Listen on all addresses of this machine; return the port."""
-        return await self._server.start("", port)
-
-    async def close(self) -> None:
-        """Close the port and all connections."""
-        await self._server.close()
-        await self._senders.close()
-
     def _serve(self, token: str, socket: WorkSocket) -> None:
-        if self._held.get(token) is None:
+        if self.held.get(token) is None:
             raise PermissionDenied("no tensors are held under this token")
         pulls: SendQueue[str] = SendQueue(MOST_PULLS, on_error=socket.close)
 
@@ -106,10 +79,21 @@ class PeerServer:
             while batch := await pulls.get_batch():
                 for token in batch:
                     # One after the other: those that wait cost no memory.
-                    socket.send((token.encode(), *(self._held.get(token) or ())))
+                    socket.send((token.encode(), *(self.held.get(token) or ())))
                     async with asyncio.timeout(HELD_S):
                         await socket.drain()
         except (Overloaded, TimeoutError):
             pass  # the other agent asks for more than it reads, or has gone
         finally:
             socket.close()
+
+
+def _digest(certificate: Path) -> bytes:
+    """Return the SHA-256 of the first certificate in a PEM file."""
+    try:
+        begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+        text = certificate.read_text(encoding="ascii")
+        first = text[text.index(begin) : text.index(end) + len(end)]
+    except (OSError, ValueError):
+        raise InvalidInput(f"{certificate} contains no PEM certificate") from None
+    return sha256(ssl.PEM_cert_to_DER_cert(first)).digest()

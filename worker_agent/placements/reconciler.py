@@ -73,7 +73,7 @@ class Reconciler:
         self._fetch: Fetch
         self._changed = asyncio.Event()
 
-    def place(self, placements: Iterable[hub_pb2.Placement], fetch: Fetch) -> None:
+    def set_placements(self, placements: Iterable[hub_pb2.Placement], fetch: Fetch) -> None:
         """Set what should be here, and how to fetch it from now on."""
         self._wanted = [
             _Wanted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
 from typing import TYPE_CHECKING, Final
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 _MAX_DEVICE_THREADS: Final = 1
 _NOT_IN_NAMES: Final = str.maketrans({":": "-", ",": "-"})
-
-_log = logging.getLogger(__name__)
 
 
 class ProviderChoice(Struct, frozen=True, kw_only=True):
@@ -135,10 +132,3 @@ class Offers:
     cpu: bool = True
     choices: tuple[ProviderChoice, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-
-    def log(self) -> None:
-        """Log what can be used and what cannot."""
-        for choice in self.choices:
-            _log.info("execution provider %s is offered", choice)
-        for refusal in self.refusals:
-            _log.warning("execution provider %s is not offered: %s", refusal.choice, refusal.reason)

@@ -107,7 +107,7 @@ class InputQueue:
             return NextInput(content, alone)
         return NextInput(content.result(), alone) if content.done() else None
 
-    def take(self) -> None:
+    def remove_next(self) -> None:
         """Remove the next input, which has been fed."""
         content, _ = self._inputs.popleft()
         if isinstance(content, asyncio.Future):

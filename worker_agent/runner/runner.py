@@ -220,14 +220,14 @@ class Runner:
                 return False
             content, alone = following
             if isinstance(content, Failure):
-                item.inputs.take()
+                item.inputs.remove_next()
                 self._skip(item, content)
                 return True
             if alone and any(other.host is host for other in self._runs.values()):
                 return False
             if not host.has_room(len(content)):
                 return False
-            item.inputs.take()
+            item.inputs.remove_next()
             run_id = host.run_query(
                 content,
                 self._on_query_ended,

@@ -17,6 +17,7 @@ from starlette.routing import Router
 from gateway.calls.http.connections import SURPLUS
 from gateway.calls.http.errors import error_response, response_to
 from synergai.errors import SynergaiError, Unavailable
+from synergai.runtime.tasks import TaskBag
 from synergai.wire.call_metadata import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
 
@@ -156,18 +157,18 @@ async def cancelled_on_disconnect(request: Request) -> AsyncGenerator[None, None
         if working:
             work.cancel()
 
-    gone = asyncio.create_task(_disconnected(request))
-    gone.add_done_callback(on_gone)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise
-        work.uncancel()
-        raise ClientDisconnect from None
-    finally:
-        working = False
-        gone.cancel()
+    async with TaskBag() as tasks:
+        gone = tasks.start(_disconnected(request))
+        gone.add_done_callback(on_gone)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not gone.done():
+                raise
+            work.uncancel()
+            raise ClientDisconnect from None
+        finally:
+            working = False
 
 
 def _current_task() -> asyncio.Task[object]:

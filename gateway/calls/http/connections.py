@@ -16,7 +16,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.calls.http.bodies import MIN_BYTES_PER_S
-from gateway.entry.passage.middleware import PEER
+from gateway.entry.passage.call_guard import PEER
 from synergai.wire.peer import SocketPeer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from gateway.calls.http.app import cancelled_on_disconnect
 from gateway.calls.http.errors import json_response
-from gateway.entry.passage.middleware import peer_of
+from gateway.entry.passage.call_guard import peer_of
 from synergai.errors import NotFound
 from synergai.fleet_page.files import SCRIPTS, read_file
 

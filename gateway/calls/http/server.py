@@ -13,6 +13,7 @@ import uvicorn
 from gateway.calls.http.connections import LimitedConnection
 from synergai.errors import InvalidInput
 from synergai.runtime.ports import bind
+from synergai.runtime.tasks import TaskBag
 from synergai.wire.tls import server_context
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
-_KEEP_ALIVE_S: Final = 75
-"""Time that an idle connection stays open for the next request, as clients are told."""
 _KEEP_ALIVE_MARGIN_S: Final = 5
 """Time for which an idle connection stays open beyond what its client is told: a request that is
 sent at the last moment is still answered."""
@@ -55,9 +54,10 @@ class HttpServer:
     def __init__(self, app: HttpApp, unread: UnreadResponses, settings: GatewaySettings) -> None:
         self._app = app
         self._unread = unread
+        self._keep_alive_s = int(settings.http_keep_alive_s)
         self._tls = _tls_context(settings)
         self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._tasks = TaskBag()
 
     async def start(self, address: str) -> str:
         """Listen on ``host:port`` and return the bound address."""
@@ -80,14 +80,14 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            headers=[("keep-alive", f"timeout={_KEEP_ALIVE_S}")],
-            timeout_keep_alive=_KEEP_ALIVE_S + _KEEP_ALIVE_MARGIN_S,
+            headers=[("keep-alive", f"timeout={self._keep_alive_s}")],
+            timeout_keep_alive=self._keep_alive_s + _KEEP_ALIVE_MARGIN_S,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
         self._server = server = _Server(config)
-        self._serving = serving = asyncio.create_task(server.serve(sockets))
-        started = asyncio.create_task(server.ready.wait())
+        serving = self._tasks.start(server.serve(sockets))
+        started = self._tasks.start(server.ready.wait())
         await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         if serving.done():
@@ -97,9 +97,9 @@ class HttpServer:
     async def close(self) -> None:
         """End outstanding requests and stop listening."""
         self._app.stop()
-        if self._server is not None and self._serving is not None:
+        if self._server is not None:
             self._server.should_exit = True
-            await self._serving
+            await self._tasks.wait()
 
 
 def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:

@@ -10,11 +10,9 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.inference import Admitted
 from synergai.errors import SynergaiError, Unavailable
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
     from gateway.calls.requests.inference import Inference
     from gateway.calls.requests.parameters import InferenceCall
     from gateway.entry.admission.admission import Admission
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 class HeldRequest:
     """A held request, as its server sees it."""
 
-    def __init__(self, run: Coroutine[Any, Any, Buffer]) -> None:
-        self.result: asyncio.Future[Buffer] = asyncio.create_task(run)
+    def __init__(self, result: asyncio.Future[Buffer]) -> None:
+        self.result = result
 
     def abandon(self) -> None:
         """Cancel the request, because its client is gone or has cancelled it."""
@@ -46,7 +44,8 @@ class HeldRequests:
         self._inference = inference
         self._versions = versions
         self._admission = admission
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._running = TaskBag()
+        self._waiting = TaskBag()
 
     @property
     def count(self) -> int:
@@ -55,8 +54,7 @@ class HeldRequests:
 
     def close(self) -> None:
         """Fail the held requests, because the gateway is stopping."""
-        for waiting in self._waiting:
-            waiting.cancel()
+        self._waiting.cancel()
 
     def hold(self, call: InferenceCall) -> HeldRequest:
         """Accept a request whose engine is pending."""
@@ -73,7 +71,7 @@ class HeldRequests:
             raise
         if usage is not None:
             room.callback(usage.end_request)
-        held = HeldRequest(self._run(call, room))
+        held = HeldRequest(self._running.start_awaited(self._run(call, room)))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
         return held
@@ -108,15 +106,13 @@ class HeldRequests:
         inspected = self._versions.wait_inspected(
             message.model_name, message.model_version, timeout_s
         )
-        waiting = asyncio.create_task(inspected)
-        self._waiting.add(waiting)
+        waiting = self._waiting.start_awaited(inspected)
         try:
             await asyncio.wait([waiting])
             if waiting.cancelled():
                 raise Unavailable("the gateway is stopping; try another one, or later")
             waiting.result()
         finally:
-            self._waiting.discard(waiting)
             waiting.cancel()
 
     def _count_rejected(self, call: InferenceCall, error: SynergaiError) -> None:

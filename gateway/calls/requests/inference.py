@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
 
-
 _MAX_NAME: Final = 200
 """Characters that are kept of the name of an unknown engine."""
 _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (

@@ -20,6 +20,7 @@ from gateway.fleet.routes import asked_of_exit
 from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.runtime.tasks import TaskBag
 from synergai.wire.request_codec import serialise_request
 from synergai.wire.rpc import RawRequest
 from synergai.wire.stages import as_inputs, as_whole, of_stage
@@ -52,6 +53,7 @@ class StagedRequests:
         self._rate = versions.routes.rates.rate
         self._versions = versions
         self._admission = admission
+        self._running = TaskBag()
 
     def begin(self, call: InferenceCall) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
@@ -83,7 +85,7 @@ class StagedRequests:
         except SynergaiError as error:
             self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
-        request = HeldRequest(StagedRequest(self, call, route).run())
+        request = HeldRequest(self._running.start_awaited(StagedRequest(self, call, route).run()))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from grpc_health.v1 import health_pb2
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.engines import is_visible
+from gateway.entry.access.caller import current_caller, is_visible
 from synergai.errors import InvalidInput, NotFound, Overloaded, SynergaiError
 from synergai.wire import rpc
 

@@ -12,6 +12,7 @@ from gateway.calls.servicers.inference_stream import InferenceStream
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
+from synergai.runtime.tasks import TaskBag
 from synergai.wire import rpc
 from synergai.wire.call_metadata import ids_from_metadata, tenant_from_metadata
 from synergai.wire.request_codec import RequestDecoder
@@ -45,6 +46,7 @@ class InferenceServicer:
         self._unread = unread
         self._slow_calls = rpc.SlowCalls()
         self._streams: set[InferenceStream] = set()
+        self._reading = TaskBag()
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -190,7 +192,7 @@ class InferenceServicer:
         stream.write_at_once = context.write_at_once
         context.take_at_once(stream.take)
         self._streams.add(stream)
-        reader = asyncio.create_task(stream.read(requests))
+        reader = self._reading.start_awaited(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)
         try:
             while (response := await stream.next_to_send()) is not None:

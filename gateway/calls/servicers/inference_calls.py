@@ -14,8 +14,7 @@ from gateway.calls.servicers.engine_messages import (
     engine_metadata,
     engine_statistics,
 )
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.engines import READERS, visible_engines
+from gateway.entry.access.caller import READERS, current_caller, visible_engines
 from gateway.entry.access.roles import Role
 from gateway.entry.audit.calls import REFUSALS, record_refusal
 from gateway.fleet.stages import EngineInStages

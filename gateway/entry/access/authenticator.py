@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.jwt_tokens import JwtTokens
@@ -14,8 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
-    from gateway.entry.access.peer_certificate import PeerCertificate
     from gateway.entry.access.table import AccessTable, AllowedClient, LiveTable
+
+
+class PeerCertificate(Struct, frozen=True):
+    """A client's certificate, whose chain TLS has verified."""
+
+    names: tuple[str, ...]
+    alternative_names: frozenset[str] = frozenset()
+
+
+def peer_certificate(der: bytes | None) -> PeerCertificate | None:
+    """Return the certificate of a client by its DER; None without one."""
+    return None if der is None else _parse(der)
+
+
+@lru_cache(maxsize=256)
+def _parse(der: bytes) -> PeerCertificate:
+    # Imported on demand: most gateways verify no certificates of clients.
+    from cryptography import x509
+
+    certificate = x509.load_der_x509_certificate(der)
+    common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    alternative: list[str] = []
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        alternative = [str(name.value) for name in extension.value]
+    names = (*(str(attribute.value) for attribute in common), *alternative)
+    return PeerCertificate(tuple(dict.fromkeys(names)), frozenset(alternative))
+
 
 AUTHORIZATION: Final = "authorization"
 """Metadata and header with the bearer token."""
@@ -59,77 +92,22 @@ class Clients:
         return self._callers.get(key)
 
 
-class Tokens:
-    """Authenticates bearer tokens. The table has only their hashes."""
-
-    def __init__(self) -> None:
-        self._clients = Clients("token", lambda client: client.token_sha256)
-        self.apply = self._clients.apply
-
-    async def authenticate(self, token: str) -> Caller | None:
-        """Return the client with a token; None if it is unknown."""
-        # A lookup by hash takes a time that says nothing about how much of a token is right.
-        return self._clients.find(hashlib.sha256(token.encode()).hexdigest())
-
-
-class Certificates:
-    """Authenticates the certificates of connections, which TLS has verified."""
-
-    def __init__(self) -> None:
-        self._clients = Clients("certificate", lambda client: client.certificate)
-        self.apply = self._clients.apply
-
-    async def authenticate(self, certificate: PeerCertificate) -> Caller:
-        """Return the client of a certificate."""
-        for name in certificate.names:
-            caller = self._clients.find(name)
-            if caller is not None:
-                return caller
-        names = " or ".join(map(repr, certificate.names)) or "without a name"
-        raise Unauthenticated(f"the gateway's access table has no client with certificate {names}")
-
-
-class Anonymous:
-    """The caller without credentials."""
-
-    def __init__(self) -> None:
-        self.caller = Caller(ANONYMOUS, "", ())
-
-    def apply(self, table: AccessTable) -> None:
-        """Follow a change of the table."""
-        self.caller.update(
-            "", table.grants_of(ANONYMOUS), max_priority=table.quota_of("").max_priority
-        )
-
-
-CredentialT = TypeVar("CredentialT", contravariant=True)
-
-
-class AuthenticationMethod(Protocol[CredentialT]):
-    """One way to authenticate."""
-
-    def apply(self, table: AccessTable) -> None:
-        """Follow a change of the access table."""
-
-    async def authenticate(self, credential: CredentialT, /) -> Caller | None:
-        """Return the caller with a credential; None if this method does not know it."""
-
-
 class Authenticator:
     """Finds the caller of each call.
 
     A token comes before the certificate of the connection. A call with neither is anonymous; one
-    whose credentials are invalid never is.
+    whose credentials are invalid never is. The table has only the hashes of tokens.
     """
 
     def __init__(self, table: LiveTable, stack: AsyncExitStack) -> None:
-        self._anonymous = Anonymous()
-        jwt = JwtTokens()
-        stack.push_async_callback(jwt.close)
-        self._tokens: tuple[AuthenticationMethod[str], ...] = (Tokens(), jwt)
-        self._certificates: AuthenticationMethod[PeerCertificate] = Certificates()
+        self._anonymous = Caller(ANONYMOUS, "", ())
+        self._tokens = Clients("token", lambda client: client.token_sha256)
+        self._certificates = Clients("certificate", lambda client: client.certificate)
+        self._jwt = JwtTokens()
+        stack.push_async_callback(self._jwt.close)
         self.failures = 0
-        for method in (self._anonymous, *self._tokens, self._certificates):
+        table.follow(self._follow_grants)
+        for method in (self._tokens, self._certificates, self._jwt):
             table.follow(method.apply)
 
     async def authenticate(
@@ -137,32 +115,40 @@ class Authenticator:
     ) -> Caller:
         """Return the caller of a call."""
         try:
-            caller = await self._find(authorization, certificate)
+            if authorization:
+                caller = await self._of_token(_bearer_token(authorization))
+            elif certificate is not None:
+                caller = self._of_certificate(certificate)
+            else:
+                caller = self._anonymous
             caller.check_valid()
         except Unauthenticated:
             self.failures += 1
             raise
         return caller
 
-    async def _find(
-        self, authorization: Sequence[str], certificate: PeerCertificate | None
-    ) -> Caller:
-        if not authorization:
-            if certificate is None:
-                return self._anonymous.caller
-            caller = await self._certificates.authenticate(certificate)
-        else:
-            token = _bearer_token(authorization)
-            for method in self._tokens:
-                caller = await method.authenticate(token)
-                if caller is not None:
-                    break
+    async def _of_token(self, token: str) -> Caller:
+        # A lookup by hash takes a time that says nothing about how much of a token is right.
+        caller = self._tokens.find(hashlib.sha256(token.encode()).hexdigest())
+        caller = caller or await self._jwt.authenticate(token)
         if caller is None:
             raise Unauthenticated(
                 "the token is unknown, or has been revoked; check that it is the right gateway's, "
                 "or get a new one"
             )
         return caller
+
+    def _of_certificate(self, certificate: PeerCertificate) -> Caller:
+        for name in certificate.names:
+            if (caller := self._certificates.find(name)) is not None:
+                return caller
+        names = " or ".join(map(repr, certificate.names)) or "without a name"
+        raise Unauthenticated(f"the gateway's access table has no client with certificate {names}")
+
+    def _follow_grants(self, table: AccessTable) -> None:
+        self._anonymous.update(
+            "", table.grants_of(ANONYMOUS), max_priority=table.quota_of("").max_priority
+        )
 
 
 def _bearer_token(authorization: Sequence[str]) -> str:

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.entry.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
 from synergai.domain import MAX_PRIORITY
 from synergai.errors import PermissionDenied, Unauthenticated
-from synergai.versions import engine_of_stage, split_version
+from synergai.versions import engine_of_stage, is_stage, split_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import EngineName
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
@@ -130,7 +135,7 @@ class Caller:
         if self.anonymous:
             raise Unauthenticated(
                 f"this call requires the role {needed}{where}: send credentials, such as a "
-                "token in the header 'authorization: Bearer TOKEN', or by SYNERGAI_TOKEN_FILE"
+                "token in the header 'authorization: Bearer TOKEN', or by --token-file"
             )
         raise PermissionDenied(
             f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "
@@ -183,3 +188,17 @@ current_caller: Final = _caller.get
 def bind_caller(caller: Caller) -> None:
     """Set the caller of the call that the current task handles, and of tasks that it starts."""
     _caller.set(caller)
+
+
+READERS: Final = (Role.INFER, Role.SUBMIT, Role.OBSERVE)
+"""Roles that may read an engine's metadata, which clients of these roles need."""
+
+
+def is_visible(caller: Caller, engine: str) -> bool:
+    """Return whether a caller may see an engine."""
+    return caller.may(*READERS, engine=engine)
+
+
+def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
+    """Return the engines that a caller may see, without stages, which are parts."""
+    return [each for each in engines if not is_stage(each) and is_visible(caller, each)]

@@ -23,12 +23,11 @@ from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from email.message import Message
     from http.client import HTTPResponse
-    from typing import IO
 
     from gateway.entry.access.table import AccessTable, Jwt
 
+_log = logging.getLogger(__name__)
 
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -39,6 +38,19 @@ _LEEWAY_S: Final = 10
 """Tolerated difference of the clocks of issuer and gateway."""
 _MAX_CACHED: Final = 4096
 _MAX_SUBJECT: Final = 256
+REFRESH_S: Final = 300.0
+"""Interval between two refreshes."""
+UNKNOWN_KEY_REFRESH_S: Final = 30.0
+"""Shortest time between two refreshes because of unknown keys, which anyone can name."""
+_TIMEOUT_S: Final = 5.0
+_MAX_BYTES: Final = 256 * 1024
+_HANDLERS: Final = (
+    urllib.request.ProxyHandler,
+    urllib.request.HTTPSHandler,
+    urllib.request.HTTPDefaultErrorHandler,
+    urllib.request.HTTPErrorProcessor,
+)
+"""Those of `urllib` without redirects, which could lead to plain HTTP."""
 
 
 class _Claims(Struct, frozen=True):
@@ -171,16 +183,6 @@ def _read_claims(claims: dict[str, Any], issuer: Jwt) -> _Claims:
     )
 
 
-_log = logging.getLogger(__name__)
-
-REFRESH_S: Final = 300.0
-"""Interval between two refreshes."""
-UNKNOWN_KEY_REFRESH_S: Final = 30.0
-"""Shortest time between two refreshes because of unknown keys, which anyone can name."""
-_TIMEOUT_S: Final = 5.0
-_MAX_BYTES: Final = 256 * 1024
-
-
 class _Keys(Struct):
     keys: list[dict[str, Any]]
 
@@ -249,7 +251,9 @@ def _read(location: str) -> bytes:
         with Path(location).open("rb") as file:
             return _bounded(file.read(_MAX_BYTES + 1))
     deadline = time.monotonic() + 2 * _TIMEOUT_S
-    opener = urllib.request.build_opener(_NoRedirects)
+    opener = urllib.request.OpenerDirector()
+    for handler in _HANDLERS:
+        opener.add_handler(handler())
     response: HTTPResponse
     with opener.open(location, timeout=_TIMEOUT_S) as response:
         content = b""
@@ -264,18 +268,3 @@ def _bounded(content: bytes) -> bytes:
     if len(content) > _MAX_BYTES:
         raise Unavailable(f"they are larger than {_MAX_BYTES:,} bytes")
     return content
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: they could lead to plain HTTP."""
-
-    def redirect_request(
-        self,
-        _request: urllib.request.Request,
-        _response: IO[bytes],
-        _code: int,
-        _text: str,
-        _headers: Message,
-        _url: str,
-    ) -> None:
-        """Refuse a redirect, which makes it an error."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.engines import READERS
+from gateway.entry.access.caller import READERS
 from gateway.entry.access.roles import ANY, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 
@@ -37,7 +37,7 @@ class Permission(Struct, frozen=True):
         elif caller.anonymous and not caller.has_grants:
             raise Unauthenticated(
                 "this needs credentials: send them, such as a token in the header "
-                "'authorization: Bearer TOKEN', or by SYNERGAI_TOKEN_FILE"
+                "'authorization: Bearer TOKEN', or by --token-file"
             )
 
 

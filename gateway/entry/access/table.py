@@ -22,10 +22,15 @@ from synergai.names import validate_name
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
+T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.5
+"""Interval between two looks at the file."""
 _WILDCARDS: Final = frozenset("*?[")
 _AMBIGUOUS: Final = re.compile(r"\}[A-Za-z0-9._-]*\{")
 """Placeholders that only characters of names separate."""
@@ -175,25 +180,17 @@ def _check_unique(fault: str, values: list[str] | list[str | None]) -> None:
             raise ValueError(f"{fault} {value!r}")
 
 
-T = TypeVar("T")
+class WatchedFile(Generic[T]):
+    """Content of a file, which follows its changes.
 
-_log = logging.getLogger(__name__)
-
-_LOOK_S: Final = 0.5
-"""Interval between two looks at the files."""
-
-
-class WatchedFiles(Generic[T]):
-    """Content of files, which follows their changes.
-
-    Files that are invalid after a change leave the previous content in force.
+    A file that is invalid after a change leaves the previous content in force.
     """
 
-    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
+    def __init__(self, what: str, path: Path, read: Callable[[], T]) -> None:
         self._what = what
-        self._paths = tuple(paths)
+        self._path = path
         self._read = read
-        self._stamps = self._stat()
+        self._stamp = _stamp(path)
         self._listeners: list[Callable[[T], None]] = []
         self.content = read()
         self.rejected = 0
@@ -204,20 +201,20 @@ class WatchedFiles(Generic[T]):
         listener(self.content)
 
     async def watch(self) -> None:
-        """Look at the files regularly, until cancelled."""
+        """Look at the file regularly, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Apply a change of the files, if there is one and it is complete."""
-        stamps = await asyncio.to_thread(self._stat)
-        if stamps == self._stamps:
+        """Apply a change of the file, if there is one and it is complete."""
+        stamp = await asyncio.to_thread(_stamp, self._path)
+        if stamp == self._stamp:
             return
         content, error = await asyncio.to_thread(self._try_to_read)
-        if await asyncio.to_thread(self._stat) != stamps:
-            return  # they are being written; the next look reads them
-        self._stamps = stamps
+        if await asyncio.to_thread(_stamp, self._path) != stamp:
+            return  # it is being written; the next look reads it
+        self._stamp = stamp
         if content is None:
             self.rejected += 1
             bug = None if isinstance(error, InvalidInput) else error
@@ -238,9 +235,6 @@ class WatchedFiles(Generic[T]):
         except Exception as error:  # noqa: BLE001 - the previous content is kept in any case
             return None, error
 
-    def _stat(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._paths]
-
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     """Return what tells two versions of a file apart; None if it is missing."""
@@ -251,8 +245,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-class LiveTable(WatchedFiles[AccessTable]):
+class LiveTable(WatchedFile[AccessTable]):
     """The access table in force."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("access table", [path], lambda: read_access_table(path))
+        super().__init__("access table", path, lambda: read_access_table(path))

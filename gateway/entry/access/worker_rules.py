@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.entry.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.runtime.state_file import without_path
+from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WATCH_INTERVAL_S: Final = 0.5
+_LOOK_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -58,13 +60,13 @@ class WorkerRules:
         save: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._state = state
         self._save = save
         self._clock = clock
         self._rows: tuple[AllowedWorkers, ...] | None = None
         self._enrolled: dict[str, EnrolledWorker] = {}
-        self._store: EnrolmentStore | None = None
+        self._store = EnrolmentStore(state)
         self._one_at_a_time = asyncio.Lock()
+        self._running = TaskBag()
 
     @property
     def active(self) -> bool:
@@ -73,7 +75,7 @@ class WorkerRules:
 
     async def load(self) -> None:
         """Read the enrolments, before the first rows are set."""
-        await self._in_thread(self._read_enrolled)
+        await self._complete(self._read_enrolled)
 
     def set_rows(self, rows: tuple[AllowedWorkers, ...] | None) -> None:
         """Set the table's rows; connected workers are to be reviewed then.
@@ -85,8 +87,7 @@ class WorkerRules:
 
     async def close(self) -> None:
         """Wait for the current operation."""
-        async with self._one_at_a_time:
-            pass
+        await self._running.wait()
 
     # --- joining ----------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class WorkerRules:
             enrols = any(row.certificate is None for row in self._covering(joining))
             if not (token and joining.secret_sha256 and enrols):
                 raise refusal
-            await self._in_thread(lambda store: self._enrol(store, joining, token))
+            await self._complete(partial(self._enrol, joining, token))
             await self._save()
         _log.info("worker %s of class %s is enrolled", joining.id, joining.worker_class)
         return True
@@ -160,17 +161,14 @@ class WorkerRules:
 
     # --- changes ----------------------------------------------------------------------------
 
-    async def watch(
-        self, on_change: Callable[[], object], interval_s: float = WATCH_INTERVAL_S
-    ) -> NoReturn:
+    async def watch(self, on_change: Callable[[], object]) -> NoReturn:
         """Call back after the enrolments have changed, until cancelled."""
         seen = self._enrolled
         while True:
-            await asyncio.sleep(interval_s)
-            if self._store is None:
-                continue
+            await asyncio.sleep(_LOOK_S)
             try:
-                await self._in_thread(self._read_changes)
+                if self.active and await self._complete(self._store.changed):
+                    await self.load()
                 # Not only by this task: they are read as well when a worker joins.
                 if self._enrolled != seen:
                     seen = self._enrolled
@@ -200,36 +198,23 @@ class WorkerRules:
                 return row
         return None
 
-    def _enrol(self, store: EnrolmentStore, joining: JoiningWorker, token: str) -> None:
-        store.enrol(token, joining.id, joining.worker_class, joining.secret_sha256, self._clock())
-        self._read_enrolled(store)
+    def _enrol(self, joining: JoiningWorker, token: str) -> None:
+        self._store.enrol(
+            token, joining.id, joining.worker_class, joining.secret_sha256, self._clock()
+        )
+        self._read_enrolled()
 
-    def _read_enrolled(self, store: EnrolmentStore) -> None:
-        self._enrolled = {worker.id: worker for worker in store.workers()}
+    def _read_enrolled(self) -> None:
+        self._enrolled = {worker.id: worker for worker in self._store.workers()}
 
-    def _read_changes(self, store: EnrolmentStore) -> None:
-        """Read the enrolments again if a command has changed them."""
-        if store.changed():
-            self._read_enrolled(store)
+    async def _complete(self, operation: Callable[[], T]) -> T:
+        """Run an operation of the store in a thread, one at a time, even if it is cancelled."""
 
-    async def _in_thread(self, operation: Callable[[EnrolmentStore], T]) -> T:
-        """Run an operation of the store in a thread, one at a time.
+        async def run() -> T:
+            async with self._one_at_a_time:
+                return await asyncio.to_thread(operation)
 
-        A thread cannot be cancelled: the lock is held until the thread is done.
-        """
-
-        def run() -> T:
-            if self._store is None:
-                self._store = EnrolmentStore(self._state)
-            return operation(self._store)
-
-        async with self._one_at_a_time:
-            running = asyncio.ensure_future(asyncio.to_thread(run))
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait([running])
-                raise
+        return await self._running.complete(run())
 
 
 def _digests(row: AllowedWorkers, engine: EngineName) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.entry.admission.tenant_usage import TenantUsage
@@ -155,17 +155,13 @@ class Admission:
             yield
             return
         now = self._clock.now()
-        usage.start_call(connection, now)
-        try:
+        with ExitStack() as started:
+            usage.start_call(connection, now)
+            started.callback(usage.end_call, connection)
             if stream:
                 usage.start_stream(now)
-            try:
-                yield
-            finally:
-                if stream:
-                    usage.end_stream()
-        finally:
-            usage.end_call(connection)
+                started.callback(usage.end_stream)
+            yield
 
     def usages(self) -> Iterator[TenantUsage]:
         """Return the usage of the tenants that are tracked."""

@@ -26,18 +26,21 @@ class TenantUsage:
     ) -> None:
         self.tenant = tenant
         self._on_rejection = on_rejection
-        self.quota = quota
         self.in_flight = self.streams = self.jobs = self.stored_bytes = 0
         self.connections: dict[str, int] = {}
-        self._requests = _bucket(None, quota.requests_per_s, now)
-        self._bytes = _bucket(None, quota.bytes_per_s, now)
+        self._rates: dict[str, TokenBucket] = {}
+        self.change_quota(quota, now)
         self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
 
     def change_quota(self, quota: Quota, now: float) -> None:
         """Apply other limits; current usage is kept."""
         self.quota = quota
-        self._requests = _bucket(self._requests, quota.requests_per_s, now)
-        self._bytes = _bucket(self._bytes, quota.bytes_per_s, now)
+        rates = {"requests_per_s": quota.requests_per_s, "bytes_per_s": quota.bytes_per_s}
+        self._rates = {
+            name: _bucket(self._rates.get(name), rate, now)
+            for name, rate in rates.items()
+            if rate is not None
+        }
 
     def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
         """Count a request, towards the rates only if it was not charged before."""
@@ -98,17 +101,15 @@ class TenantUsage:
             or self.streams
             or self.jobs
             or self.connections
-            or self._refusals.used(now) > 0
-            or (self._requests is not None and self._requests.used(now) > 0)
-            or (self._bytes is not None and self._bytes.used(now) > 0)
+            or any(bucket.used(now) > 0 for bucket in (self._refusals, *self._rates.values()))
         )
 
     def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
         """Yield name, usage and limit of each quota that has a limit."""
         quota = self.quota
+        for name, bucket in self._rates.items():
+            yield name, bucket.used(now), bucket.rate
         for name, used, limit in (
-            ("requests_per_s", self._requests and self._requests.used(now), quota.requests_per_s),
-            ("bytes_per_s", self._bytes and self._bytes.used(now), quota.bytes_per_s),
             ("requests_in_flight", self.in_flight, quota.requests_in_flight),
             ("streams", self.streams, quota.streams),
             ("connections", len(self.connections), quota.connections),
@@ -116,17 +117,15 @@ class TenantUsage:
             ("stored_bytes", self.stored_bytes, quota.stored_bytes),
         ):
             if limit is not None:
-                yield name, float(used or 0.0), float(limit)
+                yield name, float(used), float(limit)
 
     def _take_rates(self, size_bytes: int, now: float) -> None:
-        if self._requests is not None and (wait_s := self._requests.wait_s(1.0, now)):
-            self._refuse("requests_per_s", self.quota.requests_per_s, now, wait_s)
-        if self._bytes is not None and (wait_s := self._bytes.wait_s(size_bytes, now)):
-            self._refuse("bytes_per_s", self.quota.bytes_per_s, now, wait_s)
-        if self._requests is not None:
-            self._requests.take(1.0, now)
-        if self._bytes is not None:
-            self._bytes.take(size_bytes, now)
+        costs = {"requests_per_s": 1.0, "bytes_per_s": float(size_bytes)}
+        for name, bucket in self._rates.items():
+            if wait_s := bucket.wait_s(costs[name], now):
+                self._refuse(name, bucket.rate, now, wait_s)
+        for name, bucket in self._rates.items():
+            bucket.take(costs[name], now)
 
     def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
         if limit is not None and used >= limit:
@@ -152,10 +151,8 @@ class TenantUsage:
         raise error
 
 
-def _bucket(bucket: TokenBucket | None, rate: float | None, now: float) -> TokenBucket | None:
+def _bucket(bucket: TokenBucket | None, rate: float, now: float) -> TokenBucket:
     """Return a bucket for a rate that continues an earlier one."""
-    if rate is None:
-        return None
     if bucket is None:
         return TokenBucket(rate, now)
     bucket.change_rate(rate, now)
@@ -171,7 +168,7 @@ class TokenBucket:
     """
 
     def __init__(self, rate: float, now: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self.capacity = max(rate, 1.0)
         self._level = self.capacity
         self._at = now
@@ -179,7 +176,7 @@ class TokenBucket:
     def wait_s(self, cost: float, now: float) -> float:
         """Return the seconds until `cost` may be taken; 0 if it may now."""
         missing = min(cost, self.capacity) - self._filled(now)
-        return missing / self._rate if missing > 0 else 0.0
+        return missing / self.rate if missing > 0 else 0.0
 
     def take(self, cost: float, now: float) -> None:
         """Take `cost`, for which `wait_s` must have returned 0."""
@@ -193,10 +190,10 @@ class TokenBucket:
     def change_rate(self, rate: float, now: float) -> None:
         """Fill at another rate from now on; what was taken stays taken."""
         used = self.used(now)
-        self._rate = rate
+        self.rate = rate
         self.capacity = max(rate, 1.0)
         self._level = self.capacity - used
         self._at = now
 
     def _filled(self, now: float) -> float:
-        return min(self.capacity, self._level + (now - self._at) * self._rate)
+        return min(self.capacity, self._level + (now - self._at) * self.rate)

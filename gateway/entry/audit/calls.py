@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
 
 from gateway.entry.access.caller import current_caller
 from gateway.entry.audit.log import Entry
 from synergai.errors import PermissionDenied, QuotaExceeded, Unauthenticated
-from synergai.wire.status import status_code
+from synergai.wire.rpc import Malformed, RawRequest
+from synergai.wire.status import QUOTA_METADATA, status_code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.entry.audit.log import AuditLog
     from synergai.errors import SynergaiError
+    from synergai.wire.server_call import ServerCall
 
+_REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_LOST: Final = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE})
+"""Codes of connections with agents that were not refused."""
+_HUB: Final = "/synergai.v1.Hub/Control"
+_OIP: Final = "/inference.GRPCInferenceService"
+_JOBS: Final = "/synergai.v1.Jobs"
 REFUSALS: Final = (Unauthenticated, PermissionDenied, QuotaExceeded)
 """Errors of refused calls."""
 
@@ -88,3 +101,80 @@ def record_refusal(error: SynergaiError, engine: str) -> None:
         call.object = engine
         call.refused = False
         call.fail(error, change=False)
+
+
+class GrpcRecord:
+    """What the audit log has to say of a call: a change, or a refusal."""
+
+    def __init__(self, call: AuditedCall, request: object) -> None:
+        call.object = _object_of(request)
+        self._call = call
+        self._request = request
+        self._changes = call.name in _CHANGES
+
+    def on_response(self, response: Any) -> None:
+        """Record a change at its first response."""
+        if self._changes:
+            self._changes = False
+            if (describe := _CHANGES[self._call.name]) is not None:
+                describe(self._call, self._request, response)
+            self._call.end()
+
+    def on_failure(self, context: ServerCall, error: BaseException) -> None:
+        """Record a refusal, or a change that failed."""
+        call = self._call
+        code = context.code() if isinstance(error, grpc.aio.AbortError) else None
+        if not isinstance(code, grpc.StatusCode):
+            gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
+        quota = dict(context.trailing_metadata()).get(QUOTA_METADATA, "")
+        if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
+            if not call.refused:
+                call.refuse(code.name, str(context.details()), str(quota))
+        elif self._changes:
+            call.end(code.name)
+
+
+def _object_of(request: object) -> str:
+    message: Any = request.parsed.message if isinstance(request, RawRequest) else request
+    if isinstance(message, Malformed):
+        return ""
+    for field in ("job_id", "model_name", "repository_name", "engine", "name"):
+        if name := getattr(message, field, ""):
+            return str(name)
+    spec = getattr(message, "spec", None)
+    return "" if spec is None else str(spec.engine)
+
+
+def _describe_job(call: AuditedCall, _request: Any, job: Any) -> None:
+    call.object, call.tenant = job.id, job.spec.tenant
+
+
+def _describe_entries(call: AuditedCall, request: Any, _response: Any) -> None:
+    call.object = ",".join(sorted({entry.engine for entry in request.entries}))
+
+
+def _describe_policy(call: AuditedCall, _request: Any, policy: Any) -> None:
+    """Name the version that requests get from now on, or a share of them."""
+    version = policy.rollout.version or policy.base
+    call.object = f"{policy.engine}/{version}" if version else policy.engine
+
+
+def _describe_version(call: AuditedCall, request: Any, _response: Any) -> None:
+    call.object = f"{request.engine}:{request.version}"
+
+
+_CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None] | None]] = {
+    f"{_JOBS}/Submit": _describe_job,
+    f"{_JOBS}/Cancel": _describe_job,
+    f"{_JOBS}/Upload": None,  # the service names the upload by the stream's first message
+    f"{_OIP}/RepositoryModelLoad": None,  # the request names the engine
+    f"{_OIP}/RepositoryModelUnload": None,
+    "/synergai.v1.Fleet/PutDictionary": _describe_entries,
+    "/synergai.v1.Fleet/ForgetEngine": None,
+    "/synergai.v1.Store/Publish": _describe_version,
+    "/synergai.v1.Store/Place": _describe_version,
+    "/synergai.v1.Store/Remove": _describe_version,
+    "/synergai.v1.Fleet/SetVersionPolicy": _describe_policy,
+}
+"""Calls that change something, and what sets their object and tenant, if that is known later."""

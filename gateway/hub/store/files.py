@@ -5,20 +5,26 @@ All methods block, and are called in the store's threads. Names are relative pat
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import InvalidInput, Overloaded, Unavailable
 from synergai.runtime.files import sync_path
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY: Final = ".new-"
 """Prefix of the names of files that are being written."""
 
@@ -195,3 +201,29 @@ def open_files(location: str, state: Path) -> Files:
     if "://" in location:
         return FsspecFiles(location)
     return LocalFiles(Path(location) if location else state / "store")
+
+
+class Threads:
+    """Runs blocking operations on a storage; with one thread, one after another."""
+
+    def __init__(self, count: int, name: str, location: str) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._location = location
+
+    async def run(self, operation: Callable[[], T]) -> T:
+        """Run an operation."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, operation)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise Overloaded(
+                    "the disk of the store of engines is full: remove versions with "
+                    "'synergai engines remove', or free space"
+                ) from error
+            fault = f"{error.filename or self._location}: {error.strerror or error}"
+            raise Unavailable(f"the store of engines cannot be used: {fault}") from error
+
+    async def close(self) -> None:
+        """Wait for operations in progress."""
+        await asyncio.to_thread(self._executor.shutdown)

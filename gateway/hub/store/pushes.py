@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from gateway.hub.store.threads import Threads
+    from gateway.hub.store.files import Threads
     from synergai.models.manifest import Manifest
 
 KEEP_FREE_BYTES: Final = 512 << 20

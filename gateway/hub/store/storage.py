@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from gateway.entry.access.roles import matches
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.manifest import Manifest, content_digest, read_manifest
 from synergai.names import validate_name
@@ -20,6 +21,7 @@ from synergai.runtime.files import write_atomic
 from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from gateway.hub.store.files import Files
@@ -28,15 +30,64 @@ if TYPE_CHECKING:
 _ENGINES: Final = "engines"
 _CONTENT: Final = "content"
 _ID: Final = "store-id"
+MAX_SELECTORS: Final = 64
+_MAX_TEXT: Final = 256
+_KEYS: Final = ("worker", "class", "label")
 
 _log = logging.getLogger(__name__)
+
+
+def parse_placement(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return valid selectors of workers in their full form, without duplicates.
+
+    A selector is a list of terms, such as ``class=agx-xavier,label=line-3``. A worker must match
+    all of them. ``worker=`` may be left out. Values are shell-style patterns.
+    """
+    if len(texts) > MAX_SELECTORS:
+        raise InvalidInput(f"a version has at most {MAX_SELECTORS} selectors of workers")
+    return tuple(dict.fromkeys(_parse(text) for text in texts))
+
+
+def selects(
+    placement: Sequence[str], worker_id: str, worker_class: str, labels: Collection[str]
+) -> bool:
+    """Return whether one of some valid selectors matches a worker; none at all match every one."""
+    return not placement or any(
+        all(_term_matches(term, worker_id, worker_class, labels) for term in selector.split(","))
+        for selector in placement
+    )
+
+
+def _term_matches(term: str, worker_id: str, worker_class: str, labels: Collection[str]) -> bool:
+    key, _, pattern = term.partition("=")
+    match key:
+        case "worker":
+            return matches(pattern, worker_id)
+        case "class":
+            return matches(pattern, worker_class)
+        case _:
+            return any(matches(pattern, label) for label in labels)
+
+
+def _parse(text: str) -> str:
+    terms = []
+    for part in text.split(","):
+        key, separator, pattern = part.strip().rpartition("=")
+        key = key.strip() if separator else "worker"
+        pattern = pattern.strip()
+        if key not in _KEYS or not pattern or not pattern.isprintable() or len(text) > _MAX_TEXT:
+            raise InvalidInput(
+                f"{text[:_MAX_TEXT]!r} does not select workers: write class=NAME, label=NAME or "
+                "worker=ID, or several of them with commas"
+            )
+        terms.append(f"{key}={pattern}")
+    return ",".join(sorted(set(terms)))
 
 
 class StoredVersion(Struct, frozen=True, kw_only=True):
     """A version of an engine in the store.
 
     Attributes:
-        model_sha256: digest of its model, as workers report it.
         placement: selectors of the workers that fetch it; none for every one with the backend.
         fault: why it cannot be fetched; empty if it can.
     """
@@ -45,11 +96,15 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     version: int
     digest: str
     manifest: Manifest
-    model_sha256: str
     placement: tuple[str, ...]
     pushed_at: str
     pushed_by: str
     fault: str = ""
+
+    @property
+    def model_sha256(self) -> str:
+        """Digest of its model, as workers report it."""
+        return self.manifest.model_sha256
 
     @property
     def name(self) -> EngineName:
@@ -100,12 +155,7 @@ class Storage:
     def write_record(self, stored: StoredVersion) -> None:
         """Write the record of a version whose content is there, which makes it visible."""
         self._check_id()
-        record = _Record(
-            digest=stored.digest,
-            placement=stored.placement,
-            pushed_at=stored.pushed_at,
-            pushed_by=stored.pushed_by,
-        )
+        record = msgspec.convert(stored, _Record, from_attributes=True)
         name = _record_name(stored.engine, stored.version)
         self._files.write(name, msgspec.json.encode(record))
 
@@ -157,12 +207,8 @@ class Storage:
         stored = StoredVersion(
             engine=key[0],
             version=key[1],
-            digest=record.digest,
             manifest=manifest,
-            model_sha256=manifest.model_sha256,
-            placement=record.placement,
-            pushed_at=record.pushed_at,
-            pushed_by=record.pushed_by,
+            **asdict(record),
         )
         absent = [file for file in manifest.files if content.get(file.sha256) != file.size]
         if absent:

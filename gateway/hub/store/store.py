@@ -13,16 +13,15 @@ import asyncio
 import logging
 from collections import defaultdict
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
 from gateway.entry.access.roles import Role
+from gateway.hub.store.files import Threads
 from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
-from gateway.hub.store.selectors import parse_placement
-from gateway.hub.store.storage import Storage, StoredVersion
-from gateway.hub.store.threads import Threads
+from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -37,7 +36,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, validate_stored_version, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from gateway.entry.access.caller import Caller
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.pushes import Missing
     from synergai.domain import EngineName
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS: Final = 2
@@ -52,6 +52,18 @@ _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
 
 _log = logging.getLogger(__name__)
+
+
+def _completed(
+    change: Callable[Concatenate[EngineStore, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[EngineStore, P], Coroutine[Any, Any, T]]:
+    """Return the method that completes a change even if its caller is cancelled."""
+
+    @wraps(change)
+    async def complete(self: EngineStore, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._running.complete(change(self, *args, **options))
+
+    return complete
 
 
 class EngineStore:
@@ -193,23 +205,79 @@ class EngineStore:
         """Append to content that is being uploaded; see `Pushes.append`."""
         return await self._pushes.append(key, sha256, offset, data)
 
+    @_completed
     async def publish(
         self, caller: Caller, engine: str, version: int, digest: str, placement: Sequence[str]
     ) -> StoredVersion:
         """Make an uploaded version visible; without selectors, to all workers or as before."""
         selectors = parse_placement(placement)
-        return await self._running.complete(
-            self._publish(caller, engine, version, digest, selectors)
-        )
+        async with self._changes:
+            self._check_loaded()
+            key = engine, version
+            stored = self._versions.get(key)
+            if stored is not None and stored.digest != digest:
+                raise Conflict(
+                    f"version {version} of {engine!r} was stored concurrently with another digest"
+                )
+            pushed = PushKey(caller.name, engine, version, digest)
+            push = self._pushes.get(pushed)
+            if push is None:
+                if stored is not None and not stored.fault:
+                    return await self._replace(stored, selectors or stored.placement)
+                raise NotFound(
+                    f"no version with the digest {digest[:12]}… is being uploaded: push it again"
+                )
+            readable = self._readable(caller)
+            _check_sizes(push.contents, readable)
+            paths = await self._pushes.complete(push, readable)
+            absent = [each for each, path in paths if path is None]
+            if absent:
+                raise EngineUnusable(
+                    f"{len(absent)} files of version {version} of {engine!r} were not uploaded"
+                )
+            await self._call(self._storage.remember)
+            for each, path in paths:
+                if path is not None and each not in self._content:
+                    await self._call(partial(self._storage.adopt, each, path))
+                    self._content[each] = push.contents[each]
+            await self._call(partial(self._storage.write, digest, push.data))
+            self._content[digest] = len(push.data)
+            stored = StoredVersion(
+                engine=engine,
+                version=version,
+                digest=digest,
+                manifest=push.manifest,
+                placement=selectors or (stored.placement if stored is not None else ()),
+                pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                pushed_by=caller.name,
+            )
+            await self._call(partial(self._storage.write_record, stored))
+            self._versions[key] = stored
+            await self._pushes.remove(pushed)
+        _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
+        self._changed()
+        return stored
 
+    @_completed
     async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
         """Change which workers fetch a version."""
         selectors = parse_placement(placement)
-        return await self._running.complete(self._place(engine, version, selectors))
+        async with self._changes:
+            return await self._replace(self.get(engine, version), selectors)
 
+    @_completed
     async def remove(self, engine: str, version: int) -> int:
         """Remove a version and the content that no other one has; return its size in bytes."""
-        return await self._running.complete(self._remove(engine, version))
+        async with self._changes:
+            self.get(engine, version)
+            await self._call(partial(self._storage.remove_record, engine, version))
+            del self._versions[engine, version]
+            before = self.used_bytes
+            await self._collect()
+            freed = before - self.used_bytes
+        _log.info("version %d of engine %s is removed from the store", version, engine)
+        self._changed()
+        return freed
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -249,66 +317,6 @@ class EngineStore:
             if sha256 in self._content
         }
 
-    async def _publish(
-        self,
-        caller: Caller,
-        engine: str,
-        version: int,
-        digest: str,
-        placement: tuple[str, ...],
-    ) -> StoredVersion:
-        async with self._changes:
-            self._check_loaded()
-            key = engine, version
-            stored = self._versions.get(key)
-            if stored is not None and stored.digest != digest:
-                raise Conflict(
-                    f"version {version} of {engine!r} was stored concurrently with another digest"
-                )
-            pushed = PushKey(caller.name, engine, version, digest)
-            push = self._pushes.get(pushed)
-            if push is None:
-                if stored is not None and not stored.fault:
-                    return await self._replace(stored, placement or stored.placement)
-                raise NotFound(
-                    f"no version with the digest {digest[:12]}… is being uploaded: push it again"
-                )
-            readable = self._readable(caller)
-            _check_sizes(push.contents, readable)
-            paths = await self._pushes.complete(push, readable)
-            absent = [each for each, path in paths if path is None]
-            if absent:
-                raise EngineUnusable(
-                    f"{len(absent)} files of version {version} of {engine!r} were not uploaded"
-                )
-            await self._call(self._storage.remember)
-            for each, path in paths:
-                if path is not None and each not in self._content:
-                    await self._call(partial(self._storage.adopt, each, path))
-                    self._content[each] = push.contents[each]
-            await self._call(partial(self._storage.write, digest, push.data))
-            self._content[digest] = len(push.data)
-            stored = StoredVersion(
-                engine=engine,
-                version=version,
-                digest=digest,
-                manifest=push.manifest,
-                model_sha256=push.manifest.model_sha256,
-                placement=placement or (stored.placement if stored is not None else ()),
-                pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                pushed_by=caller.name,
-            )
-            await self._call(partial(self._storage.write_record, stored))
-            self._versions[key] = stored
-            await self._pushes.remove(pushed)
-        _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
-        self._changed()
-        return stored
-
-    async def _place(self, engine: str, version: int, placement: tuple[str, ...]) -> StoredVersion:
-        async with self._changes:
-            return await self._replace(self.get(engine, version), placement)
-
     async def _replace(self, stored: StoredVersion, placement: tuple[str, ...]) -> StoredVersion:
         """Give a version another placement; the lock is held."""
         if placement == stored.placement:
@@ -318,18 +326,6 @@ class EngineStore:
         self._versions[stored.engine, stored.version] = stored
         self._changed()
         return stored
-
-    async def _remove(self, engine: str, version: int) -> int:
-        async with self._changes:
-            self.get(engine, version)
-            await self._call(partial(self._storage.remove_record, engine, version))
-            del self._versions[engine, version]
-            before = self.used_bytes
-            await self._collect()
-            freed = before - self.used_bytes
-        _log.info("version %d of engine %s is removed from the store", version, engine)
-        self._changed()
-        return freed
 
     async def _collect(self) -> None:
         """Remove content that no version has; what cannot be removed is tried again later."""

@@ -1,4 +1,4 @@
-"""The leader among the gateways of a database: who may write, and since when.
+"""The leader among the gateways of a database: who may write, since when, and who comes next.
 
 The leader holds an advisory lock of its session, which is the one that writes. A gateway that has
 lost the lock has therefore lost the session as well, and its open transaction. Each leader raises
@@ -7,22 +7,31 @@ the epoch, and each transaction proves it first, by changing the row that has th
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE
-from gateway.journal.postgresql.requirements import check_encryption, check_server
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
-from gateway.journal.postgresql.session import DatabaseSession, where
+from gateway.journal.postgresql.session import open_session, where
 from gateway.journal.postgresql.store import PostgresqlStore
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import InvalidInput
 from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gateway.gateway_settings import GatewaySettings
+    from gateway.journal.journal import Journal
     from synergai.runtime.clock import Clock
+
+StandingBy: TypeAlias = Callable[[Callable[[], str]], AbstractAsyncContextManager[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +40,9 @@ LEASE_S: Final = 3.5
 LOCK: Final = 0x53594E41
 """Number of the lock: "SYNA"."""
 _NOTABLE_S: Final = 1.0
+_POLL_S: Final = 0.25
+"""Interval at which a standby tries to lead."""
+_WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared only
 _END_HUNG: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) "
     "WHERE locktype = 'advisory' AND objid = $1 AND datname = current_database() "
@@ -57,16 +69,12 @@ class LeaderCandidate:
         self._clock = clock
         self._address = address
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._session = DatabaseSession(url)
+        self._session = open_session(url, insecure=insecure)
         try:
-            check_server(self._session)
-            if not insecure:
-                check_encryption(self._session)
-            self._session.script(f"SET search_path = {SCHEMA}")
             self._check_cluster()
-        except BaseException as error:
+        except Exception as error:
             self._session.close()
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def lead(self) -> PostgresqlStore | None:
         """Become the leader; return None while there is another one."""
@@ -83,14 +91,14 @@ class LeaderCandidate:
             epoch = self._begin_epoch()
             return PostgresqlStore(self._session, self._clock, self._directory, *epoch)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def leader(self) -> str:
         """Return the address of the leader, as far as it is known."""
         try:
             return str(self._session.value("SELECT leader FROM gateway")) if self._exists() else ""
         except Exception as error:
-            raise self._told(error) from error
+            raise self._session.failure(error) from error
 
     def close(self) -> None:
         """End the session."""
@@ -169,8 +177,51 @@ class LeaderCandidate:
             )
         return remembered, int(epoch)
 
-    def _told(self, error: BaseException) -> BaseException:
-        """Return a failure in words for people."""
-        if isinstance(error, SynergaiError) or not isinstance(error, Exception):
-            return error
-        return self._session.failure(error)
+
+async def lead(config: GatewaySettings, clock: Clock, standing_by: StandingBy) -> PostgresqlStore:
+    """Become the leader of the journal, once no other gateway leads it; return its store.
+
+    Args:
+        standing_by: what is done until then; gets a function that returns the leader's address.
+    """
+    # With one thread, closing waits for a step that was cancelled.
+    with ThreadPoolExecutor(1, "leadership") as thread:
+        step = partial(asyncio.get_running_loop().run_in_executor, thread)
+        candidate: LeaderCandidate = await step(
+            partial(
+                LeaderCandidate,
+                config.journal,
+                config.state,
+                clock,
+                advertised(config.listen),
+                insecure=config.insecure,
+            )
+        )
+        store: PostgresqlStore | None = None
+        try:
+            store = await step(candidate.lead)
+            if store is None:
+                leader: str = await step(candidate.leader)
+                async with standing_by(lambda: leader):
+                    # Waiting for the lock in the server would keep it from cleaning up tables.
+                    while (store := await step(candidate.lead)) is None:
+                        await asyncio.sleep(_POLL_S)
+                        leader = await step(candidate.leader)
+        finally:
+            if store is None:
+                await step(candidate.close)
+    return store
+
+
+async def keep_leading(journal: Journal) -> None:
+    """Use the leader's session so often that the server keeps it, as long as this loop runs."""
+    with suppress(JournalBroken):
+        while True:
+            await journal.confirm()
+            await asyncio.sleep(LEASE_S / 4)
+
+
+def advertised(listen: str) -> str:
+    """Return the address under which other machines may reach one that is listened on."""
+    host, _, port = listen.rpartition(":")
+    return f"{socket.gethostname() if host in _WILDCARDS else host}:{port}"

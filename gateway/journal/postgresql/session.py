@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.journal.postgresql.schema import SCHEMA
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.text import pip_install
 
@@ -22,6 +23,8 @@ _CONNECT_S: Final = 10.0
 _STATEMENT_S: Final = 7.0
 """Time after which a statement has failed: a leader without its database lets its agents go."""
 _CLOSE_S: Final = 2.0
+_OLDEST: Final = 140_000
+"""Ends sessions that are idle (``idle_session_timeout``), so that a hung leader is replaced."""
 
 
 class DatabaseSession:
@@ -61,6 +64,8 @@ class DatabaseSession:
 
     def failure(self, error: Exception) -> SynergaiError:
         """Return what to tell people of a failed statement or connection."""
+        if isinstance(error, SynergaiError):
+            return error
         place = where(self.url)
         code = str(getattr(error, "sqlstate", ""))
         if code.startswith("28"):
@@ -135,3 +140,61 @@ def where(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2] or "this machine's socket"
     return f"PostgreSQL at {host}{parts.path}"
+
+
+def open_session(url: str, *, insecure: bool) -> DatabaseSession:
+    """Open a session in the journal's schema, with a server and a connection that suit."""
+    session = DatabaseSession(url)
+    try:
+        check_server(session)
+        if not insecure:
+            check_encryption(session)
+        session.script(f"SET search_path = {SCHEMA}")
+    except BaseException as error:
+        session.close()
+        if isinstance(error, Exception):
+            raise session.failure(error) from error
+        raise
+    return session
+
+
+def check_server(session: DatabaseSession) -> None:
+    """Check the server and the way to it."""
+    place = where(session.url)
+    began, current = session.process_ids
+    if began != current:
+        raise InvalidInput(
+            f"a connection pooler answers for {place}: its sessions change, and with them the "
+            "lock of the leader. Name the server itself in --journal"
+        )
+    [(version, standby, *settings)] = session.fetch(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
+        "current_setting('synchronous_commit'), current_setting('fsync')"
+    )
+    if version < _OLDEST:
+        raise InvalidInput(
+            f"{place} has version {version // 10_000}; the journal needs 14 or later"
+        )
+    if standby:
+        raise InvalidInput(
+            f"{place} is a replica and cannot be written; name the primary, or all hosts with "
+            "?target_session_attrs=read-write"
+        )
+    for name, setting in zip(("synchronous_commit", "fsync"), settings, strict=True):
+        if setting == "off":
+            raise InvalidInput(
+                f"{place} has {name} = off: it would lose accepted jobs in a crash. Set it to on"
+            )
+
+
+def check_encryption(session: DatabaseSession) -> None:
+    """Check that what other machines could read is encrypted."""
+    encrypted_or_local = session.value(
+        "SELECT ssl OR client_addr IS NULL OR client_addr <<= '127.0.0.0/8' OR client_addr = '::1' "
+        "FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE pid = pg_backend_pid()"
+    )
+    if not encrypted_or_local:
+        raise InvalidInput(
+            f"the connection to {where(session.url)} is not encrypted: add ?sslmode=verify-full to "
+            "the URL, or accept the risk with --insecure"
+        )

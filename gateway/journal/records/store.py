@@ -84,7 +84,7 @@ class DataStore:
         self._open: dict[DataKey, OpenLog] = {}
         # One for each log, as a large one takes long to open.
         self._locks: dict[DataKey, _KeyLock] = {}
-        self._releasing = TaskBag()
+        self._tasks = TaskBag()
 
     async def load(self) -> None:
         """Find the logs that are on disk."""
@@ -93,7 +93,7 @@ class DataStore:
 
     async def close(self) -> None:
         """Close all logs."""
-        await self._releasing.wait()
+        await self._tasks.wait()
         for opened in list(self._open.values()):
             async with self._locked(opened.key):
                 if self._open.pop(opened.key, None) is not None:
@@ -134,7 +134,7 @@ class DataStore:
         The thread that opens it cannot be stopped, so a cancelled call waits for it. Otherwise it
         might cut what others write to the log.
         """
-        opening = asyncio.ensure_future(self._use(key, create=create))
+        opening = self._tasks.start_awaited(self._use(key, create=create))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -158,7 +158,7 @@ class DataStore:
 
     async def release(self, opened: OpenLog) -> None:
         """End a use of a log, also if the call is cancelled; delete an upload without inputs."""
-        await self._releasing.complete(self._release(opened))
+        await self._tasks.complete(self._release(opened))
 
     async def _release(self, opened: OpenLog) -> None:
         released = False

@@ -26,10 +26,9 @@ from synergai.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from profiler.loadgen.traces.request_log import RunSummary
+    from profiler.loadgen.traces.request_log import RunSummary, VariantFigures
     from profiler.loadgen.traces.run import TraceRun
     from profiler.loadgen.traces.search import RateTrial, SearchResult
-    from profiler.loadgen.traces.variants import VariantFigures
 
 
 _STATUS_INTERVAL_S: Final = 0.5

@@ -1,4 +1,4 @@
-"""Log of a run's requests, and statistics derived from it.
+"""Log of a run's requests, and the figures that follow, also by variant of the engine.
 
 Latency counts from a request's due time, not from when it was sent. Otherwise a stalled generator
 would omit the waiting time of its users (coordinated omission).
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 from hdrh.histogram import HdrHistogram
 
 from profiler.loadgen.outcome import RequestOutcome, outcome_of
-from synergai.versions import split_variant
+from synergai.versions import split_variant, split_version, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from synergai.client.client import Client
     from synergai.errors import SynergaiError
+
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9)
 _LOWEST_US: Final = 1
@@ -229,3 +231,68 @@ def _percentiles(histogram: HdrHistogram) -> dict[float, float]:
         return {}
     found = histogram.get_percentile_to_value_dict(list(PERCENTILES))
     return {percentile: value / 1e6 for percentile, value in found.items()}
+
+
+# The accuracy of a variant is that of the gateway's dictionary, over all worker classes, or else
+# what the workers declare. Late and missing answers have none.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantFigures:
+    """Figures of a run on an engine with variants.
+
+    Attributes:
+        answers: completed requests by variant, the most frequent first.
+        effective_accuracy: mean accuracy over all requests, 0 for those without a response in time.
+        floor_violations: completed requests whose variant is below the floor.
+    """
+
+    answers: dict[str, int]
+    accuracies: dict[str, float]
+    effective_accuracy: float
+    floor_violations: int
+
+
+def variant_figures(
+    log: RequestLog, accuracies: Mapping[str, float], floor: float = 0.0
+) -> VariantFigures | None:
+    """Return the figures of a run; None if its engine has no variants."""
+    answers: Counter[str] = Counter()
+    total, violations = 0.0, 0
+    for version, outcome in zip(log.versions, log.outcomes, strict=True):
+        variant = split_variant(version)[1]
+        if not variant:
+            continue
+        answers[variant] += 1
+        accuracy = accuracies.get(variant, 0.0)
+        violations += accuracy < floor
+        if outcome is RequestOutcome.MET:
+            total += accuracy
+    if not answers:
+        return None
+    return VariantFigures(
+        answers=dict(answers.most_common()),
+        accuracies=dict(accuracies),
+        effective_accuracy=total / len(log),
+        floor_violations=violations,
+    )
+
+
+async def read_accuracies(client: Client, engine: str) -> dict[str, float]:
+    """Return the accuracy of each variant of an engine, as far as it is known."""
+    name, version = split_version(engine)
+    number = split_variant(version)[0]
+    wanted = versioned(name, number)
+    found: dict[str, float] = {}
+    for worker in await client.workers():
+        for described in worker.engines:
+            if described.name == wanted:
+                found |= {each.name: each.accuracy for each in described.variants if each.accuracy}
+    right: Counter[str] = Counter()
+    samples: Counter[str] = Counter()
+    for entry in await client.dictionary():
+        if entry.engine == wanted and entry.accuracy_samples:
+            variant = entry.configuration.variant
+            samples[variant] += entry.accuracy_samples
+            right[variant] += round(entry.accuracy * entry.accuracy_samples)
+    return found | {variant: right[variant] / samples[variant] for variant in samples if variant}

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from profiler.loadgen.sample_set import samples_for
-from profiler.loadgen.traces.request_log import RequestLog, RunSummary, summarise
+from profiler.loadgen.traces.request_log import (
+    RequestLog,
+    RunSummary,
+    VariantFigures,
+    read_accuracies,
+    summarise,
+    variant_figures,
+)
 from profiler.loadgen.traces.search import RateTrial, find_goodput
-from profiler.loadgen.traces.variants import VariantFigures, read_accuracies, variant_figures
 from synergai.client.client import Client
-from synergai.client.target import connection
 from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -101,7 +106,7 @@ async def search_goodput(
 
 def _client(settings: LoadSettings) -> Client:
     # No retries, which would hide failures, and no limit in flight: the loop is open.
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **connection())
+    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection())
 
 
 async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:

@@ -129,15 +129,17 @@ async def find_goodput(
             high, limited = rate, found is TrialVerdict.INVALID
             if found is TrialVerdict.MISSED:
                 lowest_missed = rate  # lower than all rates missed before
-        if high == math.inf:
-            rate = 2 * low
-        elif low == 0:
-            rate = high / 2
-        else:
-            rate = (low + high) / 2
+        rate = _between(low, high)
     return SearchResult(
         rate=low,
         above=lowest_missed,
         trials=tuple(made),
         limited_by_generator=limited,
     )
+
+
+def _between(low: float, high: float) -> float:
+    """Return the next rate to try between one that met the goal and one that did not."""
+    if high == math.inf:
+        return 2 * low
+    return (low + high) / 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from profiler.measuring.search.trials import SHORT_ERROR, Trial
+from profiler.measuring.search.space import SHORT_ERROR, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""The space of a search: engines on devices in configurations, and their features."""
+"""The space of a search: engines on devices in configurations, and measurements of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.errors import InvalidInput
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName
+
 
 Device: TypeAlias = "tuple[str, str]"
 """A worker class, and what computes there; see `device_of`."""
@@ -88,3 +89,36 @@ class SearchSpace:
         for index, point in enumerate(self.points):
             rows.setdefault(point.row, []).append(index)
         return rows
+
+
+SHORT_ERROR: Final = 0.024
+"""Standard error of the logarithm of the QPS of a short run: 2 % from run to run, and 10 % from
+query to query, over 64 queries."""
+FULL_ERROR: Final = 0.02
+
+
+class Trial(NamedTuple):
+    """A measurement that a strategy asks for.
+
+    Attributes:
+        full: whether it takes the time of an exhaustive profile, rather than the least.
+    """
+
+    point: int
+    full: bool = False
+
+
+class TrialResult(NamedTuple):
+    """Outcome of a measurement.
+
+    Attributes:
+        watts: power of the machine; 0 if it cannot be measured.
+        seconds: duration of everything, the switch of the power mode included.
+        error: standard error of the logarithm of `qps`.
+    """
+
+    qps: float
+    watts: float
+    setup_s: float
+    seconds: float
+    error: float = SHORT_ERROR

@@ -1,20 +1,118 @@
-"""State of a search: results, failures, the time spent, and the belief about the rest."""
+"""A search: its state, what its measurements take, and a strategy within a budget."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Final, Protocol
 
 from profiler.measuring.search.belief import Belief
-from profiler.measuring.search.costs import Costs
-from profiler.measuring.search.trials import Trial
+from profiler.measuring.search.space import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from profiler.measuring.search.costs import SearchPlan
-    from profiler.measuring.search.space import Device, Row, SearchSpace
-    from profiler.measuring.search.trials import TrialResult
+    from profiler.measuring.search.belief import Prediction
+    from profiler.measuring.search.space import Device, Row, SearchSpace, TrialResult
+
+
+_PROBES: Final = 5
+_PRIOR_SETUP_S: Final = 3.0
+"""T_pre of an unknown engine, and of an unknown device."""
+_PRIOR_QPS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """Extent of measurements: the least duration and number of LoadGen's queries.
+
+    Attributes:
+        full_s: seconds of a full run.
+        short_s: seconds of a short run.
+        short_queries: its queries; 64 are LoadGen's least for an early-stopped 90th
+            percentile.
+        ranges_share: duration of the ranges after it, as a share of the run.
+        least_ranges_s: their least duration in seconds.
+        switch_s: duration of a switch of the power mode.
+    """
+
+    full_s: float = 10.0
+    full_queries: int = 100
+    short_s: float = 2.0
+    short_queries: int = 64
+    ranges_share: float = 0.5
+    least_ranges_s: float = 1.0
+    switch_s: float = 5.0
+
+    def run_s(self, qps: float, *, full: bool) -> float:
+        """Return the seconds of a measurement of an engine that is loaded."""
+        least_s, queries = (
+            (self.full_s, self.full_queries) if full else (self.short_s, self.short_queries)
+        )
+        ranges_s = max(self.least_ranges_s, least_s * self.ranges_share)
+        return _PROBES / qps + max(least_s, queries / qps) + ranges_s
+
+
+class Costs:
+    """Expected duration of a measurement of each point.
+
+    T_pre is that of the same engine on the same device if it is known, otherwise the product of a
+    factor of the engine and one of the device, as far as these are.
+    """
+
+    def __init__(self, space: SearchSpace, plan: SearchPlan, belief: Belief) -> None:
+        self._space = space
+        self._plan = plan
+        self._belief = belief
+        self._setups: dict[Row, list[float]] = {}
+        self._expected_setups: dict[Row, float] = {}
+        """Estimates that follow from them, until the next one."""
+
+    def learn(self, point: int, setup_s: float) -> None:
+        """Learn from a measurement."""
+        self._setups.setdefault(self._space.points[point].row, []).append(setup_s)
+        self._expected_setups.clear()
+
+    def seconds(self, point: int, *, full: bool, switches: bool = False) -> float:
+        """Return the expected duration of a measurement in seconds."""
+        # Before the first measurement, the level of all figures is unknown.
+        qps = math.exp(self._belief.qps.mean[point]) if self._setups else _PRIOR_QPS
+        run_s = self._plan.run_s(qps, full=full)
+        return self.setup_s(self._space.points[point].row) + run_s + switches * self._plan.switch_s
+
+    def exhaustive_s(self, points: Sequence[int]) -> float:
+        """Return the expected duration of a full measurement of points, mode by mode."""
+        runs_s = sum(self.seconds(point, full=True) for point in points)
+        modes = {
+            (self._space.points[point].device[0], mode)
+            for point in points
+            if (mode := self._space.points[point].configuration.power_mode)
+        }
+        return runs_s + len(modes) * self._plan.switch_s
+
+    def setup_s(self, row: Row) -> float:
+        """Return the expected T_pre of a row in seconds."""
+        if row not in self._expected_setups:
+            self._expected_setups[row] = self._expect_setup_s(row)
+        return self._expected_setups[row]
+
+    def _expect_setup_s(self, row: Row) -> float:
+        if known := self._setups.get(row):
+            return fmean(known)
+        by_engine: dict[str, list[float]] = defaultdict(list)
+        by_device: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for (engine, device), seconds in self._setups.items():
+            by_engine[engine].append(math.log(max(1e-3, fmean(seconds))))
+            by_device[device].append(math.log(max(1e-3, fmean(seconds))))
+        engine, device = row
+        everything = [each for logs in by_engine.values() for each in logs]
+        mean = fmean(everything) if everything else math.log(_PRIOR_SETUP_S)
+        of_engine = fmean(by_engine[engine]) - mean if by_engine[engine] else 0.0
+        of_device = fmean(by_device[device]) - mean if by_device[device] else 0.0
+        return math.exp(mean + of_engine + of_device)
+
 
 _HOPELESS: Final = 2
 """Failures after which a row without any success is given up."""
@@ -61,16 +159,12 @@ class SearchState:
         self.costs = Costs(space, plan, self.belief)
         self._without_power: set[Device] = set()
 
-    def know(self, point: int, result: TrialResult) -> None:
-        """Add a result of an earlier profile, which costs nothing."""
-        self._add(point, result)
-
     def tell(self, trial: Trial, result: TrialResult) -> None:
         """Add the result of a trial."""
         self._switch(trial)
         self.spent_s += result.seconds
         self.new.append(trial.point)
-        self._add(trial.point, result)
+        self.add(trial.point, result)
 
     def fail(self, trial: Trial, seconds: float) -> None:
         """Note that a trial failed; it is not tried again."""
@@ -160,9 +254,89 @@ class SearchState:
         point = self.space.points[trial.point]
         self.modes[point.device[0]] = point.configuration.power_mode
 
-    def _add(self, point: int, result: TrialResult) -> None:
+    def add(self, point: int, result: TrialResult) -> None:
+        """Add a result, such as one of an earlier profile, which costs nothing."""
         self.results.setdefault(point, []).append(result)
         self.belief.observe(point, result)
         self.costs.learn(point, result.setup_s)
         if result.watts <= 0:
             self._without_power.add(self.space.points[point].device)
+
+
+DEFAULT_BUDGET: Final = 0.24
+"""Share of the expected exhaustive time: a quarter, with a margin for that expectation. A search
+without a given budget also takes the time of one short measurement per row."""
+
+
+class Strategy(Protocol):
+    """Proposes one measurement after another."""
+
+    def propose(self, state: SearchState) -> Trial | None:
+        """Return the next measurement; None if none is worth its time.
+
+        The result, or the failure, is in `state` at the next call. The search ends at the first
+        one that does not fit the budget.
+        """
+
+
+class Search:
+    """Asks a strategy for measurements until it needs none, or the budget is spent.
+
+    Args:
+        budget: share of the expected duration of an exhaustive profile, 0 to 1; infinite for no
+            limit. The expectation improves with each measurement, and the limit with it. None
+            for `DEFAULT_BUDGET`, and in any case the first measurement of each row.
+        known: results of earlier profiles by point, which count like its own.
+        points: indices of the points to search; None for all. Results of others only tell
+            something about these.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        strategy: Strategy,
+        plan: SearchPlan,
+        budget: float | None = None,
+        known: Mapping[int, TrialResult] | None = None,
+        points: Collection[int] | None = None,
+    ) -> None:
+        self.state = SearchState(space, plan, points)
+        self._strategy = strategy
+        self._budget = DEFAULT_BUDGET if budget is None else budget
+        self.state.first_fit = budget is None
+        for point, result in (known or {}).items():
+            self.state.add(point, result)
+        self._unknown = self.state.open()
+
+    def next(self) -> Trial | None:
+        """Return the next measurement; None at the end of the search."""
+        state = self.state
+        if math.isfinite(self._budget):
+            state.budget_s = self.budget_s()
+        trial = self._strategy.propose(state)
+        return trial if trial is not None and state.fits(trial) else None
+
+    def budget_s(self) -> float:
+        """Return the seconds that the search may take; enough for a first measurement."""
+        state, unknown = self.state, self._unknown
+        budget_s = self._budget * state.costs.exhaustive_s(unknown) if unknown else 0.0
+        if not budget_s:
+            return budget_s
+        # A share of few configurations would otherwise be too short for any of them.
+        if state.first_fit:
+            return max(budget_s, state.spent_s + state.firsts_s())
+        if state.new:
+            return budget_s
+        return max(budget_s, max(state.seconds(Trial(point)) for point in unknown))
+
+    def predictions(self) -> dict[int, Prediction]:
+        """Return the expectation of the unmeasured points, in rows with a measurement."""
+        state = self.state
+        found = {}
+        for point in state.open():
+            row = state.space.points[point].row
+            if state.measured(row):
+                prediction = state.belief.predict(point)
+                metered = state.measures_power(row[1])
+                found[point] = prediction if metered else prediction._replace(watts=0.0)
+        return found

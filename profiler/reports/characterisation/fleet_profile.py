@@ -1,4 +1,4 @@
-"""The profiles of a fleet, as the characterisation reads them.
+"""The profiles of a fleet: by worker class, and the fronts of throughput against efficiency.
 
 A figure of an engine on a worker class is that of its best configuration, the one with the highest
 QPS, unless it says otherwise. Predicted and stale entries are counted and drawn, but nothing is
@@ -7,9 +7,11 @@ computed from them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.statistics import geometric_mean
+from profiler.dictionary.pareto import front
+from profiler.reports.statistics import Distribution, geometric_mean, mean, ratio
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import PREDICTED
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
+
 
 RECONSTRUCTED: Final = "reconstructed"
 
@@ -102,3 +105,109 @@ def _is_stale(entry: ProfileEntry, newest: ProfileEntry) -> bool:
         ours and theirs and ours != theirs
         for ours, theirs in ((entry.digest, newest.digest), (entry.runtime, newest.runtime))
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSummary:
+    """A worker class over all engines, each in its best configuration.
+
+    Ratios are of the means over the engines that both classes have, as in the thesis.
+
+    Attributes:
+        engine_s: time of the queries.
+        total_s: sum of the two.
+        shared: number of engines that the fastest class has as well.
+        qps_ratio: QPS of the fastest class over this one's.
+        total_ratio: total time of this class over that of the fastest.
+        t_pre_ratio: the same for T_pre; None if the fastest class has none.
+    """
+
+    worker_class: WorkerClass
+    qps: Distribution
+    t_pre_s: Distribution
+    engine_s: Distribution
+    total_s: Distribution
+    fastest: EngineName
+    slowest: EngineName
+    shared: int
+    qps_ratio: float | None
+    total_ratio: float | None
+    t_pre_ratio: float | None
+
+
+def summarize_classes(space: FleetProfile) -> list[ClassSummary]:
+    """Summarise every worker class, fastest first."""
+    return [_summarize(space, name, space.classes[0]) for name in space.classes]
+
+
+def _summarize(space: FleetProfile, name: WorkerClass, reference: WorkerClass) -> ClassSummary:
+    best = {e: entry for e in space.engines if (entry := space.best(e, name)) is not None}
+    pairs = [
+        (entry, other)
+        for engine, entry in best.items()
+        if (other := space.best(engine, reference)) is not None
+    ]
+    return ClassSummary(
+        worker_class=name,
+        qps=Distribution.of(entry.qps for entry in best.values()),
+        t_pre_s=Distribution.of(entry.t_pre_s for entry in best.values()),
+        engine_s=Distribution.of(map(space.engine_time_s, best.values())),
+        total_s=Distribution.of(map(space.total_time_s, best.values())),
+        fastest=max(best, key=lambda engine: best[engine].qps),
+        slowest=min(best, key=lambda engine: best[engine].qps),
+        shared=len(pairs),
+        qps_ratio=ratio(mean(b.qps for _, b in pairs), mean(a.qps for a, _ in pairs)),
+        total_ratio=ratio(
+            mean(space.total_time_s(a) for a, _ in pairs),
+            mean(space.total_time_s(b) for _, b in pairs),
+        ),
+        t_pre_ratio=ratio(mean(a.t_pre_s for a, _ in pairs), mean(b.t_pre_s for _, b in pairs)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficiencyFront:
+    """The metered configurations of an engine on a worker class.
+
+    Attributes:
+        entries: all configurations with a measured power.
+        front: those that no other one surpasses in both QPS and QPS/W; highest QPS first.
+    """
+
+    engine: EngineName
+    worker_class: WorkerClass
+    entries: tuple[ProfileEntry, ...]
+    front: tuple[ProfileEntry, ...]
+
+    @property
+    def saving(self) -> float:
+        """Part of the energy per query that the most efficient one saves over the fastest."""
+        return 1 - self.front[-1].joules / self.front[0].joules
+
+    @property
+    def price(self) -> float:
+        """Part of the highest QPS that the most efficient one gives up."""
+        return 1 - self.front[-1].qps / self.front[0].qps
+
+
+def efficiency(entry: ProfileEntry) -> float:
+    """Return QPS per watt, the queries per joule; `watts` must not be 0."""
+    return entry.qps / entry.watts
+
+
+def fronts(space: FleetProfile) -> list[EfficiencyFront]:
+    """Return the front of every engine and class with a measured power."""
+    found = []
+    for name in space.classes:
+        for engine in space.engines:
+            metered = tuple(entry for entry in space.row(engine, name) if entry.watts)
+            if metered:
+                found.append(
+                    EfficiencyFront(
+                        engine=engine,
+                        worker_class=name,
+                        entries=metered,
+                        front=tuple(front(metered, lambda e: (e.qps, efficiency(e)))),
+                    )
+                )
+    return found

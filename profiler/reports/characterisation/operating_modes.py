@@ -1,17 +1,21 @@
 """Questions 4 and 5: how power modes, and the limits they set, affect performance.
 
 In each mode an engine is taken with its best thread count (thesis, Figures 5.3 to 5.5).
+
+A dictionary has the names of modes only. The limits of the boards of the thesis are in its Table
+5.2; other names state some of them, such as ``4x1200mhz``, ``0.5cpu`` or ``MODE_15W_4CORE``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.reports.characterisation.modes import Limits, limits_of, mode_order
+from profiler.reports.printed import MODES
 from profiler.reports.statistics import LEAST_POINTS, Distribution, mean, partial_correlation
 from synergai.profiles.dictionary import DISTURBED
 
@@ -25,6 +29,27 @@ if TYPE_CHECKING:
 KNOBS: Final = ("clock", "cores", "budget")
 MAXN: Final = math.inf
 """Power budget of a mode without one."""
+_CPUFREQ: Final = re.compile(r"(\d+)x(\d+)mhz")
+_CGROUP: Final = re.compile(r"(\d+(?:\.\d+)?)cpu(?:_on_.*)?")
+_NVPMODEL: Final = re.compile(r"MODE_(\d+)W(?:_(\d+)CORE|_.*)?")
+_BOARDS: Final = {"agx": "agx", "agx-xavier": "agx", "nx": "nx", "xavier-nx": "nx"}
+"""Boards of the thesis by worker class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a power mode; None where they are not known.
+
+    Attributes:
+        mhz: largest clock of the CPU.
+        cores: cores online, or the share of CPU time in cores.
+        unlimited: whether the mode is known to have no power budget.
+    """
+
+    mhz: float | None = None
+    cores: float | None = None
+    watts: float | None = None
+    unlimited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +122,33 @@ class ModeComparison:
     worst: ModeSummary
     knobs: tuple[Knob, ...]
     unknown: bool
+
+
+def limits_of(worker_class: WorkerClass, mode: str) -> Limits:
+    """Return the limits of a mode of a worker class."""
+    board = _BOARDS.get(worker_class)
+    for known in MODES:
+        if known.board == board and mode in (known.name, str(known.number)):
+            return Limits(
+                mhz=known.mhz, cores=known.cores, watts=known.watts, unlimited=known.watts is None
+            )
+    if found := _CPUFREQ.fullmatch(mode):
+        return Limits(cores=float(found[1]), mhz=float(found[2]))
+    if found := _CGROUP.fullmatch(mode):
+        return Limits(cores=float(found[1]))
+    if found := _NVPMODEL.fullmatch(mode):
+        return Limits(watts=float(found[1]), cores=float(found[2]) if found[2] else None)
+    return Limits()
+
+
+def mode_order(mode: str) -> tuple[float, str]:
+    """Return the key that sorts modes: numbers by value, then names."""
+    return (float(mode), mode) if mode.isdecimal() else (float("inf"), mode)
+
+
+def mode_name(mode: str) -> str:
+    """Return how figures call a mode: ``mode 6`` for a number, otherwise its name."""
+    return f"mode {mode}" if mode.isdecimal() else mode
 
 
 def compare_modes(space: FleetProfile) -> list[ModeComparison]:

@@ -6,26 +6,22 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.characterisation import figures
-from profiler.reports.characterisation.energy import fronts
-from profiler.reports.characterisation.modes import mode_name
-from profiler.reports.characterisation.operating_modes import compare_modes
+from profiler.reports.characterisation.fleet_profile import fronts, summarize_classes
+from profiler.reports.characterisation.operating_modes import compare_modes, mode_name
 from profiler.reports.characterisation.threads import scale_threads
-from profiler.reports.characterisation.workers import summarize_classes
-from profiler.reports.comparison import compare
-from profiler.reports.document import Answer, Note, Report, Section, Table
-from profiler.reports.printed import CHARACTERISATION
+from profiler.reports.page import Report, Section, Table
+from profiler.reports.printed import CHARACTERISATION, compare
 from profiler.reports.wording import UNKNOWN, correlation, factor, listing, number, percent
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from profiler.reports.characterisation.fleet_profile import FleetProfile
+    from profiler.reports.characterisation.fleet_profile import ClassSummary, FleetProfile
     from profiler.reports.characterisation.operating_modes import Knob, ModeComparison
     from profiler.reports.characterisation.threads import ThreadScaling
-    from profiler.reports.characterisation.workers import ClassSummary
-    from profiler.reports.comparison import Comparison
-    from profiler.reports.document import Block
+    from profiler.reports.page import Cell, Figure
+    from profiler.reports.printed import Comparison
     from profiler.reports.statistics import Distribution
 
 
@@ -35,54 +31,36 @@ BANNER: Final = (
 )
 _THROTTLED: Final = 0.05
 """Share of a measurement from which limited clocks matter."""
-_QUESTIONS: Final = (
-    "How does performance vary between workers?",
-    "How do threads affect performance?",
-    "Is performance linear in the number of threads?",
-    "How do power modes affect performance?",
-    "Which limit of a power mode matters most?",
-)
 
 
 def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
     """Return the report on a fleet."""
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
-    answers = (
-        workers_card(classes),
-        threads_card(threads),
-        correlation_card(threads),
-        modes_card(modes),
-        knobs_card(modes),
-    )
+    findings = {
+        "How does performance vary between workers?": workers_card(classes),
+        "How do threads affect performance?": threads_card(threads),
+        "Is performance linear in the number of threads?": correlation_card(threads),
+        "How do power modes affect performance?": modes_card(modes),
+        "Which limit of a power mode matters most?": knobs_card(modes),
+    }
+    drawn: dict[str, list[Figure]] = {
+        "workers": [figures.draw_workers(space, classes)],
+        "threads": [figures.draw_threads(space, each) for each in threads],
+        "linearity": list(map(figures.draw_correlation, threads)),
+        "modes": list(map(figures.draw_modes, modes)),
+        "knobs": [figures.draw_knobs(each) for each in modes if each.knobs],
+    }
     printed: list[Comparison] = []
     if space.is_reconstructed:
         printed = compare(CHARACTERISATION, compute_facts(classes, threads, modes))
-    findings = tuple(Answer(*pair) for pair in zip(_QUESTIONS, answers, strict=True))
-    drawn: tuple[tuple[str, tuple[Block, ...]], ...] = (
-        ("workers", (figures.draw_workers(space, classes),)),
-        ("threads", tuple(figures.draw_threads(space, each) for each in threads)),
-        ("linearity", tuple(map(figures.draw_correlation, threads))),
-        ("modes", tuple(map(figures.draw_modes, modes))),
-        ("knobs", tuple(figures.draw_knobs(each) for each in modes if each.knobs)),
-    )
-    sections = [
-        _overview(space),
-        *(
-            Section(
-                key=key,
-                title=f"{place}. {finding.question}",
-                blocks=(*blocks, *_printed(key, printed)),
-            )
-            for place, ((key, blocks), finding) in enumerate(zip(drawn, findings, strict=True), 1)
-        ),
-        _energy(space),
-        _best(space),
-    ]
+    sections = [_overview(space)]
+    for place, (question, key) in enumerate(zip(findings, drawn, strict=True), 1):
+        title = f"{place}. {question}"
+        sections.append(Section(key, title, [*drawn[key], *_printed(key, printed)]))
+    sections += [_energy(space), _best(space)]
     if space.predicted or space.stale:
-        blocks = (figures.draw_set_aside(space),)
-        sections.append(Section(key="set-aside", title="Entries set aside", blocks=blocks))
-    if space.is_reconstructed:
-        sections = [section.reconstructed() for section in sections]
+        drawn_aside = figures.draw_set_aside(space)
+        sections.append(Section("set-aside", "Entries set aside", [drawn_aside]))
     return Report(
         title="Characterisation of engines and workers",
         summary=(
@@ -91,201 +69,135 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
             f"{counted(len(space.measured), 'measurement')}: five questions about what determines "
             "their speed, after chapter 5 of the thesis."
         ),
-        facts=(
-            ("Dictionary", source),
-            ("Engines", f"{len(space.engines):,}"),
-            ("Worker classes", ", ".join(space.classes)),
-            ("Entries", listing(f"{n:,} {label}" for label, n in space.labels().items())),
-            ("Queries per run", f"{space.queries:,}"),
-        ),
+        facts={
+            "Dictionary": source,
+            "Engines": f"{len(space.engines):,}",
+            "Worker classes": ", ".join(space.classes),
+            "Entries": listing(f"{n:,} {label}" for label, n in space.labels().items()),
+            "Queries per run": f"{space.queries:,}",
+        },
         banner=BANNER if space.is_reconstructed else "",
+        is_reconstructed=space.is_reconstructed,
         findings=findings,
-        sections=tuple(sections),
-        colophon=made,
+        sections=sections,
+        made=made,
     )
 
 
 def _overview(space: FleetProfile) -> Section:
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for name in space.classes:
         entries = [entry for entry in space.measured if entry.worker_class == name]
         configurations = space.configurations(name)
         threads = sorted({c.threads for c in configurations if c.threads})
-        modes = {c.power_mode for c in configurations if c.power_mode}
-        providers = sorted({c.execution_provider or "CPU" for c in configurations})
+        {c.execution_provider or "CPU" for c in configurations}
         rows.append(
-            (
-                name,
-                len({entry.engine for entry in entries}),
-                len(configurations),
-                len(entries),
-                sum(entry.worker_class == name for entry in space.predicted),
-                listing(map(str, threads)) if threads else UNKNOWN,
-                len(modes),
-                listing(providers),
-                "yes" if any(entry.watts for entry in entries) else "no",
-            )
+            {
+                "worker class": name,
+                "engines": len({entry.engine for entry in entries}),
+                "configurations": len(configurations),
+                "measured": len(entries),
+                "predicted": sum(entry.worker_class == name for entry in space.predicted),
+                "threads": listing(map(str, threads)) if threads else UNKNOWN,
+                "power modes": len({c.power_mode for c in configurations if c.power_mode}),
+                "providers": listing(
+                    sorted({c.execution_provider or "CPU" for c in configurations})
+                ),
+                "power measured": "yes" if any(entry.watts for entry in entries) else "no",
+            }
         )
-    blocks: list[Block] = [
-        Table(
-            columns=(
-                "worker class",
-                "engines",
-                "configurations",
-                "measured",
-                "predicted",
-                "threads",
-                "power modes",
-                "providers",
-                "power measured",
-            ),
-            rows=tuple(rows),
-            caption="What the dictionary has, by worker class; the fastest class is first. QPS are "
-            "for one query at a time; T_pre is the time before the first query.",
-            file="space",
-        ),
-    ]
+    caption = (
+        "What the dictionary has, by worker class; the fastest class is first. QPS are "
+        "for one query at a time; T_pre is the time before the first query."
+    )
+    blocks: list[Table | str] = [Table(rows=rows, caption=caption, file="space")]
     disturbed = sum(entry.label == "disturbed" for entry in space.measured)
     if disturbed:
         blocks.append(
-            Note(
-                f"{counted(disturbed, 'measurement')} took place while other processes used the "
-                "machine (label: disturbed). Profile these again on an idle machine."
-            )
+            f"{counted(disturbed, 'measurement')} took place while other processes used the "
+            "machine (label: disturbed). Profile these again on an idle machine."
         )
     throttled = sum(entry.throttled > _THROTTLED for entry in space.measured)
     if throttled:
         blocks.append(
-            Note(
-                f"The machine limited its clocks during {counted(throttled, 'measurement')}, "
-                "because of heat or power. These QPS are lower than a cooler machine would reach."
-            )
+            f"The machine limited its clocks during {counted(throttled, 'measurement')}, "
+            "because of heat or power. These QPS are lower than a cooler machine would reach."
         )
-    return Section(key="space", title="What was measured", blocks=tuple(blocks))
+    return Section("space", "What was measured", blocks)
 
 
 def _energy(space: FleetProfile) -> Section:
     found = fronts(space)
     if not found:
-        return Section(
-            key="energy",
-            title="Energy",
-            blocks=(
-                Note(
-                    "No entry has a measured power, so that there is no front of throughput "
-                    "against efficiency. Machines with a readable power sensor record it while "
-                    "they profile."
-                ),
-            ),
+        note = (
+            "No entry has a measured power, so that there is no front of throughput "
+            "against efficiency. Machines with a readable power sensor record it while "
+            "they profile."
         )
-    blocks: list[Block] = [figures.draw_fronts(found)]
+        return Section("energy", "Energy", [note])
+    blocks: list[Figure | Table | str] = [figures.draw_fronts(found)]
     unmetered = [name for name in space.classes if name not in {f.worker_class for f in found}]
     if unmetered:
-        blocks.append(Note(f"No power was measured on {listing(unmetered)}."))
-    blocks.append(
-        Table(
-            columns=(
-                "engine",
-                "worker class",
-                "fastest",
-                "QPS",
-                "most efficient",
-                "QPS ",
-                "J/query",
-            ),
-            rows=tuple(
-                (
-                    front.engine,
-                    front.worker_class,
-                    str(front.front[0].configuration),
-                    front.front[0].qps,
-                    str(front.front[-1].configuration),
-                    front.front[-1].qps,
-                    front.front[-1].joules,
-                )
-                for front in found
-            ),
-            caption="The two ends of each front.",
-            file="front-ends",
-        )
-    )
-    return Section(key="energy", title="Energy", blocks=tuple(blocks))
+        blocks.append(f"No power was measured on {listing(unmetered)}.")
+    ends: list[dict[str, Cell]] = [
+        {
+            "engine": each.engine,
+            "worker class": each.worker_class,
+            "fastest": str(each.front[0].configuration),
+            "its QPS": each.front[0].qps,
+            "most efficient": str(each.front[-1].configuration),
+            "QPS of that": each.front[-1].qps,
+            "J/query": each.front[-1].joules,
+        }
+        for each in found
+    ]
+    blocks.append(Table(rows=ends, caption="The two ends of each front.", file="front-ends"))
+    return Section("energy", "Energy", blocks)
 
 
 def _best(space: FleetProfile) -> Section:
-    rows = []
-    for engine in space.engines:
-        for name in space.classes:
-            best = space.best(engine, name)
-            if best is not None:
-                configurations = len(space.row(engine, name))
-                watts = best.watts or None
-                rows.append(
-                    (
-                        engine,
-                        name,
-                        str(best.configuration),
-                        best.qps,
-                        best.error * 100 or None,
-                        best.t_pre_s,
-                        best.latency_p99_s * 1e3 or None,
-                        watts,
-                        configurations,
-                        best.label,
-                    )
-                )
-    return Section(
-        key="best",
-        title="Best configurations",
-        blocks=(
-            Table(
-                columns=(
-                    "engine",
-                    "worker class",
-                    "configuration",
-                    "QPS",
-                    "error (%)",
-                    "T_pre (s)",
-                    "p99 (ms)",
-                    "power (W)",
-                    "of",
-                    "label",
-                ),
-                rows=tuple(rows),
-                caption=(
-                    "The configuration with the highest QPS of each engine and worker class, among "
-                    "as many measured ones as the column “of” says. Schedulers use these first."
-                ),
-                file="best",
-            ),
-        ),
+    rows: list[dict[str, Cell]] = [
+        {
+            "engine": engine,
+            "worker class": name,
+            "configuration": str(best.configuration),
+            "QPS": best.qps,
+            "error (%)": best.error * 100 or None,
+            "T_pre (s)": best.t_pre_s,
+            "p99 (ms)": best.latency_p99_s * 1e3 or None,
+            "power (W)": best.watts or None,
+            "of": len(space.row(engine, name)),
+            "label": best.label,
+        }
+        for engine in space.engines
+        for name in space.classes
+        if (best := space.best(engine, name)) is not None
+    ]
+    caption = (
+        "The configuration with the highest QPS of each engine and worker class, among "
+        "as many measured ones as the column “of” says. Schedulers use these first."
     )
+    table = Table(rows=rows, caption=caption, file="best")
+    return Section("best", "Best configurations", [table])
 
 
-def _printed(key: str, comparisons: list[Comparison]) -> tuple[Table, ...]:
+def _printed(key: str, comparisons: list[Comparison]) -> list[Table]:
     """Return the printed numbers about a question, whose keys start with `key`."""
-    rows = [each for each in comparisons if each.fact.key.startswith(f"{key}.")]
-    if not rows:
-        return ()
-    return (
-        Table(
-            columns=("quantity", "source", "printed", "here", "unit", "deviation", "verdict"),
-            rows=tuple(
-                (
-                    each.fact.what,
-                    each.fact.source,
-                    each.fact.text,
-                    number(each.computed),
-                    each.fact.unit,
-                    percent(each.deviation, 1),
-                    each.verdict,
-                )
-                for each in rows
-            ),
-            caption="Numbers that the thesis prints, and the same from this profile.",
-            file=f"printed-{key}",
-        ),
-    )
+    rows: list[dict[str, Cell]] = [
+        {
+            "quantity": each.fact.what,
+            "source": each.fact.source,
+            "printed": each.fact.text,
+            "here": number(each.computed),
+            "unit": each.fact.unit,
+            "deviation": percent(each.deviation, 1),
+            "verdict": each.verdict,
+        }
+        for each in comparisons
+        if each.fact.key.startswith(f"{key}.")
+    ]
+    caption = "Numbers that the thesis prints, and the same from this profile."
+    return [Table(rows=rows, caption=caption, file=f"printed-{key}")] if rows else []
 
 
 _MOST: Final = 4

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from profiler.simulator.workload import Profile
-    from synergai.domain import EngineName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +30,10 @@ class ExecutionTimes:
             between arrivals at high and low frequency.
     """
 
-    times: Mapping[int, Mapping[EngineName, Distribution]]
+    times: Mapping[int, Mapping[str, Distribution]]
     gaps: Distribution
 
-    def qos_s(self, engine: EngineName, queries: int) -> tuple[float, float]:
+    def qos_s(self, engine: str, queries: int) -> tuple[float, float]:
         """Return the QoS times of high and low demand."""
         times = self.times[queries][engine]
         return times.lower, times.median

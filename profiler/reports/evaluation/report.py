@@ -6,23 +6,22 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports import printed
-from profiler.reports.document import Answer, Note, Report, Section, Table
 from profiler.reports.evaluation import figures
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
-from profiler.reports.evaluation.factors import Factors
-from profiler.reports.printed import P99_OVER_SYNERGAI
+from profiler.reports.page import Report, Section, Table
+from profiler.reports.printed import CELLS, P99_OVER_SYNERGAI
+from profiler.reports.statistics import Factors
 from profiler.reports.wording import UNKNOWN, duration, factor, listing, number, share
 from profiler.simulator.results import Spread
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from profiler.reports.document import Block
     from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.study import Study
+    from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import PrintedCell
     from profiler.simulator.results import SimulationResult
     from profiler.simulator.workload import Profile
@@ -42,14 +41,14 @@ class StudyOrigin:
     """Source of outcomes.
 
     Attributes:
-        facts: names and values of their settings.
+        facts: values of their settings by name.
         profile: what simulated runs are based on; None for recorded ones.
         is_reconstructed: whether that profile was reconstructed from the thesis, whose printed
             numbers are then comparable.
         made: when and by what the report was made.
     """
 
-    facts: tuple[tuple[str, str], ...]
+    facts: Mapping[str, str]
     profile: Profile | None
     is_reconstructed: bool
     made: str
@@ -58,43 +57,35 @@ class StudyOrigin:
 def evaluate(study: Study, origin: StudyOrigin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
-    cells = compare_cells(study) if origin.is_reconstructed else []
     reference = REFERENCE if REFERENCE in study.policies else study.policies[0]
     shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
-    findings = [
-        Answer("Which policy meets most deadlines?", deadlines_card(study)),
-        Answer("How long do jobs take?", times_card(study, shown)),
-        Answer("Where does the time go?", overheads_card(study, shown)),
-    ]
+    findings = {
+        "Which policy meets most deadlines?": deadlines_card(study),
+        "How long do jobs take?": times_card(study, shown),
+        "Where does the time go?": overheads_card(study, shown),
+    }
     if bounds := _bounds(study):
-        findings.append(Answer("How far from the optimum?", bounds_card(bounds)))
-    sections = [
-        *([] if demand is None else [_demand(demand, with_printed=origin.is_reconstructed)]),
-        *(
-            Section(
-                key=f"experiment-of-{experiment}",
-                title=_title(experiment, is_simulated=demand is not None),
-                blocks=(
-                    figures.draw_experiment(
-                        study, experiment, with_printed=origin.is_reconstructed
-                    ),
-                ),
-            )
-            for experiment in study.experiments
-        ),
+        findings["How far from the optimum?"] = bounds_card(bounds)
+    sections = []
+    if demand is not None:
+        sections.append(_demand(demand, with_printed=origin.is_reconstructed))
+    for experiment in study.experiments:
+        title = _title(experiment, is_simulated=demand is not None)
+        figure = figures.draw_experiment(study, experiment, with_printed=origin.is_reconstructed)
+        sections.append(Section(f"experiment-of-{experiment}", title, [figure]))
+    sections += [
         _summary(study, bounds),
         *_factors(study, reference),
         Section(
-            key="break-down",
-            title="Workers and engines",
-            blocks=(figures.draw_workers(study), figures.draw_engines(study)),
+            "break-down",
+            "Workers and engines",
+            [figures.draw_workers(study), figures.draw_engines(study)],
         ),
-        Section(key="costs", title="T_pre and scheduling", blocks=(figures.draw_overheads(study),)),
+        Section("costs", "T_pre and scheduling", [figures.draw_overheads(study)]),
         _energy(study),
     ]
     if origin.is_reconstructed:
-        sections += _reproduction(study, cells)
-        sections = [section.reconstructed() for section in sections]
+        sections += _reproduction(study)
     jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
     return Report(
         title="Evaluation of scheduling policies",
@@ -106,15 +97,16 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
             else f"{counted(len(study.experiments), 'recorded run')} of a gateway "
             f"with {jobs:g} jobs."
         ),
-        facts=(
-            *origin.facts,
-            ("Policies", ", ".join(study.policies)),
-            ("Worker classes", ", ".join(study.classes) or "none"),
-        ),
+        facts={
+            **origin.facts,
+            "Policies": ", ".join(study.policies),
+            "Worker classes": ", ".join(study.classes) or "none",
+        },
         banner=_BANNER if origin.is_reconstructed else "",
-        findings=tuple(findings),
-        sections=tuple(sections),
-        colophon=origin.made,
+        is_reconstructed=origin.is_reconstructed,
+        findings=findings,
+        sections=sections,
+        made=origin.made,
     )
 
 
@@ -139,58 +131,45 @@ def _bounds(study: Study) -> list[tuple[str, Spread]]:
 
 
 def _demand(demand: ExecutionTimes, *, with_printed: bool) -> Section:
-    columns = ["engine"]
-    for queries in QUERY_COUNTS:
-        columns += [f"{queries} DH", f"{queries} DL"]
-    rows: list[tuple[str, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for engine in demand.times[QUERY_COUNTS[0]]:
-        cells = []
+        row: dict[str, Cell] = {"engine": engine}
         for queries in QUERY_COUNTS:
             known = printed_qos_s(engine, queries) if with_printed else None
             for place, value in enumerate(demand.qos_s(engine, queries)):
                 # As printed, and of fast engines as many digits as say something.
                 text = f"{value:.1f}" if value >= 1 else number(value)
-                cells.append(text + (f" ({known[place]:.1f})" if known else ""))
-        rows.append((engine, *cells))
+                printed = f" ({known[place]:.1f})" if known else ""
+                row[f"{queries} {('DH', 'DL')[place]}"] = text + printed
+        rows.append(row)
     caption = "QoS times in seconds by number of queries: 25th percentile (DH) and median (DL)"
     caption += "; in brackets as printed in Table 7.1." if with_printed else "."
-    return Section(
-        key="demand",
-        title="Demand: QoS times and arrivals",
-        blocks=(
-            figures.draw_demand(demand),
-            figures.draw_gaps(demand),
-            Table(columns=tuple(columns), rows=tuple(rows), caption=caption, file="table-7-1"),
-        ),
-    )
+    table = Table(rows=rows, caption=caption, file="table-7-1")
+    drawn = (figures.draw_demand(demand), figures.draw_gaps(demand))
+    return Section("demand", "Demand: QoS times and arrivals", [*drawn, table])
 
 
 def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
-    rows: list[tuple[str, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for policy in study.policies:
-        cells = []
+        row: dict[str, Cell] = {"violations": policy}
         for experiment in study.experiments:
             spread = study.spread(policy, experiment, _VIOLATIONS)
             margin = study.margin(policy, experiment, _VIOLATIONS)
-            cells.append(UNKNOWN if spread is None else _interval(spread, margin, study.seeds))
-        rows.append((policy, *cells, f"{study.total(policy, _VIOLATIONS):.2f}"))
+            row[experiment] = UNKNOWN if spread is None else _interval(spread, margin, study.seeds)
+        rows.append({**row, "sum": f"{study.total(policy, _VIOLATIONS):.2f}"})
     if bounds:
-        cells = [f"{spread.mean:.2f}" for _, spread in bounds]
-        rows.append(("lower bound", *cells, f"{sum(s.mean for _, s in bounds):.2f}"))
+        least = {experiment: f"{spread.mean:.2f}" for experiment, spread in bounds}
+        total = sum(spread.mean for _, spread in bounds)
+        rows.append({"violations": "lower bound", **least, "sum": f"{total:.2f}"})
     rivals = [policy for policy in _RIVALS if policy in study.policies]
-    blocks: list[Block] = []
+    blocks: list[Figure | Table] = []
     if len(rivals) > 1:
         blocks.append(figures.draw_rivals(study, rivals))
-    blocks.append(
-        Table(
-            columns=("violations", *study.experiments, "sum"),
-            rows=tuple(rows),
-            caption="Violations by policy and experiment"
-            + (": mean over seeds and its 95 % confidence interval." if study.seeds > 1 else "."),
-            file="violations",
-        )
-    )
-    return Section(key="summary", title="All experiments", blocks=tuple(blocks))
+    caption = "Violations by policy and experiment"
+    caption += ": mean over seeds and its 95 % confidence interval." if study.seeds > 1 else "."
+    blocks.append(Table(rows=rows, caption=caption, file="violations"))
+    return Section("summary", "All experiments", blocks)
 
 
 def _interval(spread: Spread, margin: float, seeds: int) -> str:
@@ -199,103 +178,88 @@ def _interval(spread: Spread, margin: float, seeds: int) -> str:
 
 def _energy(study: Study) -> Section:
     if any(study.joules_per_query(policy) is not None for policy in study.policies):
-        return Section(key="energy-use", title="Energy", blocks=(figures.draw_energy(study),))
-    return Section(
-        key="energy-use",
-        title="Energy",
-        blocks=(Note("The power of the workers was not measured, so that energy is not known."),),
-    )
+        return Section("energy-use", "Energy", [figures.draw_energy(study)])
+    note = "The power of the workers was not measured, so that energy is not known."
+    return Section("energy-use", "Energy", [note])
 
 
 def _factors(study: Study, reference: str) -> list[Section]:
-    others = [policy for policy in study.policies if policy != reference]
-    if not others:
-        return []
-    rows: list[tuple[str | float | None, ...]] = []
-    for policy in others:
+    rows: list[dict[str, Cell]] = []
+    for policy in study.policies:
+        if policy == reference:
+            continue
         for name, metric in (("violations", _VIOLATIONS), ("mean excess", _EXCESS)):
             factors = factors_over(study, policy, reference, metric)
-            rows.append((policy, name, *_means(factors).values(), factors.skipped))
-    return [
-        Section(
-            key="factors",
-            title=f"Factors over {reference}",
-            blocks=(
-                Table(
-                    columns=("policy", "metric", *_MEANS, "without ratio"),
-                    rows=tuple(rows),
-                    caption=(
-                        f"Each policy over {reference}, from the means over seeds of every "
-                        "experiment. Above 1, it is worse. The four means answer different "
-                        "questions; the ratio of sums is how many times as many there are in all. "
-                        f"“Without ratio” counts experiments in which {reference} has none."
-                    ),
-                    file="factors",
-                ),
-            ),
-        )
-    ]
+            rows.append(
+                {
+                    "policy": policy,
+                    "metric": name,
+                    "arithmetic mean": factors.arithmetic,
+                    "geometric mean": factors.geometric,
+                    "harmonic mean": factors.harmonic,
+                    "ratio of sums": factors.sums,
+                    "without ratio": factors.skipped,
+                }
+            )
+    caption = (
+        f"Each policy over {reference}, from the means over seeds of every "
+        "experiment. Above 1, it is worse. The four means answer different "
+        "questions; the ratio of sums is how many times as many there are in all. "
+        f"“Without ratio” counts experiments in which {reference} has none."
+    )
+    table = Table(rows=rows, caption=caption, file="factors")
+    return [Section("factors", f"Factors over {reference}", [table])] if rows else []
 
 
-_MEANS: Final = ("arithmetic mean", "geometric mean", "harmonic mean", "ratio of sums")
-
-
-def _means(factors: Factors) -> dict[str, float | None]:
-    values = (factors.arithmetic, factors.geometric, factors.harmonic, factors.sums)
-    return dict(zip(_MEANS, values, strict=True))
-
-
-def _reproduction(study: Study, cells: list[CellComparison]) -> list[Section]:
-    if not cells:
+def _reproduction(study: Study) -> list[Section]:
+    rows: list[dict[str, Cell]] = []
+    for (policy, experiment), cell in CELLS.items():
+        outcomes = study.of(policy, experiment)
+        if not outcomes:
+            continue
+        row: dict[str, Cell] = {"policy": policy, "experiment": experiment}
+        for metric, value, printed_value in METRICS:
+            values = [value(outcome.result) for outcome in outcomes]
+            printed, low, high = printed_value(cell), min(values), max(values)
+            mean = sum(values) / len(values)
+            row |= {
+                f"{metric}: printed": f"{printed:g}",
+                f"{metric}: here (range)": f"{number(mean)} ({number(low)} to {number(high)})",
+                f"{metric}: within": "yes" if low <= printed <= high else "no",
+            }
+        rows.append(row)
+    if not rows:
         return []
-    table: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        row = table.setdefault((cell.policy, cell.experiment), [])
-        row += [
-            f"{cell.printed:g}",
-            f"{number(cell.mean)} ({number(cell.low)} to {number(cell.high)})",
-            "yes" if cell.within else "no",
-        ]
-    columns = ["policy", "experiment"]
-    for metric, _, _ in METRICS:
-        columns += [f"{metric}: printed", "here (range)", "within"]
-    blocks: list[Block] = [
-        Table(
-            columns=tuple(columns),
-            rows=tuple((*key, *row) for key, row in table.items()),
-            caption=(
-                "Printed values are of one run each, here with the mean and the range "
-                "over the seeds. “Within”: the printed value lies in that range. SLO-MAEL's times "
-                "in three experiments were derived from printed ratios."
-            ),
-            file="printed-cells",
-        ),
-        *_p99(study),
-    ]
-    return [Section(key="thesis", title="The thesis's results", blocks=tuple(blocks))]
+    caption = (
+        "Printed values are of one run each, here with the mean and the range "
+        "over the seeds. “Within”: the printed value lies in that range. SLO-MAEL's times "
+        "in three experiments were derived from printed ratios."
+    )
+    table = Table(rows=rows, caption=caption, file="printed-cells")
+    return [Section("thesis", "The thesis's results", [table, *_p99(study)])]
 
 
 def _p99(study: Study) -> list[Table]:
     """Return the printed ratios of 99th percentiles and the study's."""
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for experiment, ratios in P99_OVER_SYNERGAI.items():
         base = study.mean(REFERENCE, experiment, lambda result: result.e2e_p99_s)
         for policy, value in ratios.items():
             p99_s = study.mean(policy, experiment, lambda result: result.e2e_p99_s)
             if base and p99_s is not None:
-                here = factor(p99_s / base)
-                rows.append((policy, experiment, factor(value), here, duration(p99_s)))
-    if not rows:
-        return []
-    return [
-        Table(
-            columns=("policy", "experiment", "printed", "here", "its p99 here"),
-            rows=tuple(rows),
-            caption="99th percentile of the end-to-end time over that of SynergAI; here "
-            "the mean over seeds.",
-            file="printed-p99",
-        )
-    ]
+                rows.append(
+                    {
+                        "policy": policy,
+                        "experiment": experiment,
+                        "printed": factor(value),
+                        "here": factor(p99_s / base),
+                        "its p99 here": duration(p99_s),
+                    }
+                )
+    caption = (
+        "99th percentile of the end-to-end time over that of SynergAI; here the mean over seeds."
+    )
+    return [Table(rows=rows, caption=caption, file="printed-p99")] if rows else []
 
 
 def deadlines_card(study: Study) -> str:
@@ -350,47 +314,6 @@ METRICS: Final[
     ("mean excess (s)", lambda result: result.mean_excess_s, lambda cell: cell.excess_s),
 )
 """Printed metrics: name, value of an outcome, value of a printed cell."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellComparison:
-    """A printed value, which is of one run, and the same over the seeds of a study."""
-
-    policy: str
-    experiment: str
-    metric: str
-    printed: float
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def within(self) -> bool:
-        """Whether the printed value lies within the range over seeds."""
-        return self.low <= self.printed <= self.high
-
-
-def compare_cells(study: Study) -> list[CellComparison]:
-    """Compare every printed cell that the study has a policy and experiment for."""
-    return list(_cells(study))
-
-
-def _cells(study: Study) -> Iterator[CellComparison]:
-    for (policy, experiment), cell in printed.CELLS.items():
-        outcomes = study.of(policy, experiment)
-        if not outcomes:
-            continue
-        for metric, value, printed_value in METRICS:
-            values = [value(outcome.result) for outcome in outcomes]
-            yield CellComparison(
-                policy=policy,
-                experiment=experiment,
-                metric=metric,
-                printed=printed_value(cell),
-                mean=sum(values) / len(values),
-                low=min(values),
-                high=max(values),
-            )
 
 
 def factors_over(

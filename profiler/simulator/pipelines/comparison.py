@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.simulator.audit import audit
 from profiler.simulator.outcomes import LATE_S
 from profiler.simulator.pipelines.places import Places
-from profiler.simulator.pipelines.streams import SLOS, STREAMS, draw_stream
-from profiler.simulator.pipelines.widths import PLACES, measured_widths
+from profiler.simulator.pipelines.streams import PLACES, SLOS, STREAMS, draw_stream, measured_widths
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import Profile, Workload
 from synergai.domain import Configuration, Job, JobId, WorkerClass
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from profiler.simulator.pipelines.places import Pipeline, Scheduler
-    from profiler.simulator.pipelines.streams import BatchQuery
-    from profiler.simulator.pipelines.widths import Widths
+    from profiler.simulator.pipelines.streams import BatchQuery, Widths
     from synergai.domain import EngineName
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from profiler.simulator.pipelines.widths import PLACES
+from profiler.simulator.pipelines.streams import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from profiler.simulator.pipelines.streams import BatchQuery
-    from profiler.simulator.pipelines.widths import Widths
+    from profiler.simulator.pipelines.streams import BatchQuery, Widths
     from synergai.domain import EngineName
 
     Scheduler: TypeAlias = Callable[["Places"], None]

@@ -19,10 +19,10 @@ from profiler.zoo.builders.layer_builder import (
     Array,
     Convolution,
     Dense,
+    LayerCollector,
     Weights,
     same_padding,
 )
-from profiler.zoo.builders.layer_collector import LayerCollector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """The interface between network architectures and the back ends that build their layers.
 
 An architecture is written once, as a function that calls a `LayerBuilder` for each layer. Its
-implementations list the layers (`layer_collector`), determine weights (`calibration`), or write
-models (`onnx_models`, `tensorflow_layer_builder`). So all back ends build the same network,
+implementations list the layers (`LayerCollector`), determine weights (`calibration`), or write
+models (`onnx_models`, `tensorflow_writer`). So all back ends build the same network,
 and tests of small networks cover the code of the large ones.
 
 Weights are a dict of float32 arrays, independent of any runtime: ``NAME/weights`` is
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
 
 Value = TypeVar("Value")
 """The value type that flows between the layers."""
@@ -120,3 +121,33 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return TensorFlow's SAME padding before and after; the odd pixel goes after."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
+
+
+class LayerCollector:
+    """Collects the layers in order and computes nothing."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+
+    def convolution(self, value: None, layer: Convolution) -> None:  # noqa: ARG002 - as in LayerBuilder
+        """Append the layer."""
+        self.layers.append(layer)
+
+    def dense(self, value: None, layer: Dense) -> None:  # noqa: ARG002 - as in LayerBuilder
+        """Append the layer."""
+        self.layers.append(layer)
+
+    def max_pool(self, value: None) -> None:
+        """Has no weights, so it is not collected."""
+
+    def add_relu(self, name: str, value: None, shortcut: None) -> None:
+        """Has no weights, so it is not collected."""
+
+    def global_average(self, value: None) -> None:
+        """Has no weights, so it is not collected."""
+
+    def reshape_cells(self, name: str, value: None, depth: int) -> None:
+        """Has no weights, so it is not collected."""
+
+    def concat(self, name: str, values: Sequence[None]) -> None:
+        """Has no weights, so it is not collected."""

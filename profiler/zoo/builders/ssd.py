@@ -1,7 +1,7 @@
 """SSD (arXiv:1512.02325) on MobileNet v1, 300 x 300, as in ``ssd_mobilenet_v1_coco``.
 
 The body yields six feature maps. For each, one 1 x 1 convolution encodes boxes relative to anchors,
-another the class scores. They are decoded in `profiler.zoo.builders.onnx_detection` and
+another the class scores. They are decoded in `profiler.zoo.builders.onnx_models` and
 `profiler.zoo.builders.tensorflow_writer`, with the constants below.
 """
 

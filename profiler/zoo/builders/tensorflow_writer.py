@@ -21,8 +21,14 @@ from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 from profiler.zoo.builders import ssd
 from profiler.zoo.builders.architectures import ARCHITECTURES
 from profiler.zoo.builders.calibration import RELU6_CEILING, range_name
-from profiler.zoo.builders.layer_builder import POOL, Convolution, Dense, Layer, Weights
-from profiler.zoo.builders.layer_collector import LayerCollector
+from profiler.zoo.builders.layer_builder import (
+    POOL,
+    Convolution,
+    Dense,
+    Layer,
+    LayerCollector,
+    Weights,
+)
 from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.builders.resnet50 import ResNet50
 from profiler.zoo.builders.ssd import PIXEL_SCALE
@@ -120,7 +126,7 @@ class TensorflowLayerBuilder:
 
 
 def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
-    """Decode SSD's two outputs to detections, see `profiler.zoo.builders.onnx_detection`.
+    """Decode SSD's two outputs to detections, see `profiler.zoo.builders.onnx_models`.
 
     Args:
         encodings: float32 [batch, anchors, 4].

@@ -29,8 +29,7 @@ _TURN_S: Final = 1e-3
 class CallTurns:
     """Lets clients begin calls one after the other.
 
-    Those that had no call waiting come first, so that a client with few calls is not delayed by
-    how many others have thousands; but a turn has room for these, too.
+    Those that had none waiting come first, but a turn has room for the others, too.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class CallTurns:
 
     def serve(self, begin_calls: BeginCalls) -> None:
         """Let a client that has sent something begin calls, or wait for its turn."""
-        if self._newcomers or self._others:
+        if self._next_turn is not None:
             self._let_begin(begin_calls, 0, self._newcomers)
             return
         # Without a timer, which would wake an event loop that has a call at a time. The time of
@@ -62,9 +61,13 @@ class CallTurns:
     ) -> None:
         begun, has_more = begin_calls(calls)
         self._left -= begun
-        if has_more and begin_calls not in self._others:
-            waiting[begin_calls] = None
-        if self._next_turn is None and (self._newcomers or self._others):
+        if has_more:
+            if begin_calls not in self._others:
+                waiting[begin_calls] = None
+            self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
@@ -76,3 +79,5 @@ class CallTurns:
             begin_calls = next(iter(waiting))
             del waiting[begin_calls]
             self._let_begin(begin_calls, min(_CALLS_OF_CLIENT, self._left), self._others)
+        if self._newcomers or self._others:
+            self._plan_turn()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.wire.native.frame_limits import FrameLimits
 from synergai.wire.native.handled_calls import accept_call
+from synergai.wire.native.headers import TOO_LARGE
 from synergai.wire.native.http2 import ConnectionFault
 from synergai.wire.native.sending import Sender
 from synergai.wire.native.session import GOAWAY, OWN_PING, NativeSession
@@ -28,8 +29,7 @@ SILENT_S: Final = 10.0
 UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone."""
 _REFUSED_S: Final = 1.0
-"""Interval at which the connection of a client that is no longer read is looked at, which keeps it
-from coming back at once."""
+"""Interval at which connections that are refused are looked at: they stay open for one."""
 _REFUSED_CHECKS: Final = 10
 """Intervals within which the calls of such a client are answered."""
 _HALF_CLOSED_S: Final = 0.2
@@ -85,9 +85,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_open = True
         self._peer = SocketPeer(transport)
         self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
-        if max_s := self._handlers.connection_age_s:
+        max_s, _ = self._handlers.connection_age
+        if max_s:
             spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
-            self._age_timer = self._handlers.loop.call_later(spread * max_s, self.retire)
+            self._age_timer = self._handlers.loop.call_later(spread * max_s, self._reach_age)
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
@@ -107,11 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._session.receive_part(buffer[:size])
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
-        """Handle what the client sent, or end its calls if it has left; this many calls at most.
-
-        Returns:
-            How many calls, and whether there is another.
-        """
+        """Handle, or end if the client has left, this many calls; return how many, and if more."""
         if self._ended:
             # Thousands of calls that are cancelled together would delay those of other clients.
             return self._session.lose_calls(calls)
@@ -232,6 +229,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._sender.resume()
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
+        if headers is TOO_LARGE:
+            self._limits.count_refused()
         accept_call(stream, headers, self._peer, self._handlers)
 
     def _respond(self, data: bytes) -> None:
@@ -265,8 +264,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._read_if_wanted()
         self._transport.write(self._session.last_frame(fault.code, str(fault)))
         self._stop_timers()
-        loop, checks = self._handlers.loop, (_REFUSED_S, _REFUSED_CHECKS)
-        self._timer = loop.call_later(_REFUSED_S, self._close_answered, *checks)
+        call_later, checks = self._handlers.loop.call_later, _REFUSED_CHECKS
+        self._timer = call_later(_REFUSED_S, self._close_answered, _REFUSED_S, checks)
+
+    def _reach_age(self) -> None:
+        self.retire()
+        _, grace_s = self._handlers.connection_age
+        if grace_s:
+            self._age_timer = self._handlers.loop.call_later(grace_s, self.end)
 
     def _stop_timers(self) -> None:
         for timer in (self._timer, self._age_timer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -20,16 +21,14 @@ TABLE_BYTES: Final = 4096
 """Largest table: that of a server whose settings name no other."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
+_SHORT_INDICES: Final = re.compile(rb"[\x81-\xfe]+")
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
-_MOST_SHIFTED: Final = 28
 
 
 class BlockDecoder:
     """Decodes header blocks, each to its end: the next ones refer to the table that it leaves.
-
-    A block that is too large is decoded as any other one, but its fields are not kept.
 
     Attributes:
         changes: how often the table was changed.
@@ -56,6 +55,10 @@ class BlockDecoder:
             while at < end:
                 first = block[at]
                 if first & 0x80:
+                    if room < 0 and (run := _SHORT_INDICES.match(block, at)) is not None:
+                        at = run.end()  # a bomb: only whether they exist is looked at
+                        self._entry(max(run[0]) & 0x7F)
+                        continue
                     index, at = _integer(block, at, 0x7F)
                     field = self._entry(index)
                 elif first & 0x40:
@@ -113,7 +116,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     at += 1
     if value < mask:
         return value, at
-    for shift in range(0, _MOST_SHIFTED, 7):
+    for shift in range(0, 28, 7):
         byte = block[at]
         at += 1
         value += (byte & 0x7F) << shift

@@ -1,7 +1,6 @@
-"""Limits on the frames that a client may send on one connection.
+"""Limits on the frames that a client may send on one connection and that carry little.
 
-Calls and their data are limited elsewhere; this is about frames that belong to no call or carry
-little, each of which costs as much as one that carries more.
+Calls and their data are limited elsewhere.
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ flow control to data for calls that have ended."""
 SMALL_PER_S: Final = 20_000
 _EARNED_BY_RESPONSE: Final = 2
 _RESPONSE_BYTES: Final = 16
-"""Bytes sent to a client that earn one more frame.
-
-It acknowledges each message with two frames, and many messages may be sent together.
-"""
+"""Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
+_REFUSED_COST: Final = 32
+"""Credit of a call whose header block is too large: more than the refusal earns."""
 _ACKNOWLEDGED_COST: Final = 4
-"""Credit of a frame that the server acknowledges, which is more than the acknowledgement earns."""
+"""Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
 
 
 class FrameLimits:
     """Counts the frames that a client sends.
 
-    Calls are limited by the caller, and earn credit for a frame that resets them. Frames with data
-    cost nothing unless they are small and many. All other frames take credit, which grows with time
-    and with responses.
+    Calls earn credit for a frame that resets them. Frames with data cost nothing unless they are
+    small and many. All other frames take credit, which grows with time and with responses.
 
     Args:
         clock: monotonic seconds.
@@ -69,6 +66,12 @@ class FrameLimits:
             self._small -= 1
             if self._small < 0:
                 self._wait_small()
+
+    def count_refused(self) -> None:
+        """Count a call that was refused as its header block is too large."""
+        self._credit -= _REFUSED_COST
+        if self._credit < 0:
+            self._wait_credit()
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""

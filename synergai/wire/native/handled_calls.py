@@ -172,12 +172,10 @@ class TasklessCall(Call):
     _pending: PendingCall | None = None
 
     def _on_requests(self) -> None:
-        if self._requests and not isinstance(self._requests[0], Compressed):
-            self._begin_handler()
-        elif self._requests or self.requests_state is COMPLETE:
-            self._hand_over(None)
-
-    def _begin_handler(self) -> None:
+        if not self._requests or isinstance(self._requests[0], Compressed):
+            if self._requests or self.requests_state is COMPLETE:
+                self._hand_over(None)
+            return
         self._enter(HANDLING)
         request = self.handler.request_deserializer(self._requests.popleft())
         self._ignore_requests()

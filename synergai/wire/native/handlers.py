@@ -36,7 +36,7 @@ class Handlers:
 
     Attributes:
         incomplete: the requests that have not arrived in full.
-        connection_age_s: time after which a connection is retired; 0 for never.
+        connection_age: seconds after which a connection is retired, and after which it then ends.
         received: memory into which connections receive what they handle at once.
     """
 
@@ -48,7 +48,7 @@ class Handlers:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
-        self.connection_age_s = 0.0
+        self.connection_age = (0.0, 0.0)
         self.incomplete = IncompleteRequests(max_incomplete_bytes)
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()

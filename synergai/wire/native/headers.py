@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 128
-"""Largest block that is remembered: those that clients repeat refer to the table of HPACK."""
+"""Largest block or field that is remembered."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = frozenset((*_REQUIRED, b":authority"))
@@ -36,7 +37,7 @@ _OF_CONNECTION: Final = frozenset(
 _NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _MOST_DIGITS: Final = 19
-_QUOTED: Final = 40
+_KNOWN_FIELDS: Final = 256
 RESPONSE: Final = b"\x88\x0f\x10\x10application/grpc"
 """The fields that begin a response: status 200, and the type of its content."""
 SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
@@ -54,9 +55,7 @@ class CallHeaders(Struct, frozen=True):
         timeout_s: seconds until its deadline; None if it has none.
         encoding: how its compressed messages are compressed.
         metadata: the other fields, but those that belong to the transport.
-        fault: why the call is refused with a status; None if it is not. Other calls of the
-            connection may be those of other clients, behind a proxy, so a field ends its own call
-            only.
+        fault: why the call is refused with a status; None if it is not.
         malformed: why HTTP forbids to handle it (RFC 9113, 8.1.1); empty if it does not.
         content_length: bytes of the data of the call; None if it names none.
         has_pseudo: whether it has fields of a request, which trailers may not have.
@@ -73,7 +72,7 @@ class CallHeaders(Struct, frozen=True):
     has_pseudo: bool = False
 
 
-_TOO_LARGE: Final = CallHeaders(
+TOO_LARGE: Final = CallHeaders(
     fault=Overloaded(
         f"the metadata of the call takes more than {MAX_FIELD_BYTES:,} bytes, with "
         f"{FIELD_OVERHEAD} more for each field: send less"
@@ -100,7 +99,7 @@ class HeaderDecoder:
             return known
         changes = self._decoder.changes
         fields = self._decoder.decode(block, MAX_FIELD_BYTES)
-        headers = _TOO_LARGE if fields is None else _read(fields)
+        headers = TOO_LARGE if fields is None else _read(fields)
         if self._decoder.changes != changes:
             self._known.clear()
         elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
@@ -118,8 +117,9 @@ def _read(fields: Iterable[Field]) -> CallHeaders:
         if name in _PSEUDO and name not in pseudo and place == len(pseudo):
             pseudo[name] = _text_of(value)
             continue
-        if not _is_allowed(name, value):
-            malformed = f"the field {name[:_QUOTED]!r}"
+        is_short = len(name) + len(value) <= _KNOWN_BYTES
+        if not (_is_known_allowed if is_short else _is_allowed)(name, value):
+            malformed = f"the field {name[:40]!r}"
             continue
         try:
             match name:
@@ -163,6 +163,9 @@ def _is_allowed(name: bytes, value: bytes) -> bool:
     if name == b"content-length":
         return value.isdigit() and len(value) < _MOST_DIGITS
     return name not in _OF_CONNECTION and (name != b"te" or value == b"trailers")
+
+
+_is_known_allowed = lru_cache(maxsize=_KNOWN_FIELDS)(_is_allowed)
 
 
 def _text_of(value: bytes) -> str:

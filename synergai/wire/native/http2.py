@@ -65,7 +65,8 @@ def number_frame(kind: int, stream: int, number: int) -> bytes:
 
 def check_frame(kind: int, number: int, size: int) -> None:
     """Raise a `ConnectionFault` if a frame may not be on this stream, or have this size."""
-    if kind <= CONTINUATION and kind != WINDOW_UPDATE and bool(number) is (kind in _OF_CONNECTION):
+    is_free = kind > CONTINUATION or kind in (WINDOW_UPDATE, RST_STREAM)  # HAProxy resets stream 0
+    if not is_free and bool(number) is (kind in _OF_CONNECTION):
         raise ConnectionFault(f"a frame of type {kind} on stream {number}")
     if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < 2 * NUMBER.size):
         raise ConnectionFault(f"a frame of type {kind} with {size:,} bytes", FRAME_SIZE_ERROR)

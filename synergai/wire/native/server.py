@@ -50,8 +50,8 @@ class NativeServer:
         max_connections: connections at a time; further ones are closed.
         max_bytes: largest message of a client.
         interceptor: as of `Handlers`.
-        max_connection_age_s: time after which a client is asked to connect again, a tenth more or
-            less; 0 for none.
+        max_connection_age_s: age at which connections are retired, 10 % more or less; 0 for none.
+        max_connection_age_grace_s: time that its calls get to end then; 0 for any.
 
     Attributes:
         handlers: the handlers, and the calls that they handle.
@@ -63,9 +63,10 @@ class NativeServer:
         max_bytes: int,
         interceptor: Interceptor | None = None,
         max_connection_age_s: float = 0.0,
+        max_connection_age_grace_s: float = 0.0,
     ) -> None:
         self.handlers = Handlers(max_bytes, interceptor)
-        self.handlers.connection_age_s = max_connection_age_s
+        self.handlers.connection_age = max_connection_age_s, max_connection_age_grace_s
         self._turns = CallTurns()
         self._max_connections = max_connections
         self._tls: ssl.SSLContext | None = None

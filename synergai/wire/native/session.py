@@ -27,6 +27,7 @@ _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
 _LIMITS: Final = {http2.HEADERS: MAX_BLOCK, http2.CONTINUATION: MAX_BLOCK, http2.SETTINGS: 1024}
 """Bytes of frames of some types, with those of the header block that they continue."""
+_NUMBER: Final = http2.NUMBER.size
 _SETTINGS: Final = {
     http2.ENABLE_PUSH: (0, 1, http2.PROTOCOL_ERROR),
     http2.INITIAL_WINDOW_SIZE: (0, http2.MAX_NUMBER, http2.FLOW_CONTROL_ERROR),
@@ -36,13 +37,11 @@ _SETTINGS: Final = {
 _CONNECTION_WINDOW: Final = 1 << 30
 """Bytes of all calls that were not read yet: what is to bound them is the window of each."""
 _ACKNOWLEDGE_S: Final = 1.0
-"""Interval at which data that arrives slowly is acknowledged. Clients ping a server that sends
-nothing, and the pings wait behind their data."""
+"""Interval at which slow data is acknowledged: clients ping a server that sends nothing."""
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _WHOLE_BYTES: Final = 1024
-"""Frames of data up to this size are handled, and counted, once they have arrived in full; larger
-ones are handled in parts."""
+"""Frames of data up to this size are handled, and counted, whole; larger ones in parts."""
 _LEAST_PLACED: Final = 32 << 10
 """Bytes from which on the rest of a frame is received where its message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
@@ -110,7 +109,7 @@ class NativeSession:
         # Number and flags of the header block that continues in the next frame.
         self._block_of: tuple[int, int] | None = None
         self._block = b""
-        # Whether only one type of frame may follow: settings come first, and blocks in one piece.
+        # Whether only one type of frame may follow.
         self._is_strict = True
         self._pings = 0
 
@@ -185,8 +184,7 @@ class NativeSession:
     def receive(self, data: bytes, calls: int) -> int:
         """Handle bytes of the client, with this many calls at most; return how many bytes.
 
-        Those that follow are the next call beyond `calls`, or the beginning of a frame that is
-        incomplete, and begin the next `data`.
+        The others begin the next `data`: a call beyond `calls`, or a frame that is incomplete.
 
         Raises:
             ConnectionFault: they break the protocol.
@@ -194,22 +192,16 @@ class NativeSession:
         self.begun, self.held = 0, False
         at, end = self._receive_preface(data) if self._preface else 0, len(data)
         while True:
-            if self.data_to_come:
-                stop = min(at + self.data_to_come, end)
-                self.receive_part(memoryview(data)[at:stop])
-                at = stop
-            if self._to_skip and not self.data_to_come:
-                skipped = min(self._to_skip, end - at)
-                self._to_skip -= skipped
-                at += skipped
+            if self.data_to_come or self._to_skip:
+                at = self._receive_rest(data, at)
             start = at + http2.HEADER_BYTES
             if start > end:
                 break
             high, low, kind, flags, number = http2.HEADER.unpack_from(data, at)
             size = high << 8 | low
             number &= http2.MAX_NUMBER
-            # Most frames are ordinary ones of calls, and need no such look.
-            if kind > http2.HEADERS or size > http2.MAX_FRAME or self._is_strict:
+            is_plain = kind <= http2.HEADERS or (kind == http2.WINDOW_UPDATE and size == _NUMBER)
+            if not is_plain or size > http2.MAX_FRAME or self._is_strict:
                 self._check_frame(kind, number, size)
                 if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
                     self._count(kind, size)
@@ -240,6 +232,8 @@ class NativeSession:
                 if flags & http2.WITH_PRIORITY:
                     payload = http2.without_priority(payload)
                 self._receive_block(number, flags, payload)
+            elif kind == http2.WINDOW_UPDATE:
+                self._widen(number, payload)
             else:
                 self._receive_control_frame(kind, number, flags, payload)
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
@@ -247,10 +241,17 @@ class NativeSession:
             self._sender.send_blocked()
         return at
 
+    def _receive_rest(self, data: bytes, at: int) -> int:
+        """Handle the next part of a frame; return where it ends."""
+        if self.data_to_come:
+            self.receive_part(part := memoryview(data)[at : at + self.data_to_come])
+            at += len(part)
+        skipped = 0 if self.data_to_come else min(self._to_skip, len(data) - at)
+        self._to_skip -= skipped
+        return at + skipped
+
     def _receive_control_frame(self, kind: int, number: int, flags: int, payload: bytes) -> None:
-        if kind == http2.WINDOW_UPDATE:
-            self._widen(number, payload)
-        elif kind == http2.PING and flags & http2.ACK:
+        if kind == http2.PING and flags & http2.ACK:
             self._pings -= 1
         elif kind == http2.PING:
             self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))

@@ -199,11 +199,6 @@ class FakeGateway:
         raise EngineNotFound(request.model_name)
 
     def _x(self, request: oip.ModelInferRequest) -> NDArray[Any]:
-        """Return the input of ``identity``.
-
-        Raises:
-            InvalidInput: it has another datatype.
-        """
         if (datatype := request.inputs[0].datatype) != self.datatype:
             raise InvalidInput(f"x must be {self.datatype}, not {datatype}")
         return read_inputs(request)["x"]
@@ -274,7 +269,6 @@ class FakeGateway:
             answers.put_nowait(stream_error(error, request.id))
 
     def break_streams(self) -> None:
-        """End all streams, as a stopping gateway does."""
         for answers in self.streams:
             answers.put_nowait(Unavailable("the gateway is stopping"))
 
@@ -411,24 +405,18 @@ async def gateway(grpc_server: str) -> AsyncGenerator[FakeGateway, None]:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """Exit code and output of a command."""
-
     code: int
     out: str
     err: str
 
 
 class StartCommand(Protocol):
-    """Starts the ``synergai`` command for the duration of a context."""
-
     def __call__(
         self, *arguments: str
     ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]: ...
 
 
 class RunCommand(Protocol):
-    """Runs the ``synergai`` command to its end."""
-
     async def __call__(self, *arguments: str) -> CommandResult: ...
 
 
@@ -462,20 +450,16 @@ async def wait_for_exit(process: asyncio.subprocess.Process) -> CommandResult:
 
 @pytest.fixture
 def start() -> StartCommand:
-    """Function that starts the command and leaves it running."""
     return start_command
 
 
 @pytest.fixture
 def wait() -> WaitForExit:
-    """Function that waits for a command to exit."""
     return wait_for_exit
 
 
 @pytest.fixture
 def run() -> RunCommand:
-    """Function that runs the command and waits for it to exit."""
-
     async def run_command(*arguments: str) -> CommandResult:
         async with start_command(*arguments) as process:
             return await wait_for_exit(process)

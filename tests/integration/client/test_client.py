@@ -393,17 +393,6 @@ async def test_retried_submission_has_the_same_key(
     assert len(gateway.jobs) == 1
 
 
-@pytest.mark.parametrize(
-    ("queries", "qos", "tenant"), [(0, None, ""), (1, -1.0, ""), (1, None, "a/b")]
-)
-async def test_invalid_job_is_rejected_without_a_call(
-    queries: int, qos: float | None, tenant: str, client: synergai.Client, gateway: FakeGateway
-) -> None:
-    with pytest.raises(synergai.InvalidInput):
-        await client.submit("identity", queries=queries, qos=qos, tenant=tenant)
-    assert gateway.submissions == []
-
-
 async def test_jobs_are_listed_by_state(client: synergai.Client) -> None:
     done = await client.submit("identity", queries=1)
     await done.wait()

@@ -48,13 +48,9 @@ async def test_values_come_from_files(
     ("value", "message"),
     [
         ("z=[1]", "has no input 'z': it takes --input x=<FP32 [-1]>"),
-        ('["a"]', "input 'x': FP32 takes numbers, not 'a'"),
         ("[1, [2]]", "input 'x': its rows have different lengths"),
         ("[1e300]", "input 'x': 1e+300 cannot be represented as FP32"),
-        ("[1", "'[1' is not valid JSON"),
         ("@absent.npy", "absent.npy: no such file"),
-        ("@README.md", "not a .npy, .npz, .json, .jpg or .png file"),
-        ("@broken.npy", "broken.npy is not a readable .npy file"),
         ("broken.npy", "broken.npy is a file; read it with @broken.npy"),
         ("@photo.jpg", "takes tensors only"),
     ],
@@ -68,7 +64,6 @@ async def test_bad_input_is_one_line_that_names_it(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "README.md").write_text("text")
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8")
     ran = await run("infer", "identity", "--input", value, "--target", gateway.address)

@@ -79,9 +79,10 @@ async def test_job_is_waited_for_at_the_gateway_that_takes_over(
     assert (await job.wait()).queries_done == 10
 
 
-async def test_calls_outlast_a_takeover(client: synergai.Client, gateway: FakeGateway) -> None:
-    gateway.unavailable = 5
-    assert (await client.submit("identity", queries=1)).id
+async def test_calls_outlast_a_takeover(gateway: FakeGateway, standby: FakeGateway) -> None:
+    gateway.unavailable = 3
+    async with synergai.Client(f"{standby.address},{gateway.address}", attempts=2) as client:
+        assert (await client.submit("identity", queries=1)).id
     assert gateway.unavailable == 0
 
 

@@ -21,7 +21,6 @@ def base_options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def options(base_options: list[str]) -> list[str]:
-    """Options of a short run."""
     return [*base_options, "--rate", "100", "--duration", "0.5"]
 
 

@@ -14,7 +14,6 @@ from tests.waiting import until
 
 @pytest.fixture
 def options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
-    """Options of a short run that writes below the test's folder."""
     return [
         *("--target", gateway.address, "--queries", "64", "--min-duration", "0.2"),
         *("--models", str(tmp_path / "models"), "--output", str(tmp_path / "logs")),

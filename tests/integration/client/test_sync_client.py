@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
 import pytest
 
 import synergai
@@ -29,12 +28,6 @@ async def in_thread(gateway: FakeGateway, work: Callable[[synergai.SyncClient], 
     return await asyncio.to_thread(run)
 
 
-async def test_infer_casts_lists_to_the_engines_dtype(gateway: FakeGateway) -> None:
-    result = await in_thread(gateway, lambda client: client.infer("identity", {"x": [1, 2]}))
-    assert result["y"].tolist() == [1, 2]
-    assert result["y"].dtype == np.float32
-
-
 async def test_stream_left_early_ends_its_call(gateway: FakeGateway) -> None:
     def first(client: synergai.SyncClient) -> float:
         stream = client.stream("identity", ({"x": [number]} for number in range(10**6)))
@@ -54,16 +47,6 @@ async def test_inputs_may_come_from_the_client_itself(gateway: FakeGateway) -> N
         return [float(result["y"][0]) for result in client.stream("identity", inputs)]
 
     assert await in_thread(gateway, work) == [0.0, 1.0, 2.0, 3.0]
-
-
-async def test_submitted_job_is_watched_and_awaited(gateway: FakeGateway) -> None:
-    def work(client: synergai.SyncClient) -> tuple[list[int], synergai.JobStatus]:
-        job = client.submit("identity", queries=10, qos=5.0)
-        return [status.queries_done for status in job.watch()], client.job(job.id).wait()
-
-    progress, status = await in_thread(gateway, work)
-    assert progress[-1] == 10
-    assert status.state is synergai.JobState.SUCCEEDED
 
 
 async def test_threads_share_one_client(gateway: FakeGateway) -> None:

@@ -71,7 +71,6 @@ def described(name: str = ECHO, fault: str = "") -> common_pb2.Engine:
 
 
 def echoed(data: bytes) -> bytes:
-    """Return the response of the engine `echo` to a request."""
     request = oip.ModelInferRequest.FromString(data)
     return oip.ModelInferResponse(
         model_name=request.model_name,
@@ -196,7 +195,6 @@ class FakeAgent:
     echoed = staticmethod(echoed)
 
     async def complete(self, assignment: hub_pb2.Assignment) -> None:
-        """Report all queries of an assignment as completed."""
         await self.end(
             assignment,
             done=assignment.count,
@@ -230,7 +228,6 @@ class FakeAgent:
         await self.report(hub_pb2.WorkReports(progress=[report]))
 
     async def fetch(self, sha256: str, offset: int = 0) -> bytes:
-        """Fetch content of the store from an offset to its end."""
         call = self._hub.Fetch(
             hub_pb2.FetchRequest(session=self.connection_id, sha256=sha256, offset=offset)
         )
@@ -240,12 +237,10 @@ class FakeAgent:
             call.cancel()
 
     async def report_placed(self, **fields: Unpack[PlacedFields]) -> None:
-        """Report a version that is placed on this worker."""
         placed = common_pb2.Placed(**fields)
         await self.send(hub_pb2.AgentControl(placed=placed))
 
     async def send(self, message: hub_pb2.AgentControl) -> None:
-        """Send a control message; a call has one writer at a time."""
         async with self._turn:
             await self.control.write(message)
 

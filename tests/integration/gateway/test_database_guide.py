@@ -68,8 +68,6 @@ class Machine:
         self.fleet.gateway.wait(30)
 
     def run(self, heading: str, server: PostgresqlServer, **replaced: str) -> None:
-        """Execute the commands below a heading on the machine of a server."""
-
         def restart() -> None:
             self.lose()
             server.start()

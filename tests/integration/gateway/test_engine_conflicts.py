@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.domain import EngineName
-from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.message_fields import RequestFactory
@@ -66,28 +66,6 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             await caller.oip.ModelInfer(a_request(), timeout=30)
             assert not rogue.assignments
             await changed.disconnect()
-
-
-async def test_engine_is_measured_again_after_its_file_was_replaced(
-    caller: Caller, new_agent: NewAgent
-) -> None:
-    await caller.profile(1e6, HONEST)
-    async with with_file(new_agent("w1"), HONEST) as agent:
-        [worker] = await caller.workers(1)
-        assert [each.entry.qps for each in worker.profiles] == [1e6]
-        replaced = with_file(new_agent("w1"), "c" * 64)
-        changed = hub_pb2.EngineChanged(engine=replaced.register.engines[0])
-        await agent.send(hub_pb2.AgentControl(engine_changed=changed))
-        while not (worker := (await caller.workers(1))[0]).unprofiled:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.02)
-        assert not worker.profiles
-        spec = jobs_pb2.JobSpec(engine=ECHO, queries=100)
-        job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec))
-        async for _ in caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id)):
-            pass
-        [worker] = await caller.workers(1)
-        [measured] = worker.profiles
-        assert (measured.entry.label, measured.entry.digest) == ("observed", "c" * 64)
 
 
 async def break_engine(agent: FakeAgent, caller: Caller, fault: str) -> common_pb2.Engine:

@@ -295,13 +295,9 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
 
 
 @both_servers
-async def test_the_load_generators_synchronous_line_is_encrypted_too(
-    encrypted: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SYNERGAI_TLS_CA", str(CA))
-
+async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
     def ask() -> None:
-        with SyncStreamClient(encrypted.address, **connection()) as line:
+        with SyncStreamClient(encrypted.address, **connection(CA, None)) as line:
             line.engine("nothing")
 
     with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):

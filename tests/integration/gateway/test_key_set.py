@@ -16,7 +16,6 @@ from tests.authorities import Authority, Issuer
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A web server with the keys at ``/keys`` and redirects elsewhere."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

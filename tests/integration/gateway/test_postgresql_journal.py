@@ -21,15 +21,13 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.journal.errors import Deposed, JournalBroken, StoreFull
+from gateway.journal.files import Space
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
 from gateway.journal.postgresql import session as session_module
-from gateway.journal.postgresql.leadership import LeaderCandidate
-from gateway.journal.postgresql.leading import advertised
-from gateway.journal.postgresql.requirements import check_encryption, check_server
-from gateway.journal.postgresql.session import DatabaseSession
-from gateway.journal.reserve import Space
+from gateway.journal.postgresql.leadership import LeaderCandidate, advertised
+from gateway.journal.postgresql.session import DatabaseSession, check_encryption, check_server
 from gateway.server import Gateway
 from synergai.domain import AssignmentId, JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError

@@ -11,7 +11,7 @@ import pytest
 from gateway.fleet.version_policy import PolicyFile
 from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
-from profiler.zoo.build import build
+from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.domain import JobState
 from synergai.errors import Unavailable

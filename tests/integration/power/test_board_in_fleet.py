@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName
 from synergai.testing import LocalFleet

@@ -17,8 +17,8 @@ from tests.emulated_board.board import EmulatedBoard
 from tests.python_3_8 import python_3_8
 from worker_agent.power import helper
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
-from worker_agent.power.delegated import DelegatedController
 from worker_agent.power.nvpmodel import NvpmodelController
+from worker_agent.power.selection import DelegatedController
 
 ALLOWED = "# by root\nMODE_15W\nMODE_30W_4CORE  # quick enough\nMODE_10W\n"
 
@@ -29,8 +29,6 @@ def command(board: EmulatedBoard, *arguments: str) -> list[str]:
 
 
 class Answer(TypedDict, total=False):
-    """The helper's answer: a switch of modes, or an error."""
-
     mode: str
     seconds: float
     error: str

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from profiler.measuring.cli import profile
-from profiler.measuring.modes import ProfiledModes
+from profiler.measuring.measurer import ProfiledModes
 from profiler.measuring.profiler_settings import ProfilerSettings
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary

@@ -22,9 +22,8 @@ from synergai.wire.tls import ClientTls
 from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.latest_leader import LatestLeader
 from worker_agent.hub_client.registration import ControlHandler
-from worker_agent.hub_client.remote import RemoteHub, open_work_socket
+from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_socket
 from worker_agent.peers.exchange import Exchange
 from worker_agent.runner.runner import Runner
 
@@ -39,6 +38,8 @@ class FailingHandler:
     def __init__(self) -> None:
         self.tried = asyncio.Semaphore(0)
         self.exchange = Exchange(0, 1 << 20)
+        self.runner = Runner(cast("PowerModeHosts", None), {}, lambda: 0.0)
+        self.configurations = ()
 
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()
@@ -46,11 +47,7 @@ class FailingHandler:
 
 
 class RegisteringHandler(FailingHandler):
-    """Registers an empty worker.
-
-    Attributes:
-        fetch: how to fetch what is placed on it.
-    """
+    """Registers an empty worker."""
 
     fetch: Fetch | None = None
 
@@ -61,7 +58,7 @@ class RegisteringHandler(FailingHandler):
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         return hub_pb2.Heartbeat()
 
-    def place(self, _placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+    def place_engines(self, _placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
         self.fetch = fetch
 
 
@@ -122,16 +119,9 @@ async def dialling(
     leader: LatestLeader | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Run a hub client with almost no backoff."""
-    runner = Runner(cast("PowerModeHosts", None), {}, lambda: 0.0)
     hub = RemoteHub(target, 1 << 20, read_tls, leader=leader)
-    line = HubClient(
-        hub,
-        cast("ControlHandler", worker),
-        runner,
-        [],
-        backoff=Backoff(0.001, 0.001),
-    )
-    running = asyncio.create_task(line.run())
+    client = HubClient(hub, backoff=Backoff(0.001, 0.001))
+    running = asyncio.create_task(client.run(cast("ControlHandler", worker)))
     try:
         yield running
     finally:

@@ -100,7 +100,6 @@ class FakeHub:
         self._control_orders.put_nowait(message)
 
     async def ended(self, assignment_id: int) -> hub_pb2.Ended:
-        """Wait for the end of an assignment."""
         while assignment_id not in self._ended:
             report = await self.reports.get()
             if isinstance(report, hub_pb2.Ended):
@@ -108,13 +107,11 @@ class FakeHub:
         return self._ended[assignment_id]
 
     async def progress(self) -> hub_pb2.Progress:
-        """Wait for a report of progress."""
         while not isinstance(report := await self.reports.get(), hub_pb2.Progress):
             pass
         return report
 
     async def heard(self, kind: str) -> hub_pb2.AgentControl:
-        """Wait for a control message of a kind."""
         while True:
             message = await self.control.get()
             if message.WhichOneof("message") == kind:
@@ -234,7 +231,6 @@ async def running_agent(
 async def agent(
     hub: FakeHub, models: Path, state: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A registered agent."""
     async with running_agent(hub, models, state) as process:
         async with asyncio.timeout(20):
             await hub.registrations.get()
@@ -288,15 +284,19 @@ async def test_agent_that_cannot_write_its_ready_file_does_not_register(
     assert hub.registrations.empty()
 
 
-async def test_heartbeats_count_up_and_carry_the_memory(
+async def test_heartbeats_count_up_on_both_connections_and_missing_answers_end_them(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
-    hub.heartbeat_s = 0.2
-    async with running_agent(hub, models, state) as agent:
+    hub.heartbeat_s = 0.1
+    async with running_agent(hub, models, state) as agent, asyncio.timeout(30):
+        await hub.registrations.get()
         first = (await hub.heard("heartbeat")).heartbeat
         second = (await hub.heard("heartbeat")).heartbeat
         assert second.sequence == first.sequence + 1
         assert second.rss_bytes >= psutil.Process(agent.pid).memory_info().rss // 2
+        await hub.empty_reports.acquire()
+        hub.acknowledges = False
+        await hub.registrations.get()
 
 
 @pytest.mark.usefixtures("agent")
@@ -316,12 +316,22 @@ async def test_requests_come_back_in_order_as_responses(hub: FakeHub) -> None:
     assert report.progress.compute_s > 0
 
 
-@pytest.mark.usefixtures("agent")
-async def test_sample_queries_count_labels_over_the_whole_assignment(hub: FakeHub) -> None:
+async def test_sample_queries_count_labels_in_hosts_and_agents_load_no_runtime(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
     hub.assign(5, "labelled", first=2, count=8)
     progress = (await hub.ended(5)).progress
     assert (progress.done, progress.labelled, progress.correct) == (8, 8, 6)
     assert list(progress.responses) == []
+    hub.assign(6, "twice", requests=[request([1, 1])])
+    await hub.ended(6)
+    maps = await asyncio.to_thread(_mapped_files, agent.pid)
+    assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
+    assert psutil.Process(agent.pid).memory_info().rss < 80 << 20
+
+
+def _mapped_files(pid: int) -> set[str]:
+    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
 
 
 @pytest.mark.usefixtures("agent")
@@ -335,18 +345,6 @@ async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     assert isinstance(await hub.reports.get(), hub_pb2.Ended)
     hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
     assert not (await hub.heard("session_changed")).session_changed.resident
-
-
-@pytest.mark.usefixtures("agent")
-@pytest.mark.parametrize("engine", ["unknown", "truncated"])
-async def test_session_that_cannot_be_loaded_is_reported_with_the_reason(
-    hub: FakeHub, engine: str
-) -> None:
-    session = common_pb2.Session(engine=engine, configuration=TWO)
-    hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
-    changed = (await hub.heard("session_changed")).session_changed
-    assert (changed.session, changed.resident) == (session, False)
-    assert "cannot be loaded here with threads=2" in changed.fault
 
 
 @pytest.mark.usefixtures("agent")
@@ -378,26 +376,18 @@ IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [
 
 
 @pytest.mark.usefixtures("agent")
-async def test_assignment_that_cannot_run_fails_with_its_fault(hub: FakeHub) -> None:
+async def test_session_or_assignment_that_cannot_run_fails_with_its_reason(hub: FakeHub) -> None:
+    for engine in ("unknown", "truncated"):
+        session = common_pb2.Session(engine=engine, configuration=TWO)
+        hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
+        changed = (await hub.heard("session_changed")).session_changed
+        assert (changed.session, changed.resident) == (session, False)
+        assert "cannot be loaded here with threads=2" in changed.fault
     for number, (engine, fields, fault, expected) in enumerate(IMPOSSIBLE):
         hub.assign(number, engine, **fields)
         ended = await hub.ended(number)
         assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, fault)
         assert expected in ended.detail
-
-
-async def test_killed_host_fails_its_assignment_and_the_next_one_runs(
-    hub: FakeHub, agent: asyncio.subprocess.Process
-) -> None:
-    hub.assign(1, "twice", count=FOREVER)
-    done = (await hub.progress()).done
-    (host,) = psutil.Process(agent.pid).children()
-    host.kill()
-    ended = await hub.ended(1)
-    assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_HOST_DIED)
-    assert ended.progress.done >= done
-    hub.assign(2, "twice", count=10)
-    assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
 
 
 async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
@@ -415,24 +405,6 @@ async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
     assert isinstance(started, hub_pb2.Started)
     assert started.assignment_id == 2
     assert agent.returncode is None
-
-
-async def test_agent_reconnects_if_heartbeats_are_not_acknowledged(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    hub.heartbeat_s = 0.1
-    async with running_agent(hub, models, state):
-        await hub.registrations.get()
-        hub.acknowledges = False
-        await hub.registrations.get()
-
-
-async def test_heartbeats_also_show_on_the_work_socket(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    hub.heartbeat_s = 0.1
-    async with running_agent(hub, models, state), asyncio.timeout(30):
-        await hub.empty_reports.acquire()
 
 
 async def test_terminated_agent_completes_its_assignments(
@@ -457,40 +429,18 @@ async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None
             assert await agent.wait() == 0
 
 
-async def test_agent_waits_for_an_unreachable_gateway(
-    hub: FakeHub, models: Path, state: Path
-) -> None:
-    await hub.stop()
-    async with running_agent(hub, models, state) as agent:
-        assert agent.stdout is not None
-        while b"retrying" not in await agent.stdout.readline():
-            pass
-        await hub.start()
-        await hub.registrations.get()
-
-
-async def test_agent_process_loads_neither_numpy_nor_a_runtime(
-    hub: FakeHub, agent: asyncio.subprocess.Process
-) -> None:
-    hub.assign(1, "twice", requests=[request([1, 1])])
-    await hub.ended(1)
-    maps = await asyncio.to_thread(_mapped_files, agent.pid)
-    assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
-    assert psutil.Process(agent.pid).memory_info().rss < 80 << 20
-
-
-def _mapped_files(pid: int) -> set[str]:
-    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
-
-
 async def test_no_host_outlives_a_killed_agent(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
     hub.assign(1, "twice", count=FOREVER)
     await hub.progress()
     hosts = psutil.Process(agent.pid).children()
+    for host in hosts:
+        host.suspend()  # as one that hangs, and does not see that its socket is closed
     os.kill(agent.pid, signal.SIGKILL)
     _, alive = await asyncio.to_thread(psutil.wait_procs, hosts, 5)
+    for host in alive:
+        host.kill()
     assert hosts
     assert not alive
 

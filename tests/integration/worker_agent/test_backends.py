@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
@@ -25,7 +26,6 @@ from tests.tiny_tensorflow import (
     saved_model,
 )
 from tests.tiny_tflite import save_sum
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
 
 Number = TypeVar("Number", np.float32, np.int8)
@@ -135,7 +135,6 @@ def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(flee
 
 
 def runtimes(host: HostClient) -> set[str]:
-    """Large packages, runtimes and others, that the host has files of in its memory."""
     files = [mapped.path for mapped in psutil.Process(host.pid).memory_maps()]
     packages = ("ai_edge_litert", "matplotlib", "onnxruntime", "sklearn", "tensorflow")
     return {package for package in packages if any(f"/{package}/" in file for file in files)}

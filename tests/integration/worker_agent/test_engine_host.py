@@ -2,23 +2,18 @@
 
 import os
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
 
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.waiting import has_ended, wait_until
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES
 
 
@@ -74,12 +69,6 @@ def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
     assert z.tolist() == [-1, -2, -3, -4]
 
 
-def test_only_requested_outputs_are_sent(twice: HostClient) -> None:
-    response = answer(twice, request(np.ones((1, 2), np.float32), "z"))
-    assert [out.name for out in response.outputs] == ["z"]
-    assert len(response.raw_output_contents) == 1
-
-
 @pytest.mark.parametrize("rows", [INLINE_BYTES // 8 - 100, INLINE_BYTES, 1_000_000])
 def test_tensors_of_any_size_round_trip(twice: HostClient, rows: int) -> None:
     array = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
@@ -100,16 +89,6 @@ def test_bad_query_fails_alone(twice: HostClient, data: bytes, expected: str) ->
     assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
     assert expected in ended.detail
     assert answer(twice, request(np.ones((1, 2), np.float32))).outputs
-
-
-def test_sample_queries_count_their_labels(models: Path) -> None:
-    with HostClient(models, session("labelled")) as host:
-        began = time.monotonic()
-        ended = host.run_samples(2, 8)
-        passed_s = time.monotonic() - began
-    assert host.ready.samples == 4
-    assert (ended.tally.done, ended.tally.labelled, ended.tally.correct) == (8, 8, 6)
-    assert 0 < ended.tally.compute_s <= passed_s
 
 
 def test_bytes_tensors_are_length_prefixed_both_ways(models: Path) -> None:
@@ -144,22 +123,3 @@ def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, expe
         HostClient(models, session(engine))
     assert "\n" not in str(caught.value)
     assert str(models) not in str(caught.value)
-
-
-def test_host_dies_with_its_agent(models: Path) -> None:
-    """An agent killed with SIGKILL cannot clean up, but a busy host must still exit."""
-    code = f"""
-import pathlib
-from synergai.domain import Configuration, Session
-from worker_agent.hosts.sync_client import HostClient
-host = HostClient(pathlib.Path({str(models)!r}), Session("twice", Configuration(1)))
-print(host.pid, flush=True)
-host.run_samples(0, 10**9)
-"""
-    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert agent.stdout is not None
-    with agent.stdout:
-        host = psutil.Process(int(agent.stdout.readline()))
-        agent.kill()
-        agent.wait()
-    wait_until(lambda: has_ended(host))

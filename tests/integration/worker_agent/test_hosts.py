@@ -17,6 +17,7 @@ import pytest
 import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
+import worker_agent.hosts.residents
 from gateway.serve.local_hub import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
@@ -25,11 +26,12 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
+from worker_agent.hosts.child import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.spare import SpareHost
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -41,7 +43,6 @@ HANG_TIMEOUT_S = 1.0
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
-    """Run a range of samples; return a future of the result."""
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     host.run_samples(0, count, lambda _: None, ended.set_result)
     return ended
@@ -68,8 +69,8 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
 
 async def test_spare_host_loads_the_next_engine(models: Path) -> None:
     before = shared_memory()
-    memory = HostMemory()
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(spare=spare)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     try:
         host = await hosts.load(TWICE)
@@ -111,8 +112,8 @@ async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_mo
     calls.open = AsyncMock(return_value=AsyncMock())
     calls.start = AsyncMock(side_effect=Unavailable("far enough"))
     with (
-        patch("worker_agent.app.PowerManager.open", calls.open),
-        patch("worker_agent.app.SpareHost.start", calls.start),
+        patch("worker_agent.machine.PowerManager.open", calls.open),
+        patch("worker_agent.machine.SpareHost.start", calls.start),
         pytest.raises(Unavailable, match="far enough"),
     ):
         await Agent(config, LocalHub()).__aenter__()
@@ -131,8 +132,8 @@ async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path
 
 async def test_spare_host_that_is_not_needed_ends() -> None:
     before = shared_memory()
-    memory = HostMemory(100 << 20)
-    memory.spare = spare = await SpareHost.start()
+    spare = await SpareHost.start()
+    memory = HostMemory(100 << 20, spare=spare)
     await until(memory.used_bytes)
     await memory.close_spare()
     await memory.close_spare()
@@ -141,8 +142,6 @@ async def test_spare_host_that_is_not_needed_ends() -> None:
 
 
 class Changes(list[SessionChange]):
-    """Records session changes."""
-
     def states(self) -> list[tuple[Session, bool]]:
         return [(change.session, change.resident) for change in self]
 
@@ -178,18 +177,6 @@ async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostP
     assert last.outcome is Outcome.STOPPED
     assert 0 < first.done < second.done <= last.tally.done < FOREVER
     assert last.tally.compute_s >= second.compute_s > first.compute_s
-
-
-async def test_waiting_run_can_be_stopped(hosts: HostPool) -> None:
-    host = await hosts.load(TWICE)
-    first: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    second: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    running = host.run_samples(0, FOREVER, lambda _: None, first.set_result)
-    waiting = host.run_samples(0, 5, lambda _: None, second.set_result)
-    host.stop_run(waiting)
-    host.stop_run(running)
-    assert (await first).outcome is Outcome.STOPPED
-    assert (await second).tally.done == 0
 
 
 async def test_merged_quick_queries_are_answered_in_order(
@@ -251,20 +238,15 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> No
         await hosts.close()
 
 
-async def test_idle_host_may_be_silent(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
-    await run_samples(host, 1)
-    await asyncio.sleep(1.2 * HANG_TIMEOUT_S)
-    assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
-
-
-async def test_long_run_that_makes_progress_is_not_hung(impatient: HostPool) -> None:
-    host = await impatient.load(TWICE)
+async def test_host_that_is_idle_or_makes_progress_is_not_hung(impatient: HostPool) -> None:
+    host, idle = await impatient.load(TWICE), await impatient.load(LABELLED)
+    await run_samples(idle, 1)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(2 * HANG_TIMEOUT_S)
     host.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
+    assert (await run_samples(idle, 1)).outcome is Outcome.COMPLETED
 
 
 async def test_broken_model_is_reported_and_other_sessions_load(
@@ -377,6 +359,7 @@ async def test_idle_hosts_grown_above_the_budget_are_evicted(
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
@@ -390,6 +373,7 @@ async def test_only_the_leaking_host_is_killed(
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import synergai
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.samples import write_samples
@@ -19,7 +20,6 @@ from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.parameters import read_parameters
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, mobilenet_input, picture, save_image_engines
-from worker_agent.hosts.sync_client import HostClient
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,6 @@ async def test_unmodified_tritonclient_classifies_an_image(
 async def loadgen(
     fleet: LocalFleet, engine: str, dataset: str, data: Path, *scenario: str
 ) -> tuple[int | None, str, str]:
-    """Run loadgen in accuracy mode; return exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
         *("--dataset", dataset, "--data", str(data), "--output", str(data / "logs")),

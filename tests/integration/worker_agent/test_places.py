@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 import synergai
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.testing import LocalFleet
 
 ENGINE = "onnx_digits"

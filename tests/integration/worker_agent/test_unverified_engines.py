@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
+from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import EngineDescription
@@ -24,7 +26,6 @@ from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.inventory.inventory import Inventory
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
@@ -186,9 +187,11 @@ def test_agent_does_not_load_an_added_engine_again_to_describe_it(
 
 @pytest.fixture(scope="module")
 def fleet(particular: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+    path = tmp_path_factory.mktemp("fleet")
+    shutil.copytree(particular / "odd", path / "models" / "odd")
+    with LocalFleet(path) as fleet:
         fleet.start_gateway()
-        fleet.start_agent("one", models=particular, options=("--threads", "1"))
+        fleet.start_agent("one", models=path / "models", options=("--threads", "1"))
         fleet.wait_for_workers(1)
         yield fleet
 

@@ -18,8 +18,9 @@ from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadSuspected
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.ipc.frames import RunEnded
 
 FAMILY = EngineName("family")
@@ -115,7 +116,6 @@ async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
 
 
 async def load_started(host: HostProcess) -> None:
-    """Wait until the host has begun to load another variant."""
     await until(lambda: host._loads.loading is not None, 0.02)
 
 

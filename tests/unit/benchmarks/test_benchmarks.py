@@ -1,5 +1,6 @@
 """Statistics and tables of the benchmarks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,22 @@ def test_an_unmeasured_cell_is_a_dash() -> None:
         "| we   | 1.500 ms, 2,000/s | -    |",
         "| they | -                 | -    |",
     ]
+
+
+def test_a_summary_has_what_is_judged_or_else_the_figures() -> None:
+    section = Section(
+        title="T",
+        note="N",
+        rows=["we"],
+        columns=["median"],
+        measured=Measurements({OURS: [Figure(1.5, 2000.0)]}),
+        comparisons=[Comparison(text="free", value=1.0)],
+    )
+    assert "1.500 ms" in section.summary()
+    assert "free" not in section.summary()
+    judged = replace(section, comparisons=[Comparison(text="fast", value=1.0, at_most=2.0)])
+    assert "1.500 ms" not in judged.summary()
+    assert "fast" in judged.summary()
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

@@ -1,5 +1,3 @@
-"""Tests of plans over measured chains: an engine is split only where that is faster."""
-
 from itertools import product
 
 import pytest

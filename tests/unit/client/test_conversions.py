@@ -145,10 +145,10 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
     ("details", "text"),
     [
         (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not signed by"),
-        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "leave tls_ca out"),
+        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "remove --tls-ca"),
         ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
-        ("Handshake read failed (Socket closed)", "if it does not use TLS, leave tls_ca out"),
-        ("Socket closed", r"does it need TLS \(tls_ca\)\?"),
+        ("Handshake read failed (Socket closed)", "if it does not use TLS, remove --tls-ca"),
+        ("Socket closed", r"does it need TLS \(--tls-ca\)\?"),
         ("Secure read failed (Socket closed)", "SYNERGAI_TLS_CERT and SYNERGAI_TLS_KEY"),
     ],
 )

@@ -12,8 +12,6 @@ from tests.waiting import turns
 
 
 class Gateway:
-    """Describes engines once it is allowed to."""
-
     def __init__(self) -> None:
         self.fetches = 0
         self.cancelled = 0

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class StalledCall:
-    """A call whose peer neither reads nor writes.
-
-    Attributes:
-        fault: the exception that the next write raises, if any.
-    """
+    """A call whose peer neither reads nor writes."""
 
     def __init__(self) -> None:
         self.fault: Exception | None = None

@@ -36,17 +36,15 @@ def test_malformed_token_is_refused(token: str) -> None:
         token_metadata(token, "localhost:1", encrypted=True, insecure=False)
 
 
-def test_token_comes_from_a_file_or_else_from_a_variable(
+def test_token_comes_from_a_file_or_else_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
     monkeypatch.delenv("SYNERGAI_TOKEN", raising=False)
-    assert connection()["token"] == ""
+    assert connection(None, None)["token"] == ""
     monkeypatch.setenv("SYNERGAI_TOKEN", "from-environment")
-    assert connection()["token"] == "from-environment"
-    monkeypatch.setenv("SYNERGAI_TOKEN_FILE", str(file))
-    assert connection()["token"] == "from-file"
-    monkeypatch.setenv("SYNERGAI_TOKEN_FILE", str(tmp_path / "missing"))
+    assert connection(None, None)["token"] == "from-environment"
+    assert connection(None, file)["token"] == "from-file"
     with pytest.raises(InvalidInput, match="No such file"):
-        connection()
+        connection(None, tmp_path / "missing")

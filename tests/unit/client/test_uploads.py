@@ -39,8 +39,6 @@ class Spool:
 
 
 class Call:
-    """A call of Upload."""
-
     def __init__(self, spool: Spool, breaks_after: int, forgets: int) -> None:
         self.spool = spool
         self.left = breaks_after

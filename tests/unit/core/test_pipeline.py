@@ -106,7 +106,6 @@ class Workers:
             assert self.held == waiting, "tensors are dropped as soon as no visit needs them"
 
     def end(self, visit: int) -> tuple[int, int]:
-        """Forget a visit; return its query and position."""
         ended, _, position = self.visits.pop(visit)
         self.ended.append(visit)
         return ended.query, position

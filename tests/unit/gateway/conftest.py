@@ -63,6 +63,17 @@ async def load_nothing(engine: EngineName) -> None:
     """Load an engine; no worker takes notice."""
 
 
+class FakeClock(Clock):
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
 @dataclass
 class GatewayHarness:
     """A gateway without its servers, and with data of jobs in a directory if one is given."""
@@ -134,19 +145,16 @@ class GatewayHarness:
         caller: Caller = UNRESTRICTED,
         tenant: str = "",
     ) -> Request:
-        """Begin a request that a client sent."""
         request_id = RequestId(self.inference.new_id())
         return self.inference.begin_request(
             InferenceCall(caller, raw, budget_s, tenant, request_id)
         )
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
-        """Return the orders sent to the worker since the last call."""
         orders, worker.orders._items = worker.orders._items, []
         return orders
 
     def assignments(self, worker: ConnectedWorker) -> list[Assignment]:
-        """Return the assignments among those orders."""
         return [
             order.assignment for order in self.orders(worker) if isinstance(order, RunAssignment)
         ]
@@ -158,7 +166,6 @@ class GatewayHarness:
         responses: Sequence[bytes] = (),
         **progress: Unpack[ProgressCounts],
     ) -> None:
-        """Report an assignment as completed."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
         self.intake.apply_ended(worker, ended, responses)
@@ -166,7 +173,6 @@ class GatewayHarness:
     def stop(
         self, worker: ConnectedWorker, assignment: Assignment, **progress: Unpack[ProgressCounts]
     ) -> None:
-        """Report an assignment as stopped."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
         self.intake.apply_ended(worker, ended)

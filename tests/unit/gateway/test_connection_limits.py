@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.entry.admission.connections import RESERVED, connection_limits
+from gateway.grpc_server import RESERVED, connection_limits
 
 
 @pytest.mark.parametrize("descriptors", [1024, 20_000, 65_536])

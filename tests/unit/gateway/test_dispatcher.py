@@ -10,7 +10,7 @@ from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
-from gateway.jobs.estimate_errors import LEAST, PRIOR
+from gateway.jobs.tracker import LEAST, PRIOR
 from synergai.core.scheduling.events import (
     Command,
     EnginesChanged,
@@ -89,7 +89,6 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
 
 
 def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scheduler fail at the next event, and only there."""
     core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
     handle = core.handle
 
@@ -442,20 +441,6 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -
     harness.complete(worker, assignment, done=10)
     await harness.flush_journal()
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
-
-
-async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayHarness) -> None:
-    worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.intake.apply_progress(worker, report)
-    await harness.flush_journal()
-    later = type(harness)(harness.journal)
-    assert await later.jobs.restore() == 1
-    (rest,) = later.assignments(later.add_worker())
-    assert (rest.job_id, rest.first, rest.count) == (status.id, 4, 6)
-    later.dispatcher.close()
 
 
 async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_restart(

@@ -3,12 +3,14 @@
 import math
 import random
 import statistics
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.jobs.estimate_errors import (
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.jobs.tracker import (
     LEAST,
     LEAST_SHORT,
     PRIOR,
@@ -17,8 +19,12 @@ from gateway.jobs.estimate_errors import (
     EstimateErrors,
     Interval,
 )
+from gateway.journal.journal import Journal
+from synergai.domain import EngineName, JobSpec
+from tests.unit.gateway.conftest import FakeClock, GatewayHarness
 
 LOW, HIGH = PRIOR
+SPEC = JobSpec(engine=EngineName("echo"), queries=1)
 
 
 def learned(*ratios: float) -> EstimateErrors:
@@ -49,6 +55,25 @@ def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
     for _ in range(LEAST):  # which are estimated with it
         errors.add(0.014, 0.014, 0.002)
     assert errors.fixed_s == pytest.approx(0.012)
+
+
+async def test_short_jobs_teach_what_dispatching_and_recording_take(tmp_path: Path) -> None:
+    """A query takes 10 ms, and each job takes 30 ms beyond that; the core learns a little."""
+    journal, clock = Journal(tmp_path), FakeClock()
+    harness = GatewayHarness(journal, clock=clock)
+    worker = harness.add_worker()
+    estimates = []
+    for _ in range(LEAST_SHORT + 1):
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+        [assignment] = harness.assignments(worker)
+        clock.time += 0.04
+        harness.complete(worker, assignment, done=1)
+        await harness.flush_journal()
+        await harness.flush_journal()
+        estimates.append((await harness.jobs.get(UNRESTRICTED, status.id)).estimated_s)
+    harness.dispatcher.close()
+    await journal.close()
+    assert estimates == pytest.approx([0.01] * LEAST_SHORT + [0.04], rel=0.1)
 
 
 @settings(max_examples=15, deadline=None)

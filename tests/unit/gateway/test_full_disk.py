@@ -19,8 +19,8 @@ from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
 from gateway.journal.archive import check
 from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
+from gateway.journal.files import Reserve, Space
 from gateway.journal.journal import Journal
-from gateway.journal.reserve import Reserve, Space
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import Overloaded, Unavailable
@@ -162,7 +162,7 @@ async def test_full_disk_at_the_start_is_told_from_a_broken_journal(
     def fail(_: object) -> None:
         raise cause
 
-    monkeypatch.setattr(f"gateway.journal.opening.{step}", fail)
+    monkeypatch.setattr(f"gateway.journal.sqlite_store.{step}", fail)
     with pytest.raises(error):
         Journal(tmp_path)
 
@@ -176,7 +176,7 @@ async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
         raise apsw.IOError("disk I/O error")
 
     monkeypatch.setattr("gateway.journal.schema.read_version", fail)
-    for module in ("opening", "archive"):
+    for module in ("sqlite_store", "archive"):
         # SQLite's error says no more than "disk I/O error"; its connection has the cause.
         monkeypatch.setattr(
             f"gateway.journal.{module}.is_disk_full",

@@ -18,8 +18,7 @@ from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
-from gateway.journal.opening import open_journal
-from gateway.journal.sqlite_store import SqliteStore
+from gateway.journal.sqlite_store import SqliteStore, open_journal
 from synergai.domain import (
     AssignmentId,
     Configuration,

@@ -27,7 +27,6 @@ def state(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Run ``synergai journal``; return its exit code, standard output and standard error."""
     with pytest.raises(SystemExit) as exited:
         cli.main(["journal", *map(str, arguments)])
     output = capsys.readouterr()

@@ -11,7 +11,7 @@ from gateway.journal import archive
 from gateway.journal.errors import JournalDamaged
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
-from gateway.journal.marker import Mark, read_marker, write_marker
+from gateway.journal.sqlite_store import Mark, read_marker, write_marker
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import InvalidInput, NotFound, Unavailable
 
@@ -70,7 +70,6 @@ async def jobs_in(directory: Path) -> int:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return the contents of the files; SQLite may have added empty ones."""
     read = {name: (directory / name).read_bytes() for name in FILES if (directory / name).exists()}
     return {name: content for name, content in read.items() if content}
 
@@ -178,7 +177,7 @@ def test_new_marker_survives_a_loss_of_power(
     marker = tmp_path / "journal.marker"
     synced: list[tuple[Path, Mark | None]] = []
     monkeypatch.setattr(
-        "gateway.journal.marker.sync_path",
+        "gateway.journal.sqlite_store.sync_path",
         lambda directory: synced.append((directory, read_marker(marker))),
     )
     write_marker(marker, Mark())

@@ -13,18 +13,7 @@ from gateway.entry.admission.tenant_usage import TenantUsage, TokenBucket
 from gateway.monitoring.families import FamilyCollector
 from gateway.parts.entry import quota_families
 from synergai.errors import Overloaded, QuotaExceeded
-from synergai.runtime.clock import Clock
-
-
-class FakeClock(Clock):
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return self.time
+from tests.unit.gateway.conftest import FakeClock
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Rollouts of versions: shares of requests, changes, and what is rolled back by itself."""
-
 import asyncio
 import math
 from collections import Counter
@@ -56,8 +54,6 @@ class FakeLoader:
 
 
 class FakeStore:
-    """Remembers the policies."""
-
     def __init__(self) -> None:
         self.written: dict[str, VersionPolicy] = {}
         self.fault: SynergaiError | None = None

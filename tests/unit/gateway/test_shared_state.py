@@ -7,9 +7,8 @@ from typing import cast
 import pytest
 
 from gateway.journal import shared_state
-from gateway.journal.documents import StateDocuments
 from gateway.journal.journal import Journal
-from gateway.journal.shared_state import SharedState
+from gateway.journal.shared_state import SharedState, StateDocuments
 from synergai.errors import SynergaiError, Unavailable
 
 

@@ -94,7 +94,6 @@ class Stages:
     def answer(
         self, worker: ConnectedWorker, assignment: Assignment, tensor: str, data: bytes = b""
     ) -> None:
-        """Report that an assignment is completed."""
         responses = [data or response(tensor)] * assignment.count
         self.gateway.complete(worker, assignment, responses, done=assignment.count)
 

@@ -21,7 +21,6 @@ CAMERA = Caller("camera", "lab", (GRANT,), max_priority=3)
 
 
 def limit(harness: GatewayHarness, **quota: float) -> None:
-    """Limit the tenant of `CAMERA`."""
     harness.admission.use_table(AccessTable(tenants={"lab": Quota(**quota)}))  # type: ignore[arg-type]  # some limits are whole
 
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.jobs.tensor_room import TensorRoom
+from gateway.jobs.input_feed import TensorRoom
 from synergai.domain import EngineName, Job, JobId
 from tests.waiting import turns
 

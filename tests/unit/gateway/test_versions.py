@@ -19,7 +19,6 @@ ECHO = "echo"
 
 
 def of(version: str, fault: str = "", *, pending: bool = False) -> Engine:
-    """Return a version of the engine ``echo``."""
     return replace(
         ENGINE, name=versioned(ECHO, version), version=version, fault=fault, pending=pending
     )

@@ -35,7 +35,6 @@ class FakeTransport:
         """Return at once."""
 
     def close(self, _error: object = None) -> None:
-        """Close the stream."""
         if not self.closed.done():
             self.closed.set_result(None)
 

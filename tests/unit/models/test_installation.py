@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory

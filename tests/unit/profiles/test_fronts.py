@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.engines.variant_fronts import FrontPoint, variant_fronts
+from profiler.engines.variants import FrontPoint, variant_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry

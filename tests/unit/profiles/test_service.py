@@ -40,16 +40,6 @@ async def test_observed_entry_of_the_core_is_shown_with_its_date(tmp_path: Path)
     await profiles.close()
 
 
-async def test_observed_entry_never_replaces_a_measured_one(tmp_path: Path) -> None:
-    path = tmp_path / "dictionary.db"
-    profiles = ProfileService(path)
-    add_to_dictionary(path, [make_entry(1119.0)])
-    profiles.record(make_entry(29.0, "observed"))
-    await profiles.close()
-    [entry] = load_dictionary(path)
-    assert (entry.label, entry.qps) == ("measured", 1119.0)
-
-
 async def test_observed_entry_replaces_an_observed_one(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)

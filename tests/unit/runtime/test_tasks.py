@@ -1,12 +1,13 @@
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import NoReturn
 
 import pytest
 
 from synergai.errors import NotFound
-from synergai.runtime.tasks import TaskBag
-from tests.waiting import until
+from synergai.runtime.tasks import TaskBag, run_to_end
+from tests.waiting import turns, until
 
 
 async def fail() -> NoReturn:
@@ -27,6 +28,45 @@ async def test_closing_cancels_the_tasks_and_waits_for_them() -> None:
     await asyncio.sleep(0)
     await bag.close()
     assert (cancelled, len(bag)) == (["cancelled"], 0)
+
+
+async def test_leaving_the_block_of_a_bag_cancels_its_tasks() -> None:
+    cancelled = list[str]()
+    async with TaskBag() as bag:
+        bag.start(forever(cancelled))
+        await asyncio.sleep(0)
+    assert (cancelled, len(bag)) == (["cancelled"], 0)
+
+
+async def test_failure_of_an_awaited_task_is_raised_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with TaskBag() as bag:
+        awaited, ignored = bag.start_awaited(fail()), bag.start_awaited(fail())
+        with pytest.raises(ValueError, match="a bug"):
+            await awaited
+        await bag.wait()
+    del awaited, ignored
+    gc.collect()
+    assert not caplog.text
+
+
+async def test_cancelled_caller_waits_for_work_that_runs_to_its_end() -> None:
+    release, done = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        await release.wait()
+        done.append("done")
+
+    caller = asyncio.create_task(run_to_end(work()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await turns(5)
+    assert not caller.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert done == ["done"]
 
 
 async def test_failure_is_logged_and_ends_no_other_task(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,3 @@
-"""A call of grpcio as handlers see it."""
-
 import ssl
 from pathlib import Path
 from unittest.mock import Mock

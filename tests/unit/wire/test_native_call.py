@@ -37,8 +37,6 @@ caller: ContextVar[str] = ContextVar("caller")
 
 
 class Work:
-    """What a call has begun."""
-
     def __init__(self, on_response: Callable[[bytes | memoryview], None] | None) -> None:
         self.result: asyncio.Future[bytes | memoryview] = asyncio.Future()
         self.on_response = on_response
@@ -93,7 +91,6 @@ class Server:
         }
 
     def receive(self, data: bytes) -> None:
-        """Have the session receive data."""
         self._unread += data
         self._unread = self._unread[self.session.receive(self._unread, 1000) :]
 

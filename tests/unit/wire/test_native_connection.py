@@ -24,12 +24,7 @@ MAX_BYTES = 1 << 22
 
 
 class Transport(asyncio.Transport):
-    """A transport that keeps what is written, and delivers something although it is paused.
-
-    Attributes:
-        written: what was written.
-        closed: whether it was closed or aborted.
-    """
+    """A transport that keeps what is written, and delivers something although it is paused."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.0", 80)})
@@ -71,14 +66,14 @@ class Client:
         transport: what the connection sends to.
     """
 
-    def __init__(self, connection_age_s: float = 0.0) -> None:
+    def __init__(self, connection_age: tuple[float, float] = (0.0, 0.0)) -> None:
         self.requests: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.placed = 0
         self.place: weakref.ref[Any] | None = None
         self.handlers = handlers = Handlers(MAX_BYTES)
-        handlers.connection_age_s = connection_age_s
+        handlers.connection_age = connection_age
         methods: dict[str, Any] = {"Keep": grpc.stream_unary_rpc_method_handler(self._keep, bytes)}
         handlers.add((rpc.Service("a", methods),))
         self.refusals: list[Exception] = []
@@ -111,7 +106,6 @@ class Client:
 
 
 def cut(data: bytes, number: int, draw: random.Random) -> bytes:
-    """Return data of a call in frames of any sizes."""
     frames = []
     while data:
         size = draw.choice([1, 9, 1000, 50_000, 1 << 20])
@@ -220,6 +214,18 @@ async def test_calls_of_a_client_that_has_left_end_in_turns(client: Client) -> N
     await until(lambda: not len(client.handlers.tasks))
 
 
+async def test_flood_of_header_blocks_that_are_too_large_ends_the_connection(
+    client: Client,
+) -> None:
+    bomb = b"\x90" * 1000
+    for at in range(3, 203, 2):
+        client.send(headers(at, "/a/Keep", block=bomb))
+        await turns(2)
+        if at == 21:
+            assert not client.refusals
+    assert [str(each) for each in client.refusals] == ["too many frames without data"]
+
+
 GOAWAY = 7
 
 
@@ -278,21 +284,6 @@ async def test_protocol_other_than_http_2_gets_no_frame() -> None:
     client.connection.connection_lost(None)
 
 
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("behind", [False, True])
-async def test_client_that_closes_its_side_gets_its_answer(client: Client, *, behind: bool) -> None:
-    client.reads.clear()
-    client.send(headers(3, "/a/Keep") + message(3, b"x"))
-    if behind:  # calls that wait for their turn
-        client.send(b"".join(headers(at, "/a/Keep") + message(at, b"z") for at in range(5, 65, 2)))
-    assert client.connection.eof_received()
-    await turns()
-    assert not client.transport.closed
-    client.reads.set()
-    await until(lambda: client.transport.closed)
-    assert client.transport.written.count(b"grpc-status") == (31 if behind else 1)
-
-
 @pytest.mark.parametrize("sent", [b"", headers(3, "/a/Keep")])
 async def test_client_that_closes_its_side_without_a_whole_request_is_gone(
     client: Client, sent: bytes
@@ -309,11 +300,15 @@ async def test_last_frame_of_a_connection_says_which_calls_were_handled(client: 
     assert goodbyes(client.transport.written) == [((1 << 31) - 1, 0, b""), (1, 0, b"")]
 
 
-async def test_connection_is_retired_at_its_age_and_its_calls_complete() -> None:
-    client = Client(connection_age_s=0.001)
+@pytest.mark.parametrize("grace_s", [0.0, 0.001])
+async def test_connection_is_retired_at_its_age_and_its_calls_get_the_grace(grace_s: float) -> None:
+    client = Client(connection_age=(0.001, grace_s))
     client.reads.clear()
     client.send(PREFACE + frame(SETTINGS, 0, 0) + headers(1, "/a/Keep") + message(1, b"x"))
     await until(lambda: goodbyes(client.transport.written))
+    if grace_s:
+        await until(lambda: client.transport.closed)
+        return
     assert not client.transport.closed
     client.reads.set()
     client.send(frame(PING, 1, 0, b"synergai"))

@@ -164,6 +164,7 @@ def test_blocks_that_are_remembered_take_little_memory() -> None:
         b"\x00\x01a\x05v",
         b"\x7f",
         b"\x3f\xe2\x1f",
+        b"\x81" * 1000 + b"\xbe",
         b"\x82\x20",
         b"\x00\x01a\x81\x00",
     ],

@@ -52,7 +52,6 @@ def as_json(array: NDArray[Any], *, nested: bool) -> object:
 
 
 def body(**changes: object) -> bytes:
-    """Return the body of a request with one input of three elements, with changes to the input."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]} | changes
     kept = {name: value for name, value in tensor.items() if value is not None}
     return json.dumps({"inputs": [kept]}).encode()

@@ -1,5 +1,3 @@
-"""Parts of `synergai.wire.rpc` that need no network."""
-
 from unittest.mock import MagicMock
 
 import grpc

@@ -76,9 +76,9 @@ def test_incomplete_options_are_rejected() -> None:
         server_context(None, None, CA)
     with pytest.raises(InvalidInput, match="given together"):
         server_context(CERT, None)
-    with pytest.raises(InvalidInput, match="need tls_ca"):
+    with pytest.raises(InvalidInput, match="need --tls-ca"):
         channel_credentials(None, Identity.read(CERT, KEY))
-    with pytest.raises(InvalidInput, match="need tls_ca"):
+    with pytest.raises(InvalidInput, match="need --tls-ca"):
         ClientTls.read(None, CERT, KEY)
 
 

@@ -22,8 +22,6 @@ SIZES = st.sampled_from([0, 1, 3, 5000, BUFFER - 5, BUFFER - 4, BUFFER - 3, BUFF
 
 
 class Transport:
-    """Fake transport that records sent bytes."""
-
     def __init__(self, *, half_closes: bool = True) -> None:
         self.sent = bytearray()
         self.writes = 0
@@ -75,7 +73,6 @@ class End:
         self.socket.connection_made(cast("asyncio.Transport", self.transport))
 
     def receive(self, data: bytes, piece: int) -> None:
-        """Feed `data` in pieces of at most `piece` bytes."""
         view = memoryview(data)
         while view and not self.socket.closed.done():
             room = self.socket.get_buffer(-1)

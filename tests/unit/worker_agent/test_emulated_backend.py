@@ -11,7 +11,7 @@ from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.directory import EngineDefinition
 from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, SLOWDOWN_FILE, EmulatedBackend
-from worker_agent.host.self_check import SelfCheck
+from worker_agent.host.loading import SelfCheck
 
 MODEL = """
 [[configurations]]
@@ -72,7 +72,7 @@ def test_job_runs_at_the_pace_in_the_file(model: Path, clock: Clock) -> None:
     engine = preloaded(model, clock)
     for job, factor in (("fast", 0.5), ("slow", 1.5)):
         began = clock.now
-        engine.begin(job)
+        engine.begin_job(job)
         run(engine, 10)
         assert clock.now - began == pytest.approx(10 * 0.004 * factor)
 
@@ -84,7 +84,7 @@ def test_setup_of_the_loading_job_is_scaled_by_its_pace(
     (model.parent / PACES_FILE).write_text(f"job {factor}\n")
     started = clock.now - age_s
     engine = backend(model, clock, age_s=age_s)
-    engine.begin("job")
+    engine.begin_job("job")
     run(engine, 500)
     assert clock.now - started == pytest.approx(factor * (2.0 + 500 * 0.004))
 
@@ -96,7 +96,7 @@ def test_file_slows_all_queries_down_while_it_exists(model: Path, clock: Clock) 
     for text in ("", "3.0", "1"):
         file.write_text(text)
         began = clock.now
-        engine.begin("job")
+        engine.begin_job("job")
         run(engine, 10)
         taken.append(clock.now - began)
     assert taken == pytest.approx([0.04, 0.12, 0.04])
@@ -123,9 +123,9 @@ def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("other 2.0\n")
     engine = backend(model, clock)
     began = clock.now
-    engine.begin("unknown")
+    engine.begin_job("unknown")
     assert clock.now - began == pytest.approx(PATIENCE_S, abs=0.01)
-    engine.begin("")
+    engine.begin_job("")
     run(engine, 1)
     assert clock.sleeps[-1] == pytest.approx(0.004)
 
@@ -153,7 +153,7 @@ def test_invalid_paces_file_is_refused(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("job slowly\n")
     engine = backend(model, clock)
     with pytest.raises(EngineUnusable, match=PACES_FILE):
-        engine.begin("job")
+        engine.begin_job("job")
 
 
 def test_answers_of_a_model_take_the_configured_time(tmp_path: Path, clock: Clock) -> None:

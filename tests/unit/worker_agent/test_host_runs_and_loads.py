@@ -72,17 +72,6 @@ def test_response_outside_of_the_arena_is_invalid(runs: Runs) -> None:
         runs.settle(run, RunEnded(1, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1)))
 
 
-def test_run_that_crashed_the_host_is_distinguished_from_the_others(runs: Runs) -> None:
-    ended: list[RunEnded] = []
-    first, second = add_query(runs, b"x", ended), add_query(runs, b"x", ended, "small")
-    runs.end_all("it died", second)
-    assert [(each.run_id, each.fault) for each in ended] == [
-        (first, Fault.HOST_DIED),
-        (second, Fault.CRASHED),
-    ]
-    assert not runs.by_id
-
-
 class Host:
     """Records what an engine host is sent."""
 

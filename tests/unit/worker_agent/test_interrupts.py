@@ -26,12 +26,12 @@ def test_computing_run_is_interrupted_once_and_the_next_is_not() -> None:
     reading, writing = os.pipe()
     backend = RecordingBackend()
     interrupts = InterruptListener(reading)
-    interrupts.begin(backend, 7)
+    interrupts.begin_runs(backend, 7)
     os.write(writing, INTERRUPT.pack(6) + INTERRUPT.pack(7) + INTERRUPT.pack(7))
     assert backend.interrupted.wait(10)
     os.close(writing)
     interrupts.end()
-    interrupts.begin(backend, 8)
+    interrupts.begin_runs(backend, 8)
     interrupts.end()
     assert backend.calls == ["interrupt", "resume"]
 
@@ -41,7 +41,7 @@ def test_batch_is_interrupted_once_all_its_runs_are() -> None:
     os.close(writing)
     backend = RecordingBackend()
     interrupts = InterruptListener(reading)
-    interrupts.begin(backend, 7, 8)
+    interrupts.begin_runs(backend, 7, 8)
     interrupts.interrupt(8)
     interrupts.interrupt(8)
     assert backend.calls == []
@@ -56,7 +56,7 @@ def test_interrupt_of_another_run_is_ignored() -> None:
     backend = RecordingBackend()
     interrupts = InterruptListener(reading)
     interrupts.interrupt(7)
-    interrupts.begin(backend, 8)
+    interrupts.begin_runs(backend, 8)
     interrupts.interrupt(7)
     interrupts.end()
     assert backend.calls == []

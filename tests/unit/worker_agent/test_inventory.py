@@ -91,9 +91,11 @@ async def poll(inventory: Inventory) -> dict[EngineName, Engine | None]:
 
 
 @asynccontextmanager
-async def running(watch: ModelDirectoryWatch) -> AsyncGenerator[None]:
+async def running(
+    watch: ModelDirectoryWatch, on_change: Callable[[EngineName, Engine | None], None]
+) -> AsyncGenerator[None]:
     """Run a watch until the context ends."""
-    task = asyncio.create_task(watch.run())
+    task = asyncio.create_task(watch.run(ignore, on_change))
     try:
         yield
     finally:
@@ -227,10 +229,8 @@ async def test_watch_reports_an_engine_while_another_is_inspected(
         await asyncio.Event().wait()
 
     changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(
-        inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
-    )
-    async with asyncio.timeout(30), running(watch):
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
+    async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
         watch.look_at(ONE)
         await loads.begun.wait()
         put(models, "two", b"the whole")
@@ -908,12 +908,10 @@ async def test_engine_that_is_complete_is_described_at_once(
 
     await described(inventory)
     changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(
-        inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
-    )
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
     put(models, "two", b"the whole")
     watch.look_at(TWO)
-    async with asyncio.timeout(30), running(watch):
+    async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
         assert await changes.get() == TWO
 
 
@@ -934,8 +932,8 @@ async def test_removed_folder_is_reported_within_three_seconds(
         assert engine is None
         changes.put_nowait((name, sum(looks[1:])))
 
-    watch = ModelDirectoryWatch(inventory, 60.0, ignore, remove, pause)
-    async with asyncio.timeout(30), running(watch):
+    watch = ModelDirectoryWatch(inventory, 60.0, pause)
+    async with asyncio.timeout(30), running(watch, remove):
         name, taken_s = await changes.get()
     assert name == ONE
     assert taken_s <= 3.0

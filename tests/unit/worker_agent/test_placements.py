@@ -109,7 +109,7 @@ class Worker:
     async def place(self, *placements: hub_pb2.Placement) -> list[str]:
         """Place versions; return the state of each once it is installed, failed or in conflict."""
         self.reports.clear()
-        self.reconciler.place(placements, self.gateway.fetch)
+        self.reconciler.set_placements(placements, self.gateway.fetch)
         if self.task is None:
             self.task = asyncio.create_task(self.reconciler.run())
         keys = [(each.engine, each.version) for each in placements]
@@ -290,10 +290,10 @@ async def test_changed_placements_stop_a_fetch_in_progress(
                 begun.set()
                 await go_on.wait()
 
-    worker.reconciler.place([big], slow)
+    worker.reconciler.set_placements([big], slow)
     worker.task = asyncio.create_task(worker.reconciler.run())
     await asyncio.wait_for(begun.wait(), 30)
-    worker.reconciler.place([small], gateway.fetch)
+    worker.reconciler.set_placements([small], gateway.fetch)
     go_on.set()
     await worker.until("small/1")
     assert gateway.sent[content_digest(MODEL)] <= 2 * gateway.chunk

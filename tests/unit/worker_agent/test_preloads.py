@@ -14,9 +14,10 @@ from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from tests.loaded_host import LoadedHost
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import SessionChange
 
 SESSION = Session(EngineName("engine"), Configuration(1))
 

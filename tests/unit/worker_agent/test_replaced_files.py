@@ -1,6 +1,7 @@
 """Loads of an engine whose files are replaced meanwhile."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,19 @@ from tests.engines import new_engine
 from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
-from worker_agent.app import Agent
 from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hub_client.link import HubLink
+from worker_agent.hosts.residents import SessionChange
+from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.layout import plan_workers
+from worker_agent.machine import Machine
 from worker_agent.peers.exchange import Exchange
+from worker_agent.providers.choice import Offers
+from worker_agent.served_engines import ServedEngines
 from worker_agent.worker import LocalWorker
 
 ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
@@ -136,42 +141,92 @@ async def test_session_serves_until_its_changed_files_are_loaded(
     assert hosts.get_resident(SESSION) not in (None, former)
 
 
-class Reports:
-    """A worker that is not connected, and the changes of sessions that it reports."""
+class Described:
+    """Stands for the inventory; it describes the engine again as the test says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    def __init__(self) -> None:
+        self.again = ENGINE
+        self.later: list[EngineName] = []
+
+    async def describe(self, *_: object) -> None:
+        pass
+
+    async def describe_again(
+        self, _name: EngineName, on_described: Callable[[Engine], None]
+    ) -> None:
+        on_described(self.again)
+
+    async def retry(self, on_described: Callable[[Engine], None]) -> None:
+        on_described(self.again)
+
+    def retry_later(self, name: EngineName) -> None:
+        self.later.append(name)
+
+
+class Reports:
+    """A worker that is not connected, its engines, and what it reports to the gateway."""
+
+    def __init__(self, directory: Path) -> None:
         settings = AgentSettings(
             gateway="127.0.0.1:1", worker=WorkerSettings(models=directory), state=directory
         )
+        self.inventory = Described()
+        self.engines = ServedEngines(
+            settings.worker,
+            cast("Inventory", self.inventory),
+            cast("ModelDirectoryWatch", SimpleNamespace(run=nothing_happens)),
+            lambda: None,
+        )
+        machine = SimpleNamespace(
+            memory=HostMemory(), exchange=Exchange(0, 1 << 20), instance="i", power=None
+        )
+        [plan] = plan_workers(settings.worker, 1, [], Offers())
+        self.changes: list[SessionChange] = []
+        self.told: list[Engine] = []
         self.worker = LocalWorker(
             settings,
-            "worker",
-            "instance",
-            HostMemory(),
-            Exchange(0, 1 << 20),
-            cast("HubLink", SimpleNamespace(gateways=1)),
-            memory_bytes=1 << 40,
-            start_task=asyncio.create_task,
-            on_idle=lambda: None,
-            on_engine_fault=lambda _: None,
-            describe_again=lambda _: None,
+            plan,
+            cast("Machine", machine),
+            cast("HubClient", self),
+            on_engine_fault=self.engines.load_failed,
+            describe_again=do_nothing,
+            reconciler=None,
         )
-        self.worker.configure([SESSION.configuration], [])
-        self.worker.set_engine(ENGINE)
-        self.changes: list[SessionChange] = []
-        monkeypatch.setattr(self.worker.hub, "send_session_changed", self.changes.append)
+        self.hosts = self.worker.hosts
+        self.engines.add_worker(self.worker)
+        self.engines._set_engine(ENGINE)
+
+    def send_session_changed(self, change: SessionChange) -> None:
+        self.changes.append(change)
+
+    def send_engine_changed(self, engine: Engine) -> None:
+        self.told.append(engine)
+
+    async def close(self) -> None:
+        await self.engines.close()
+        await self.worker.close()
+
+
+async def do_nothing(_name: EngineName) -> None:
+    pass
+
+
+async def nothing_happens(*_: object) -> None:
+    await turns()
 
 
 @pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reports:
-    return Reports(monkeypatch, tmp_path)
+async def reports(tmp_path: Path) -> AsyncGenerator[Reports]:
+    reports = Reports(tmp_path)
+    yield reports
+    await reports.close()
 
 
 @pytest.mark.parametrize("preload", [False, True])
 async def test_ordered_load_begins_again_with_the_new_files(
     starts: Starts, reports: Reports, *, preload: bool
 ) -> None:
-    reports.worker.load(SESSION, preload=preload)
+    reports.worker.load_session(SESSION, preload=preload, limit_s=math.inf)
     await starts.wait(1)
     reports.worker.hosts.retire(ENGINE.name)
     await starts.wait(2)
@@ -183,7 +238,7 @@ async def test_ordered_load_begins_again_with_the_new_files(
 async def test_ordered_load_of_an_engine_that_is_removed_fails(
     starts: Starts, reports: Reports
 ) -> None:
-    reports.worker.load(SESSION)
+    reports.worker.load_session(SESSION, preload=False, limit_s=math.inf)
     await starts.wait(1)
     reports.worker.hosts.retire(ENGINE.name)
     reports.worker.remove_engine(replace(ENGINE, fault="it was removed"))
@@ -195,7 +250,7 @@ async def test_ordered_load_of_an_engine_that_is_removed_fails(
 async def test_ordered_load_that_is_cancelled_by_closing_does_not_begin_again(
     starts: Starts, reports: Reports
 ) -> None:
-    reports.worker.load(SESSION)
+    reports.worker.load_session(SESSION, preload=False, limit_s=math.inf)
     await starts.wait(1)
     await reports.worker.hosts.close()
     await turns(5)
@@ -203,82 +258,32 @@ async def test_ordered_load_that_is_cancelled_by_closing_does_not_begin_again(
     assert reports.changes == []
 
 
-class LoadedAgain:
-    """Stands for the inventory; it describes an engine again as the test says."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.later: list[EngineName] = []
-
-    def remembers_fault(self, _name: EngineName) -> bool:
-        return True
-
-    async def describe(self, *_: object) -> None:
-        pass
-
-    async def describe_again(
-        self, _name: EngineName, on_described: Callable[[Engine], None]
-    ) -> None:
-        on_described(self._engine)
-
-    async def retry(self, on_described: Callable[[Engine], None]) -> None:
-        on_described(self._engine)
-
-    def retry_later(self, name: EngineName) -> None:
-        self.later.append(name)
+async def on_request(reports: Reports) -> None:
+    await reports.engines.describe_again(ENGINE.name)
 
 
-async def on_request(agent: Agent, engine: Engine) -> None:
-    agent._inventory = cast("Inventory", LoadedAgain(engine))
-    loaded = agent._describe_again(engine.name)
-    assert loaded is not None
-    await loaded
-
-
-async def by_retry(agent: Agent, engine: Engine) -> None:
-    watch = cast("ModelDirectoryWatch", SimpleNamespace(run=turns))
-    await agent._track_engines(cast("Inventory", LoadedAgain(engine)), watch)
-
-
-class Former:
-    """An agent that is not connected. Former files of its engine serve: the changed do not load.
-
-    Attributes:
-        told: what it has told the gateway about the engine since.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.told: list[Engine] = []
-        self.hosts = agent._main.hosts
+async def by_retry(reports: Reports) -> None:
+    await reports.engines.track()
 
 
 @pytest.fixture
-async def former(
-    starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Former]:
-    settings = AgentSettings(
-        gateway="127.0.0.1:1", worker=WorkerSettings(models=tmp_path), state=tmp_path
-    )
-    agent = Agent(settings, cast("HubLink", SimpleNamespace(gateways=1)))
-    former = Former(agent)
-    agent._main.configure([SESSION.configuration], [])
-    agent._set_engine(ENGINE)
-    load = former.hosts.load(SESSION)
+async def former(starts: Starts, reports: Reports) -> Reports:
+    """A worker on which the former files of its engine serve: the changed ones do not load."""
+    load = reports.hosts.load(SESSION)
     await starts.wait(1)
     starts.complete()
     await load
-    agent._engine_changed(ENGINE.name, replace(ENGINE, fault="it was killed"))
-    monkeypatch.setattr(agent._main.hub, "send_engine_changed", former.told.append)
-    async with agent._tasks:
-        yield former
+    reports.engines._engine_changed(ENGINE.name, replace(ENGINE, fault="it was killed"))
+    reports.told.clear()
+    return reports
 
 
 @pytest.mark.parametrize("load_again", [on_request, by_retry])
 async def test_former_files_serve_on_if_the_changed_ones_fail_again(
-    former: Former, load_again: Callable[[Agent, Engine], Coroutine[Any, Any, None]]
+    former: Reports, load_again: Callable[[Reports], Coroutine[Any, Any, None]]
 ) -> None:
-    await load_again(former.agent, replace(ENGINE, fault="it was killed again"))
+    former.inventory.again = replace(ENGINE, fault="it was killed again")
+    await load_again(former)
     [engine] = former.told
     assert engine.fault == ""
     assert [each.reason for each in engine.unused_variants] == ["it was killed again"]
@@ -287,11 +292,12 @@ async def test_former_files_serve_on_if_the_changed_ones_fail_again(
 @pytest.mark.parametrize("load_again", [on_request, by_retry])
 async def test_former_files_are_replaced_once_the_changed_ones_load_again(
     starts: Starts,
-    former: Former,
-    load_again: Callable[[Agent, Engine], Coroutine[Any, Any, None]],
+    former: Reports,
+    load_again: Callable[[Reports], Coroutine[Any, Any, None]],
 ) -> None:
     host, changed = former.hosts.get_resident(SESSION), replace(ENGINE, digest="changed")
-    await load_again(former.agent, changed)
+    former.inventory.again = changed
+    await load_again(former)
     await starts.wait(2)
     assert former.told == []
     starts.complete()
@@ -300,16 +306,14 @@ async def test_former_files_are_replaced_once_the_changed_ones_load_again(
 
 
 async def test_engine_that_fails_to_load_in_service_is_loaded_again(
-    starts: Starts, former: Former
+    starts: Starts, former: Reports
 ) -> None:
     former.hosts.retire(ENGINE.name)
-    inventory = LoadedAgain(ENGINE)
-    former.agent._inventory = cast("Inventory", inventory)
     load = former.hosts.load(SESSION)
     await starts.wait(2)
     starts.begun[-1].set_exception(LoadHung("it was not loaded within 300 s"))
     await asyncio.wait([load])
-    assert inventory.later == [ENGINE.name]
+    assert former.inventory.later == [ENGINE.name]
     assert [each.fault for each in former.told] == [
         "it was not loaded within 300 s; it is loaded again within an hour"
     ]

@@ -1,7 +1,7 @@
 import pytest
 
 from synergai.errors import OutOfMemory
-from worker_agent.backends.failures import runtime_failure
+from worker_agent.backends import runtime_failure
 
 
 @pytest.mark.parametrize(

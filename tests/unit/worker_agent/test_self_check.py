@@ -12,7 +12,7 @@ import pytest
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import EngineDefinition
-from worker_agent.host.self_check import SelfCheck
+from worker_agent.host.loading import SelfCheck
 
 if TYPE_CHECKING:
     from worker_agent.backends import Array

@@ -16,7 +16,7 @@ from tests.tiny_tflite import save_reshape, save_sum, save_texts
 from worker_agent import backends
 from worker_agent.backends import tflite
 from worker_agent.backends.tflite import TfliteBackend
-from worker_agent.host.self_check import SelfCheck
+from worker_agent.host.loading import SelfCheck
 
 
 def texts(*values: str) -> NDArray[Any]:

@@ -8,8 +8,9 @@ from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.residents import SessionChange
 from worker_agent.providers.choice import ProviderChoice
 
 DIGITS = EngineName("digits")

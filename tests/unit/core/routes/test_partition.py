@@ -1,5 +1,3 @@
-"""Tests of plans of several routes for one range of queries."""
-
 import math
 
 import pytest

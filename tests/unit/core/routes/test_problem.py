@@ -1,5 +1,3 @@
-"""Tests of the values of routes: chains, links, and what a route takes."""
-
 import math
 
 import pytest

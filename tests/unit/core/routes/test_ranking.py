@@ -1,5 +1,3 @@
-"""Tests of the ranking of chains of given stages."""
-
 import math
 from itertools import pairwise
 

@@ -217,14 +217,6 @@ def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end()
     assert core.queued == 0
 
 
-def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> None:
-    core = fast_core(strict=True)
-    core.handle(make_job("running", 10_000), 0.0)
-    core.handle(make_job("request", 1, deadline=2.0, perishable=True), 0.0)
-    assert core.handle(TimePassed(), 2.0) == [Expire(JobId("request"))]
-    assert core.queued == 0
-
-
 def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
     core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
     core.handle(make_worker(FAST, warm=False), 0.0)
@@ -302,19 +294,6 @@ def test_profiler_measurements_are_not_replaced_by_service() -> None:
     assert commands == [Finish(JobId("a"))]
 
 
-def test_requests_leave_nothing_behind() -> None:
-    core = fast_core()
-    for number in range(3):
-        arrived = make_job(f"r{number}", 1, deadline=number + 9.0, perishable=True)
-        [assignment] = dispatched(core.handle(arrived, float(number)))
-        core.handle(
-            AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01), number + 0.5
-        )
-    assert not list(core._leases.paced_jobs(assignment.engine))
-    assert not core._jobs.by_id
-    assert not core._leases.by_id
-
-
 def make_prediction(qps: float, error: float, configuration: Configuration = ONE) -> ProfileEntry:
     entry = make_entry(FAST, qps, configuration)
     return replace(entry, label=PREDICTED, error=error, batch_qps=())
@@ -353,16 +332,6 @@ def test_bad_input_fails_the_job_without_retry() -> None:
     assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
 
 
-def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> None:
-    core = fast_core()
-    commands, now = core.handle(make_job("a", 10), 0.0), 0.0
-    for _ in range(3):
-        [assignment] = dispatched(commands) or dispatched(core.handle(TimePassed(), now := now + 1))
-        ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.HOST_DIED, "killed")
-        commands = core.handle(ended, now)
-    assert commands == [Fail(JobId("a"), "killed", Fault.HOST_DIED)]
-
-
 def test_engine_broken_on_one_worker_runs_on_another() -> None:
     core = both_core()
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
@@ -384,21 +353,6 @@ def test_higher_priority_goes_first() -> None:
     core.handle(make_job("vip", 100, deadline=50.0, priority=5), 0.0)
     [following] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert following.job_id == "vip"
-
-
-def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
-    core = fast_core()
-    job = make_job("a", 100).job
-    [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
-    assert (assignment.first, assignment.count) == (30, 30)
-
-
-def test_second_arrival_of_a_job_changes_nothing() -> None:
-    core = fast_core()
-    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
-    assert core.handle(make_job("a", 100), 0.1) == []
-    ended = AssignmentEnded(assignment.id, 100, Outcome.COMPLETED)
-    assert core.handle(ended, 1.0) == [Finish(JobId("a"))]
 
 
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:

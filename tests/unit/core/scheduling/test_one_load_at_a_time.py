@@ -166,13 +166,7 @@ class Agent:
 
 
 class RandomFleet:
-    """A core with random workers, jobs and failures.
-
-    Args:
-        policy: the scheduling policy.
-        seed: of all random choices.
-        log: receives all events.
-    """
+    """A core with random workers, jobs and failures."""
 
     def __init__(self, policy: str, seed: int, path: Path) -> None:
         self.chance = chance = random.Random(f"{policy} {seed}")

@@ -71,7 +71,6 @@ class Box:
     # --- clients --------------------------------------------------------------------------
 
     def run_long(self, *, as_requests: bool) -> None:
-        """Keep long queries running: an endless job, or many requests."""
         if as_requests:
             for _ in range(LONG_REQUESTS):
                 self.ask(math.inf, LONG)
@@ -105,7 +104,6 @@ class Box:
         return self.answers[job_id]
 
     def wait_until(self, at: float) -> None:
-        """Let time pass."""
         while self._next() <= at:
             self._step(at)
         self.now = at
@@ -186,11 +184,7 @@ class Box:
 
 
 class Trial:
-    """Short requests with a deadline on a box with long queries.
-
-    Attributes:
-        box: the box.
-    """
+    """Short requests with a deadline on a box with long queries."""
 
     def __init__(
         self, policy: str, long_s: float, *, as_requests: bool, began_s: float = 0.37
@@ -207,7 +201,6 @@ class Trial:
         return box
 
     def ask(self, deadline_s: float) -> JobId | None:
-        """Send a request; return None if it is refused."""
         self._sent.append((self.box.now, deadline_s))
         return self.box.ask(deadline_s)
 

@@ -159,7 +159,6 @@ class Fleet:
         return self.loading[0]
 
     def settle(self, limit: int = 100) -> list[Load]:
-        """Complete everything, and return the preloads."""
         loads = []
         for _ in range(limit):
             if self.running:
@@ -249,19 +248,6 @@ def test_a_busy_worker_loads_nothing_ahead() -> None:
     fleet.now += 1.0
     fleet.handle(TimePassed())
     assert [load for load in fleet.loading if load.session.engine != FAMILY] == []
-
-
-def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
-    fleet = Fleet(1, preload=True, memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
-    loads = [load for load in fleet.settle() if load.session.engine != FAMILY]
-    assert len(loads) == 2
-    # A request makes an engine more likely than one that was loaded.
-    wanted = next(each for each in PLAIN if each not in {load.session.engine for load in loads})
-    worker = fleet.core.state.fleet.workers[WorkerId("worker-0")]
-    fleet.submit(wanted, queries=10)
-    fleet.running.clear()
-    sessions = [each for each in worker.sessions if each.engine in PLAIN]
-    assert len(sessions) <= 2
 
 
 def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:

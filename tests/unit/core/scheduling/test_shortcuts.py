@@ -114,5 +114,7 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
         ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
         core.handle(ended, now)
         assert not core._leases.by_id
+        assert not core._jobs.by_id
+        assert not list(core._leases.paced_jobs(ENGINE))
         assert core.queued == 0
         assert core.wakeup() is None

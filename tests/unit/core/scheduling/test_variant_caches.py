@@ -59,8 +59,6 @@ def drive(fleet: Fleet, drawn: list[tuple[float, str, float, float]]) -> None:
 
 
 class FreshFronts(Fronts):
-    """Builds a front whenever it is asked for."""
-
     def of(
         self,
         engine: EngineName,

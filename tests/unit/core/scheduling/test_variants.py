@@ -85,12 +85,10 @@ class Fleet:
             self.join(number)
 
     def add(self, number: int, resident: tuple[str, ...]) -> None:
-        """Add a worker with other variants loaded."""
         self._resident = resident
         self.join(number)
 
     def join(self, number: int) -> list[Command]:
-        """Add a worker, and return the commands."""
         worker = new_worker(
             f"worker-{number}",
             CLASS,
@@ -111,7 +109,6 @@ class Fleet:
         variant: str = "",
         perishable: bool = True,
     ) -> list[Command]:
-        """Submit a request or job, and return the commands."""
         self._jobs += 1
         job = new_job(
             str(self._jobs),

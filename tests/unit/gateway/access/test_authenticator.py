@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.authenticator import Authenticator
-from gateway.entry.access.peer_certificate import PeerCertificate
+from gateway.entry.access.authenticator import Authenticator, PeerCertificate
 from gateway.entry.access.roles import Role
 from gateway.entry.access.table import LiveTable
 from synergai.errors import Unauthenticated

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.entry.access.caller import UNRESTRICTED, Caller, current_caller
+from gateway.entry.access.caller import UNRESTRICTED, Caller, current_caller, visible_engines
 from gateway.entry.access.roles import ANONYMOUS, Grant, Role
+from synergai.domain import EngineName
 from synergai.errors import PermissionDenied, Unauthenticated
 
 CAMERA_GRANTS = (
@@ -66,7 +67,7 @@ def test_priority_above_the_limit_is_refused() -> None:
 
 
 def test_anonymous_caller_is_asked_for_credentials() -> None:
-    with pytest.raises(Unauthenticated, match=r"'e': send cred.* by SYNERGAI_TOKEN_FILE"):
+    with pytest.raises(Unauthenticated, match=r"'infer' for engine 'e': send cred.* --token-file"):
         Caller(ANONYMOUS, "", ()).check(Role.INFER, engine="e")
 
 
@@ -111,3 +112,9 @@ def test_decision_made_during_a_change_does_not_outlast_it() -> None:
     caller.update("vision", ChangingGrants(CAMERA_GRANTS))
     assert caller.may(Role.INFER, engine="resnet50")
     assert not caller.may(Role.INFER, engine="resnet50")
+
+
+def test_stages_are_not_listed() -> None:
+    names = [EngineName(name) for name in ("net", "net/2", "net.s0-12", "net.s12-58/2")]
+    caller = Caller("a", "a", (Grant(to=("a",), roles=frozenset({Role.INFER})),))
+    assert visible_engines(caller, names) == names[:2]

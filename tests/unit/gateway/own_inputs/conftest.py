@@ -10,7 +10,7 @@ import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
-from gateway.jobs import reopening
+from gateway.jobs import own_inputs
 from gateway.jobs.results import JobResults
 from gateway.journal.journal import Journal
 from gateway.journal.records.store import DataKey, DataStore, OpenLog
@@ -42,8 +42,6 @@ class OwnDataHarness(GatewayHarness):
         tenant: str = "",
         parameter: str = "any",
     ) -> list[int]:
-        """Upload inputs; return the receipts."""
-
         async def messages() -> AsyncIterator[bytes]:
             yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
             for index in range(first, first + count):
@@ -61,7 +59,6 @@ class OwnDataHarness(GatewayHarness):
             await super().flush_journal()
 
     async def read(self, job_id: str, cursor: int = 0) -> list[jobs_pb2.JobResult]:
-        """Return the results so far."""
         return [
             jobs_pb2.JobResult.FromString(data)
             async for batch in self.results.read(UNRESTRICTED, job_id, cursor, follow=False)
@@ -145,7 +142,7 @@ class UnreadableStore:
             return await open_log(store, key, create=create)
 
         monkeypatch.setattr(DataStore, "open", open_or_fail)
-        monkeypatch.setattr(reopening, "RETRY", Backoff(0.0, 0.0))
+        monkeypatch.setattr(own_inputs, "RETRY", Backoff(0.0, 0.0))
 
 
 @pytest.fixture

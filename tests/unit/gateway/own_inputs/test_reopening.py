@@ -198,7 +198,7 @@ async def test_full_disk_pauses_the_job_until_its_results_fit(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.journal.journal._PROBE_S", 0.001)
-    monkeypatch.setattr("gateway.jobs.pausing._RESUME_INTERVAL_S", 0.001)
+    monkeypatch.setattr("gateway.jobs.submitted._RESUME_INTERVAL_S", 0.001)
     worker = harness.add_worker()
     pausing = asyncio.create_task(harness.jobs.pauses.follow_store())
     await harness.upload(2)

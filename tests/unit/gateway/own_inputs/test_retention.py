@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.jobs.retention import Retention
+from gateway.jobs.own_inputs import Retention
 from gateway.journal.errors import StoreFull
 from gateway.journal.records.store import DataKey
 from synergai.errors import NotFound
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness
+
+DAY_S = 86_400.0
 
 
 async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness) -> None:
@@ -27,15 +29,14 @@ async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness
             harness.store,
             harness.journal,
             lambda: now + after_s,
-            uploads_kept_s=100.0,
             results_kept_s=1000.0,
             budget_bytes=budget_bytes,
         )
         await kept.sweep()
         return {key.name for key in harness.store.stored()}
 
-    assert await sweep(90.0) == {"unused", "up", status.id}
-    assert await sweep(200.0, budget_bytes=1) == {"up", status.id}
+    assert await sweep(0.9 * DAY_S) == {"unused", "up", status.id}
+    assert await sweep(1.1 * DAY_S, budget_bytes=1) == {"up", status.id}
     [assignment], _ = await harness.next_orders(worker)
     harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
     await harness.flush_journal()
@@ -51,7 +52,7 @@ async def test_retention_goes_on_after_a_failure(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.upload(1)
-    monkeypatch.setattr("gateway.jobs.retention._INTERVAL_S", 0.0)
+    monkeypatch.setattr("gateway.jobs.own_inputs._INTERVAL_S", 0.0)
     uses, failing = harness.journal.jobs_over_uploads, [StoreFull(), OSError(errno.EIO, "failed")]
 
     def jobs_over_uploads() -> Any:
@@ -60,9 +61,7 @@ async def test_retention_goes_on_after_a_failure(
         return uses()
 
     monkeypatch.setattr(harness.journal, "jobs_over_uploads", jobs_over_uploads)
-    retention = Retention(
-        harness.store, harness.journal, lambda: 1e12, uploads_kept_s=1.0, results_kept_s=1.0
-    )
+    retention = Retention(harness.store, harness.journal, lambda: 1e12, results_kept_s=1.0)
     running = asyncio.create_task(retention.run())
     deleted, delete = asyncio.Event(), harness.store.delete
 
@@ -87,8 +86,7 @@ async def test_budget_deletes_the_data_of_ended_jobs_early(harness: OwnDataHarne
     await harness.jobs.close()
     now = harness.clock.to_unix(harness.clock.now())
     retention = Retention(
-        harness.store, harness.journal, lambda: now, uploads_kept_s=1e9, results_kept_s=1e9,
-        budget_bytes=1,
-    )  # fmt: skip
+        harness.store, harness.journal, lambda: now, results_kept_s=1e9, budget_bytes=1
+    )
     await retention.sweep()
     assert not harness.store.stored()

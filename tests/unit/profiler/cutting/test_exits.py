@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from profiler.cutting.exits import make_exits
 from profiler.cutting.heads import SURE, calibrate, train_head
 from profiler.cutting.stages import cut_engine
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition

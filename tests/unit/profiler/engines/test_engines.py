@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.published import find_published
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
@@ -136,7 +136,7 @@ def test_recipe_names_an_engine_and_its_processing(
 ) -> None:
     model = models / "family/full.onnx"
     digest = hashlib.md5(model.read_bytes()).hexdigest()
-    published = replace(find_published("onnx_resnet50_op11"), md5=digest)
+    published = structs.replace(find_published("onnx_resnet50_op11"), md5=digest)
     monkeypatch.setattr("profiler.zoo.published.PUBLISHED", (published,))
 
     run("add", model, "--recipe", published.name, "--models", tmp_path / "new", "--no-check")

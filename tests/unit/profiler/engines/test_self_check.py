@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.engines.self_check import StagedCheck
+from profiler.engines.check import StagedCheck
 from synergai.domain import TensorSpec
 from synergai.errors import BackendMissing, EngineUnusable
 from synergai.models.descriptions import EngineDescription

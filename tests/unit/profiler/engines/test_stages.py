@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry

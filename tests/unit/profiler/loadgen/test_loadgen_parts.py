@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.loadgen.accuracy_log import read_accuracy_log
+from profiler.loadgen.completion import QueryCounter
+from profiler.loadgen.library import read_accuracy_log
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import scenario_settings
-from profiler.loadgen.query_counter import QueryCounter
 from profiler.loadgen.sample_set import SampleSet
 from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
@@ -47,6 +47,17 @@ def test_loadgen_generates_enough_queries_for_the_duration() -> None:
 def test_qos_is_loadgens_latency_bound_in_server() -> None:
     found = scenario_settings(settings(scenario="Server", rate=50.0, qos_ms=30.0), FASTEST_S)
     assert (found.server_target_qps, found.server_target_latency_ns) == (50.0, 30_000_000)
+
+
+def test_user_conf_takes_precedence_over_options_and_mlperfs_own_settings(tmp_path: Path) -> None:
+    conf = tmp_path / "user.conf"
+    conf.write_text("*.Server.target_qps = 7\nidentity.Server.target_latency = 33\n")
+    given = settings(scenario="Server", user_conf=conf, qos_ms=30.0)
+    found = scenario_settings(given, FASTEST_S)
+    assert (found.server_target_qps, found.server_target_latency_ns) == (7.0, 33_000_000)
+    assert found.min_duration_ms == 600_000  # of mlperf.conf
+    with pytest.raises(InvalidInput, match="LoadGen cannot read "):
+        scenario_settings(settings(user_conf=tmp_path / "missing"), FASTEST_S)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,8 @@ def test_target_defaults_to_that_of_other_commands(
     monkeypatch.setenv("SYNERGAI_TARGET", "there:9000")
     assert model.load({"engine": "identity"}).target == "there:9000"
     assert model.load({"engine": "identity", "target": "here:1"}).target == "here:1"
+    monkeypatch.setenv("SYNERGAI_TLS_CA", "ca.pem")
+    assert model.load({"engine": "identity"}).tls_ca == Path("ca.pem")
     monkeypatch.setenv("SYNERGAI_TARGET", "nowhere")
     with pytest.raises(InvalidSettings, match="'nowhere' is not an address"):
         model.load({"engine": "identity"})

@@ -1,7 +1,6 @@
 import pytest
 
-from profiler.loadgen.traces.request_log import RequestLog, by_second
-from profiler.loadgen.traces.variants import variant_figures
+from profiler.loadgen.traces.request_log import RequestLog, by_second, variant_figures
 from synergai.errors import Overloaded, SynergaiError
 
 ACCURACIES = {"full": 0.9, "p25": 0.8}

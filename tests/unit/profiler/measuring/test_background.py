@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from profiler.measuring.background import DISTURBED_SHARE, BackgroundLoad
+from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad
 
 CPUS: Final = 2
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ import pytest
 
 from profiler.measuring.generators import Draft, Machine, generate, powers_of_two
 from profiler.measuring.search.space import Knobs
-from profiler.measuring.searched_space import knobs_of
+from profiler.measuring.search_run import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition
 from worker_agent.power.controller import PowerMode

@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.measuring.cli import NOT_INSTALLED, choose_timer, used_by
-from profiler.measuring.loadgen_run import parse_detail_log, read_detail_log
+from profiler.measuring.host_client import HostClient
 from profiler.measuring.measuring_process import (
     ACCURACY_S,
     MeasurementPlan,
@@ -27,12 +27,16 @@ from profiler.measuring.messages import (
     Progress,
 )
 from profiler.measuring.profiler_settings import ProfilerSettings
-from profiler.measuring.single_stream import SingleStreamResult, time_queries
+from profiler.measuring.single_stream import (
+    SingleStreamResult,
+    parse_detail_log,
+    read_detail_log,
+    time_queries,
+)
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.paths import default_dictionary
-from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.frames import RunEnded, Tally
 
 LOG = """\

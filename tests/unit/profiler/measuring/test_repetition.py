@@ -11,8 +11,8 @@ import pytest
 from profiler.measuring import commands
 from profiler.measuring.measurement import Measurement
 from profiler.measuring.measurement_output import print_measurements
+from profiler.measuring.measurer import measure_with_repeats
 from profiler.measuring.profiler_settings import ProfilerSettings
-from profiler.measuring.repetition import measure_with_repeats
 from profiler.measuring.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable

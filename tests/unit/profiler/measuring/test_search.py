@@ -18,11 +18,10 @@ from benchmarks.simulated_fleets import (
 from benchmarks.surfaces import FAMILIES
 from benchmarks.surfaces import draw as draw_surface
 from profiler.dictionary.pareto import front
+from profiler.measuring.search.belief import QPS, SharedProcess, expected_log_qps
 from profiler.measuring.search.expected_gain import expected_improvement, improvement
-from profiler.measuring.search.process import QPS, SharedProcess, expected_log_qps
-from profiler.measuring.search.search import DEFAULT_BUDGET, Search, Strategy
-from profiler.measuring.search.space import Knobs, Point, SearchSpace
-from profiler.measuring.search.trials import Trial, TrialResult
+from profiler.measuring.search.space import Knobs, Point, SearchSpace, Trial, TrialResult
+from profiler.measuring.search.state import DEFAULT_BUDGET, Search, Strategy
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
 
@@ -61,7 +60,9 @@ def true_qps(point: Point) -> float:
 def run(search: Search, watts: float = 10.0) -> list[int]:
     """Run a search of a smooth space to its end; return the measured points in order."""
     while (trial := search.next()) is not None:
-        search.tell(trial, make_result(true_qps(search.state.space.points[trial.point]), watts))
+        search.state.tell(
+            trial, make_result(true_qps(search.state.space.points[trial.point]), watts)
+        )
     return search.state.new
 
 
@@ -90,7 +91,9 @@ def test_a_row_that_collapses_with_all_cores_is_found_out() -> None:
     search = Search(space, make_strategy(), PLAN, math.inf)
     while (trial := search.next()) is not None:
         point = space.points[trial.point]
-        search.tell(trial, make_result(true_qps(point) * (0.2 if point.knobs.threads == 16 else 1)))
+        search.state.tell(
+            trial, make_result(true_qps(point) * (0.2 if point.knobs.threads == 16 else 1))
+        )
     best = search.state.best((FAST, X86))
     assert best is not None
     assert space.points[best].knobs.threads == 12
@@ -121,7 +124,7 @@ def test_strategy_measures_within_the_budget_and_nothing_twice_without_reason(na
     numbers = [fleet.space.points.index(point) for point in fleet_part]
     while (trial := search.next()) is not None:
         of_fleet = trial._replace(point=numbers[trial.point])
-        search.tell(trial, measurements.measure(of_fleet, switches=False))
+        search.state.tell(trial, measurements.measure(of_fleet, switches=False))
     state = search.state
     assert 0 < state.spent_s <= 0.45 * state.costs.exhaustive_s(range(len(fleet_part)))
     assert all(len(results) <= 3 for results in state.results.values())
@@ -148,10 +151,10 @@ def test_default_budget_of_a_large_space_is_the_share_alone() -> None:
 
 def test_third_failure_of_a_row_that_works_counts_as_time() -> None:
     search = Search(make_space((FAST,)), make_strategy(), PLAN, math.inf)
-    search.tell(Trial(0), make_result(10.0))
+    search.state.tell(Trial(0), make_result(10.0))
     spent = []
     for point in (1, 2, 3):
-        search.fail(Trial(point), 5.0)
+        search.state.fail(Trial(point), 5.0)
         spent.append(search.state.spent_s)
     assert spent == [4.0, 4.0, 9.0]
 
@@ -179,9 +182,9 @@ def test_failing_engine_only_costs_itself(name: str) -> None:
         point = space.points[trial.point]
         if point.engine == SLOW:
             failures += 1
-            search.fail(trial, 1.0)
+            search.state.fail(trial, 1.0)
         else:
-            search.tell(trial, make_result(true_qps(point)))
+            search.state.tell(trial, make_result(true_qps(point)))
     assert 1 <= failures <= 2
     assert search.state.best((FAST, X86)) is not None
     assert all(space.points[point].engine == FAST for point in search.predictions())
@@ -194,9 +197,9 @@ def test_engine_that_fails_in_some_configurations_is_searched_in_the_others(name
     while (trial := search.next()) is not None:
         point = space.points[trial.point]
         if point.knobs.threads == 8:
-            search.fail(trial, 1.0)
+            search.state.fail(trial, 1.0)
         else:
-            search.tell(trial, make_result(true_qps(point)))
+            search.state.tell(trial, make_result(true_qps(point)))
     best = search.state.best((FAST, X86))
     assert best is not None
     assert space.points[best].knobs.threads == 4
@@ -212,7 +215,9 @@ def test_the_noisier_of_two_contenders_is_measured_again() -> None:
     space = make_space((FAST,), threads=(1, 2))
     search = Search(space, make_strategy(), PLAN, math.inf)
     for point, qps, error in ((0, 60.6, 0.02), (1, 55.4, 0.07)):
-        search.tell(Trial(point), TrialResult(qps, 0.0, setup_s=1.0, seconds=4.0, error=error))
+        search.state.tell(
+            Trial(point), TrialResult(qps, 0.0, setup_s=1.0, seconds=4.0, error=error)
+        )
     assert search.next() == Trial(1)
 
 
@@ -309,7 +314,7 @@ def test_mode_off_the_trend_of_its_clock_is_found() -> None:
         factor = 6.0 if point.configuration.power_mode == "slow" else 1.0
         qps = factor * math.exp(expected_log_qps(point.knobs)) / 100
         run_s = 1.0 + PLAN.run_s(qps, full=False)
-        search.tell(trial, TrialResult(qps, 0.0, setup_s=1.0, seconds=run_s))
+        search.state.tell(trial, TrialResult(qps, 0.0, setup_s=1.0, seconds=run_s))
     for row in space.rows:
         best = search.state.best(row)
         assert best is not None

@@ -13,10 +13,9 @@ from profiler.measuring.commands import put_predictions, summarise
 from profiler.measuring.generators import Draft, Machine
 from profiler.measuring.measurement import Measurement
 from profiler.measuring.measurer import Measurer
-from profiler.measuring.search.process import expected_log_qps
+from profiler.measuring.search.belief import expected_log_qps
 from profiler.measuring.search.space import Knobs
-from profiler.measuring.search_run import SearchRun, make_plan
-from profiler.measuring.searched_space import MAX_OTHERS, make_space
+from profiler.measuring.search_run import MAX_OTHERS, SearchRun, make_plan, make_space
 from profiler.measuring.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.measuring.sessions import configurations, sessions_to_measure
+from profiler.measuring.generators import configurations, sessions_to_measure
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound
 from worker_agent.power.controller import PowerMode

@@ -1,5 +1,3 @@
-"""Tests of the planner of the fastest route, with an enumeration and HiGHS as referees."""
-
 import math
 from itertools import combinations, permutations
 from typing import Any

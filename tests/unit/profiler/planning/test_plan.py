@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from profiler.cutting.stages import cut_engine
 from profiler.planning.cli import app
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry

@@ -3,16 +3,12 @@
 import pytest
 from msgspec import structs
 
-from profiler.reports.characterisation.energy import fronts
-from profiler.reports.characterisation.fleet_profile import FleetProfile
-from profiler.reports.characterisation.modes import Limits, limits_of
-from profiler.reports.characterisation.operating_modes import compare_modes
+from profiler.reports.characterisation.fleet_profile import FleetProfile, fronts, summarize_classes
+from profiler.reports.characterisation.operating_modes import Limits, compare_modes, limits_of
 from profiler.reports.characterisation.report import characterise, compute_facts
 from profiler.reports.characterisation.threads import scale_threads
-from profiler.reports.characterisation.workers import summarize_classes
-from profiler.reports.comparison import compare
-from profiler.reports.document import Figure, Report, Table
-from profiler.reports.printed import CHARACTERISATION
+from profiler.reports.page import Report
+from profiler.reports.printed import CHARACTERISATION, compare
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
@@ -181,12 +177,9 @@ def test_reconstructed_profile_agrees_with_most_printed_numbers(
     )
 
 
-def test_every_caption_says_that_a_profile_is_reconstructed(reconstructed: FleetProfile) -> None:
+def test_report_on_a_reconstructed_profile_says_so(reconstructed: FleetProfile) -> None:
     report = characterise(reconstructed, source="thesis", made="now")
-    blocks = [block for section in report.sections for block in section.blocks]
-    captions = [block.caption for block in blocks if isinstance(block, Figure | Table)]
-    assert captions
-    assert all(caption.startswith("Reconstructed.") for caption in captions)
+    assert report.is_reconstructed
     assert report.banner.startswith("Reconstructed")
 
 
@@ -208,21 +201,22 @@ SMALL = {
 @pytest.mark.parametrize("entries", SMALL.values(), ids=SMALL)
 def test_small_spaces_have_whole_cards(entries: list[ProfileEntry]) -> None:
     report = report_on(*entries)
-    for finding in report.findings:
-        assert finding.text.endswith(".")
-        assert "nan" not in finding.text
-        assert "None" not in finding.text
+    for answer in report.findings.values():
+        assert answer.endswith(".")
+        assert "nan" not in answer
+        assert "None" not in answer
     assert not report.banner
+    assert not report.is_reconstructed
 
 
 def test_what_is_missing_is_said() -> None:
     report = report_on(an_entry(10.0))
-    cards = " ".join(finding.text for finding in report.findings)
+    cards = " ".join(report.findings.values())
     assert "Only one worker class" in cards
     assert "profile with --threads" in cards
     assert "several power modes" in cards
     assert any("T_pre was not measured" in figure.caption for figure in report.figures())
-    notes = [getattr(block, "text", "") for section in report.sections for block in section.blocks]
+    notes = [b for section in report.sections for b in section.blocks if isinstance(b, str)]
     assert any("no front" in note for note in notes)
 
 

@@ -1,16 +1,13 @@
-from pathlib import Path
+"""Figures of the experiments with pipelines."""
 
 from profiler.reports.charts import Boxes, Dots
-from profiler.reports.drawing import write_png
 from profiler.reports.evaluation.pipelines import draw_burst, draw_interference, draw_streams
 from profiler.simulator.pipelines.burst import BurstResult
 from profiler.simulator.pipelines.comparison import NAMES, StreamResult
 from profiler.simulator.pipelines.interference import InterferenceResult
 
 
-def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_scenario(
-    tmp_path: Path,
-) -> None:
+def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_scenario() -> None:
     rates = {"fixed": (5.0, 9.0), "clairvoyant": (10.0, 12.0)}
     results = [
         InterferenceResult(balancer=name, seed=seed, rate=rate, latency_s=0.1)
@@ -21,16 +18,12 @@ def test_rates_under_interference_are_shares_of_the_clairvoyants_in_the_same_sce
     workers, links = figure.panels
     assert isinstance(workers, Boxes)
     assert isinstance(links, Boxes)
-    fixed, clairvoyant = workers.boxes
-    assert fixed is not None
-    assert clairvoyant is not None
-    assert (workers.rows, fixed.low, fixed.high) == (("fixed", "clairvoyant"), 0.5, 0.75)
-    assert clairvoyant.low == clairvoyant.high == 1.0
-    assert len(figure.data.rows) == 6
-    assert write_png(figure, tmp_path / "figure.png").stat().st_size
+    ends = {name: box and (box.low, box.high) for name, box in workers.boxes.items()}
+    assert ends == {"fixed": (0.5, 0.75), "clairvoyant": (1.0, 1.0)}
+    assert len(figure.data) == 6
 
 
-def test_burst_has_one_box_per_placement(tmp_path: Path) -> None:
+def test_burst_has_one_box_per_placement() -> None:
     results = [
         BurstResult(placement=placement, engine=engine, seed=0, rate=rate + engine)
         for placement, rate in (("whole", 20.0), ("stages", 50.0))
@@ -39,11 +32,10 @@ def test_burst_has_one_box_per_placement(tmp_path: Path) -> None:
     figure = draw_burst(results)
     (panel,) = figure.panels
     assert isinstance(panel, Boxes)
-    assert [box.mean for box in panel.boxes if box] == [20.5, 50.5]
-    assert write_png(figure, tmp_path / "figure.png").stat().st_size
+    assert [box.mean for box in panel.boxes.values() if box] == [20.5, 50.5]
 
 
-def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
+def test_streams_have_one_series_per_slo() -> None:
     results = [
         StreamResult(
             stream="small light",
@@ -62,9 +54,8 @@ def test_streams_have_one_series_per_slo(tmp_path: Path) -> None:
     figure = draw_streams(results)
     violations = figure.panels[0]
     assert isinstance(violations, Dots)
-    assert [(each.name, each.values) for each in violations.series] == [
-        ("strict", (30.0,) * len(NAMES)),
-        ("moderate", (20.0,) * len(NAMES)),
-        ("relaxed", (10.0,) * len(NAMES)),
-    ]
-    assert write_png(figure, tmp_path / "figure.png").stat().st_size
+    assert violations.series == {
+        "strict": [30.0] * len(NAMES),
+        "moderate": [20.0] * len(NAMES),
+        "relaxed": [10.0] * len(NAMES),
+    }

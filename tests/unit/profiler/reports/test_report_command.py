@@ -17,12 +17,12 @@ DICTIONARY = "engine,worker_class,threads,qps\nnet,x86,1,10\nnet,x86,2,19\n"
 def _without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes long; the tests of the reports draw."""
 
-    def touch(_: object, path: Path) -> Path:
+    def touch(_panels: object, _columns: object, path: Path) -> Path:
         path.touch()
         return path
 
-    monkeypatch.setattr("profiler.reports.writing.draw_svg", lambda *_: "<svg></svg>")
-    monkeypatch.setattr("profiler.reports.writing.write_png", touch)
+    monkeypatch.setattr("profiler.reports.page.draw_svg", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("profiler.reports.page.write_png", touch)
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> 
     assert "Which policy meets most deadlines?\n  Violations of 24 jobs: edf" in text
     page = (folder / "report.html").read_text("utf-8")
     assert "Reconstructed" not in page
-    assert "The thesis&#x27;s results" not in page
+    assert "The thesis&#39;s results" not in page
 
 
 def test_printed_numbers_are_compared_with_the_reconstructed_profile(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     options = ("--policies", "edf,be", "--seeds", "1", "--experiments", "DL-FL", "--output", folder)
     run("evaluation", *options)
-    assert "The thesis&#x27;s results" in (folder / "report.html").read_text("utf-8")
+    assert "The thesis&#39;s results" in (folder / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -8,115 +8,98 @@ from xml.etree import ElementTree
 
 import pytest
 
-from profiler.reports.charts import (
-    Axis,
-    Bars,
-    Boxes,
-    Chart,
-    Cloud,
-    Dots,
-    Lines,
-    Polyline,
-    Scatter,
-    Series,
-    Shares,
+from profiler.reports.charts import Bars, Boxes, Chart, Dots, Scatter, Shares, Speedups
+from profiler.reports.page import (
+    Figure,
+    Report,
+    Section,
+    Table,
+    draw_svg,
+    render,
+    to_csv,
+    write_report,
 )
-from profiler.reports.document import Answer, Figure, Note, Report, Section, Table
-from profiler.reports.drawing import draw_svg
 from profiler.reports.statistics import Distribution
-from profiler.reports.writing import to_csv, write_report
 from synergai.errors import InvalidInput
 
 LONG = "engine-" + "x" * 100
 CHARTS: list[Chart] = [
     Dots(
         title="Dots <&>",
+        label="queries per second",
+        log=True,
         rows=("a", LONG),
-        series=(
-            Series(name="one", values=(1.0, None)),
-            Series(name="$two$", values=(300.0, 2.0), hollow=True),
-        ),
-        axis=Axis("queries per second", log=True),
+        series={"one": (1.0, None), "$two$": (300.0, 2.0)},
+        hollow=("$two$",),
     ),
-    Dots(title="Nothing", rows=(), series=(), axis=Axis("s")),
+    Dots(title="Nothing", label="s", rows=(), series={}),
     Boxes(
         title="Boxes",
-        rows=("a", "b", "c"),
-        boxes=(Distribution.of([1.0, 2.0, 9.0]), None, Distribution.of([4.0])),
-        axis=Axis("s"),
+        label="s",
+        boxes={"a": Distribution.of([1.0, 2.0, 9.0]), "b": None, "c": Distribution.of([4.0])},
         highlighted=("a",),
         p99=True,
     ),
-    Boxes(
-        title="Zero",
-        rows=("a",),
-        boxes=(Distribution.of([0.0, 0.0]),),
-        axis=Axis("s", log=True),
-    ),
+    Boxes(title="Zero", label="s", log=True, boxes={"a": Distribution.of([0.0, 0.0])}),
     Bars(
         title="Bars",
-        rows=("a", "b", "c"),
-        values=(0.0, None, 5000.0),
-        axis=Axis("s", log=True),
-        errors=(0.0, 0.0, 2.0),
-        printed=(1.0, None, 3.0),
+        label="s",
+        log=True,
+        values={"a": 0.0, "b": None, "c": 5000.0},
+        errors={"a": 0.0, "b": 0.0, "c": 2.0},
+        printed={"a": 1.0, "c": 3.0},
     ),
-    Lines(
+    Speedups(
         title="Lines",
-        lines=(
-            Polyline(name="a", points=((1.0, 1.0), (2.0, 1.5)), emphasis=True),
-            Polyline(name="b", points=((1.0, 1.0), (2.0, 2.0)), dashed=True),
-            Polyline(name="c", points=((1.0, 1.0),)),
-        ),
-        x=Axis("threads", log=True),
-        y=Axis("times"),
+        x_label="threads",
+        y_label="times",
+        single=[[(1.0, 1.0)], [(1.0, 1.0), (2.0, 1.4)]],
+        single_name="one engine",
+        means={"a": [(1.0, 1.0), (2.0, 1.5)]},
+        reference=[(1.0, 1.0), (2.0, 2.0)],
     ),
     Shares(
         title="Shares",
+        label="% of the time",
         rows=("a", "b"),
-        parts=(
-            Series(name="x86", values=(0.75, None)),
-            Series(name="agx", values=(0.25, 1.0)),
-        ),
-        axis=Axis("% of the time"),
+        parts={"x86": (0.75, None), "agx": (0.25, 1.0)},
     ),
     Scatter(
         title="Scatter",
-        clouds=(Cloud(name="a", points=((1.0, 2.0), (3.0, 1.0)), line=True),),
-        x=Axis("QPS", log=True),
-        y=Axis("QPS/W"),
-        lines_at=(("median", 2.0),),
+        x_label="QPS",
+        y_label="QPS/W",
+        clouds={"a": [(1.0, 2.0), (3.0, 1.0)]},
+        background=[[(2.0, 2.0)]],
+        background_name="others",
+        fronts=True,
     ),
+    Scatter(title="Points", x_label="J", y_label="violations", clouds={"a": [(1.0, 2.0)]}),
 ]
 
 
-def a_report() -> Report:
-    data = Table(columns=("name", "value"), rows=(("a,b", 1.5), ("c", None)), file="data")
+def a_report(*, is_reconstructed: bool = False) -> Report:
     figure = Figure(
         key="figure",
         title="A title.",
-        caption="What <b>it</b> shows.",
-        panels=tuple(CHARTS),
+        caption="What <b>it</b> shows in 5 ms.",
+        panels=CHARTS,
         columns=3,
-        data=data,
+        data=[{"name": "a,b", "value": 1.5}, {"name": "c", "value": None}],
     )
     table = Table(
-        columns=("name", "value"), rows=(("a", 1234.5), ("b", None)), caption="C", file="table"
+        rows=[{"name": "a", "value": 1234.5}, {"name": "b", "value": None}],
+        caption="C",
+        file="table",
     )
     return Report(
         title="Report <script>",
         summary="Summary & more.",
-        facts=(("Source", "x"),),
+        facts={"Source": "x"},
         banner="Careful.",
-        findings=(Answer("Why?", "Because."),),
-        sections=(
-            Section(
-                key="one",
-                title="One",
-                blocks=(figure, Note("n"), table),
-            ),
-        ),
-        colophon="Made now.",
+        is_reconstructed=is_reconstructed,
+        findings={"Why?": "Because."},
+        sections=[Section("one", "One", [figure, "A <note>.", table])],
+        made="Made now.",
     )
 
 
@@ -170,12 +153,23 @@ def test_page_is_one_well_formed_file_that_needs_no_network(paths: list[Path]) -
     namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert set(re.findall(r"https?://[^\"'\s<]+", page)) <= namespaces
     assert "Report &lt;script&gt;" in page
-    assert "What &lt;b&gt;it&lt;/b&gt; shows." in page
-    assert "1,234" in page
+    assert "What &lt;b&gt;it&lt;/b&gt; shows in 5&nbsp;ms." in page
+    assert '<p class="note">A &lt;note&gt;.</p>' in page
+    assert '<td>a</td><td class="number">1,234</td>' in page.replace("\n", "")
+
+
+def test_every_caption_says_that_a_profile_is_reconstructed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("profiler.reports.page.draw_svg", lambda *_: "<svg></svg>")
+    for is_reconstructed, expected in ((True, 2), (False, 0)):
+        page = render(a_report(is_reconstructed=is_reconstructed))
+        captions = re.findall(r"<caption>Reconstructed\. C|</strong> Reconstructed\. What", page)
+        assert len(captions) == expected
 
 
 def test_files_are_written_beside_the_page(paths: list[Path]) -> None:
-    assert [path.name for path in paths] == ["report.html", "figure.png", "data.csv", "table.csv"]
+    assert [path.name for path in paths] == ["report.html", "figure.png", "figure.csv", "table.csv"]
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     assert list(csv.reader(paths[2].read_text("utf-8").splitlines())) == [
         ["name", "value"],
@@ -197,7 +191,7 @@ def test_chart_is_a_well_formed_element_with_ids_of_its_own(chart: Chart) -> Non
 
 
 def test_unknown_values_are_empty_in_csv() -> None:
-    assert to_csv(Table(columns=("a", "b"), rows=((None, 0.5),))) == "a,b\n,0.5\n"
+    assert to_csv([{"a": None, "b": 0.5}]) == "a,b\n,0.5\n"
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_for_people(tmp_path: Path) -> None:

@@ -20,8 +20,16 @@ from profiler.simulator.pipelines.comparison import (
     run_whole_engines,
 )
 from profiler.simulator.pipelines.places import Places
-from profiler.simulator.pipelines.streams import SLOS, STREAMS, BatchQuery, draw_stream
-from profiler.simulator.pipelines.widths import PLACES, Widths, measured_widths, widths_of
+from profiler.simulator.pipelines.streams import (
+    PLACES,
+    SLOS,
+    STREAMS,
+    BatchQuery,
+    Widths,
+    draw_stream,
+    measured_widths,
+    widths_of,
+)
 from synergai.domain import EngineName
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ def test_engines_run_at_profiled_times_divided_by_the_scale(emulation: Emulation
     inputs = {"x": np.zeros(1, np.float32)}
     now += 60.0  # not the job it was loaded for
     started = now
-    engine.begin("f00d")
+    engine.begin_job("f00d")
     for _ in range(1000):
         engine.run(inputs, ["y"])
     expected = 1000 * emulation.workload.per_query_s(job, NX, entry.configuration) / SCALE

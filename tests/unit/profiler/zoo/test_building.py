@@ -5,11 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.architectures import Architecture
 from profiler.zoo.builders.calibration import convolve
-from profiler.zoo.builders.layer_builder import Convolution, Layer, Weights, same_padding
-from profiler.zoo.builders.layer_collector import LayerCollector
+from profiler.zoo.builders.layer_builder import (
+    Convolution,
+    Layer,
+    LayerCollector,
+    Weights,
+    same_padding,
+)
 from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.builders.onnx_models import onnx_model
 from profiler.zoo.builders.resnet50 import ResNet50

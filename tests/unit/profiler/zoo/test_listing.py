@@ -1,5 +1,3 @@
-"""The zoo's listing, recipes and errors of a build."""
-
 import json
 from io import StringIO
 from pathlib import Path
@@ -7,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from profiler.zoo import build as zoo
+from profiler.zoo import recipes as zoo
 from profiler.zoo.builders import image_engines
 from profiler.zoo.builders.image_engines import ModelExport, export_models
 from profiler.zoo.builders.mobilenet import MobileNet

@@ -62,9 +62,7 @@ class Machine:
 
 
 def hosts_on(machine: Machine) -> PowerModeHosts:
-    hosts = PowerModeHosts(cast("HostPool", machine))
-    hosts.set_power(cast("PowerManager", machine))
-    return hosts
+    return PowerModeHosts(cast("HostPool", machine), cast("PowerManager", machine))
 
 
 async def test_the_machine_is_switched_before_a_session_of_another_mode_is_loaded() -> None:
@@ -108,10 +106,6 @@ async def test_closing_leaves_what_is_being_loaded() -> None:
     await hosts.close()
     assert task.cancelled()
     assert machine.done == ["close"]
-
-
-async def test_the_mode_in_force_is_offered_last() -> None:
-    assert [mode.name for mode in hosts_on(Machine()).modes] == ["fast", "slow"]
 
 
 def test_a_machine_offers_every_mode_with_as_many_threads_as_it_has_cores() -> None:

@@ -1,0 +1,159 @@
+"""The machine's engines, as its workers run them and the gateway knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from synergai.domain import UnusedVariant
+from synergai.runtime.tasks import TaskBag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from synergai.domain import Engine, EngineName
+    from worker_agent.agent_settings import WorkerSettings
+    from worker_agent.inventory.inventory import Inventory
+    from worker_agent.inventory.watch import ModelDirectoryWatch
+    from worker_agent.worker import LocalWorker
+
+_log = logging.getLogger(__name__)
+
+
+class ServedEngines:
+    """Passes the engines of the inventory on to the workers, and replaces those that change.
+
+    `on_changed` is called when an engine of the model directory was changed or removed.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        inventory: Inventory,
+        watch: ModelDirectoryWatch,
+        on_changed: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._watch = watch
+        self._on_changed = on_changed
+        self._workers: list[LocalWorker] = []
+        # As the inventory describes them; each worker has those that it can run.
+        self._engines: dict[EngineName, Engine] = {}
+        self._replacing: dict[EngineName, asyncio.Task[None]] = {}
+        self._tasks = TaskBag()
+
+    def add_worker(self, worker: LocalWorker) -> None:
+        """Pass all engines on to a worker, too."""
+        self._workers.append(worker)
+
+    async def discover(self, first: Iterable[EngineName]) -> None:
+        """Find all engines, and describe the `first` ones; the others are pending."""
+        for engine in (await self._inventory.discover()).values():
+            self._set_engine(engine)
+        await self._inventory.describe(set(first) & set(self._engines), self._set_engine)
+
+    async def track(self) -> None:
+        """Describe the discovered engines, and watch the directory for changes."""
+        pending = [engine.name for engine in self._engines.values() if engine.pending]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.run(self._engine_found, self._engine_changed))
+            group.create_task(self._inventory.retry(self._loaded_again))
+            await self._inventory.describe(pending, self._update_engine)
+            self._log_usable()
+
+    def load_failed(self, engine: Engine) -> None:
+        """Take an engine out of service that cannot be loaded, until it is loaded again."""
+        self._update_engine(
+            replace(engine, fault=f"{engine.fault}; it is loaded again within an hour")
+        )
+        self._inventory.retry_later(engine.name)
+
+    async def describe_again(self, name: EngineName) -> None:
+        """Load an engine again whose last load failed."""
+        await self._inventory.describe_again(name, self._loaded_again)
+
+    async def close(self) -> None:
+        """Stop replacing engines."""
+        await self._tasks.close()
+
+    def _log_usable(self) -> None:
+        settings = self._settings
+        if not self._engines:
+            _log.warning(
+                "the model directory %s has no engines: add one with "
+                "'synergai engines add FILE --models %s'",
+                settings.models,
+                settings.models,
+            )
+        usable = sum(not engine.fault for engine in self._engines.values())
+        _log.info(
+            "worker %s (%s): %d of %d engines are usable",
+            settings.worker_id,
+            settings.worker_class,
+            usable,
+            len(self._engines),
+        )
+
+    def _engine_found(self, engine: Engine) -> None:
+        """Tell the gateway of a new engine, for which it holds requests until it is inspected."""
+        _log.info("engine %s was found, and is inspected once its files are complete", engine.name)
+        self._update_engine(engine)
+
+    def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
+        """Replace an engine that has changed in the model directory; None if it was removed."""
+        if (replacing := self._replacing.pop(name, None)) is not None:
+            replacing.cancel()
+        if engine is None:
+            _log.info("engine %s was removed", name)
+            fault = "it was removed from the worker"
+            removed = replace(self._engines[name], fault=fault, pending=False)
+            for worker in self._workers:
+                worker.hosts.retire(name)
+                worker.remove_engine(removed)
+        elif not (engine.fault and self._keep(name, engine.fault)):
+            _log.info("engine %s was added or changed", name)
+            self._replacing[name] = self._tasks.start(self._replace(engine))
+        self._on_changed()
+
+    def _keep(self, name: EngineName, fault: str) -> bool:
+        """Let the sessions of an engine serve whose changed files are faulty; return whether any.
+
+        They run the former files.
+        """
+        former = self._engines.get(name)
+        if former is None or former.fault:
+            return False
+        if not any([worker.hosts.keep(name) for worker in self._workers]):  # noqa: C419 - each one
+            return False
+        _log.warning("engine %s: its changed files are not used, the former ones still are", name)
+        unused = [each for each in former.unused_variants if each.variant]
+        self._update_engine(replace(former, unused_variants=(*unused, UnusedVariant("", fault))))
+        return True
+
+    async def _replace(self, engine: Engine) -> None:
+        """Let an engine's changed files serve, once they are loaded if the former ones were."""
+        await asyncio.gather(*(worker.replace_engine(engine) for worker in self._workers))
+        self._replacing.pop(engine.name, None)
+        self._engines[engine.name] = engine
+
+    def _loaded_again(self, engine: Engine) -> None:
+        """Replace the description of an engine, or its files if sessions run the former ones."""
+        name = engine.name
+        if name in self._replacing or any(worker.hosts.keeps(name) for worker in self._workers):
+            self._engine_changed(name, engine)
+        else:
+            self._update_engine(engine)
+
+    def _set_engine(self, engine: Engine) -> None:
+        self._engines[engine.name] = engine
+        for worker in self._workers:
+            worker.set_engine(engine)
+
+    def _update_engine(self, engine: Engine) -> None:
+        self._engines[engine.name] = engine
+        for worker in self._workers:
+            worker.update_engine(engine)
