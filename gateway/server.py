@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, Self
 from gateway.app import App, build_app
 from gateway.calls.http.app import HttpApp
 from gateway.calls.http.bodies import Bodies
-from gateway.calls.http.fleet_page import fleet_page_routes
-from gateway.calls.http.monitoring import monitoring_routes
-from gateway.calls.http.pages import page_routes
+from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
+from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
 from gateway.calls.http.server import HttpServer
 from gateway.calls.servicers.fleet import FleetServicer
@@ -194,7 +193,7 @@ class Gateway:
             ),
             *page_routes(app.calls),
             *fleet_page_routes(
-                app.fleet.feed,
+                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers, app.base.clock.now),
                 lambda name: explain(current_caller(), app.fleet.dispatcher, name),
             ),
         ]

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gateway.fleet.routes import asked_of_exit
-from gateway.fleet.stages import tensor_bytes
+from gateway.fleet.routes import asked_of_exit, tensor_bytes
 from synergai.core.route import Route
 from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, SynergaiError

@@ -10,9 +10,9 @@ from collections import defaultdict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.descriptions import EngineOffers
 from gateway.fleet.known_engines import KnownEngines
-from gateway.fleet.offers import EngineOffers
-from gateway.fleet.stages import EngineInStages, complete_chain, early_stages, matching_stages
+from gateway.fleet.routes import EngineInStages, complete_chain, early_stages, matching_stages
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.routes import Routes
-from gateway.fleet.stages import EngineInStages
+from gateway.fleet.routes import EngineInStages, Routes
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from synergai.errors import (
     EnginePending,

@@ -22,7 +22,7 @@ from gateway.fleet.agent_validation import (
     engine_from_agent,
     printable_detail,
 )
-from gateway.hub.heartbeats import HeartbeatMonitor
+from gateway.hub.connections import HeartbeatMonitor
 from gateway.hub.registration import (
     MAX_ENGINES,
     MAX_UNUSABLE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import printable_detail
-from gateway.hub.store.selectors import selects
+from gateway.hub.store.storage import selects
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.versions import versioned

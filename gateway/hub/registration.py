@@ -15,8 +15,7 @@ from gateway.fleet.agent_validation import (
     engine_from_agent,
     printable_detail,
 )
-from gateway.fleet.power import WorkerPower
-from gateway.fleet.worker import ConnectedWorker
+from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from synergai.domain import Configuration, WorkerClass, WorkerId
 from synergai.errors import InvalidInput, NotSupported, Unauthenticated
 from synergai.names import validate_name
@@ -27,7 +26,7 @@ from synergai.wire.converters import (
     unusable_session_from_proto,
 )
 from synergai.wire.hub import HUB_VERSION
-from synergai.wire.tcp_info import SentOver
+from synergai.wire.work_transport import SentOver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

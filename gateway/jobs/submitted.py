@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.stages import EngineInStages
+from gateway.fleet.routes import EngineInStages
 from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
 from gateway.jobs.pausing import Pauses

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.monitoring.families import counter, gauge
+from gateway.monitoring.metrics import counter, gauge
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from gateway.fleet.descriptions import EngineConflict
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.monitoring.families import MetricFamily, Series
+    from gateway.monitoring.metrics import MetricFamily, Series
     from synergai.domain import EngineName, WorkerId
-    from synergai.wire.tcp_info import SentOver
+    from synergai.wire.work_transport import SentOver
 
     Value: TypeAlias = Callable[[ConnectedWorker], float | None]
 

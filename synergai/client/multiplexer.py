@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.wire.oip_stream import WINDOW_METADATA
+from synergai.wire.parameters import WINDOW_METADATA
 from synergai.wire.writes import keep_status, write_all
 
 if TYPE_CHECKING:

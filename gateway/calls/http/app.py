@@ -1,4 +1,7 @@
-"""The ASGI application of the HTTP port: routing, errors, cancellation."""
+"""The ASGI application of the HTTP port: routing, errors, cancellation.
+
+An error is a JSON object with the message under ``error``, as the protocol defines.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,59 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
 from starlette.routing import Router
 
 from gateway.calls.http.connections import SURPLUS
-from gateway.calls.http.errors import error_response, response_to
-from synergai.errors import SynergaiError, Unavailable
+from synergai.errors import QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
+from synergai.runtime.text import encodable
 from synergai.wire.call_metadata import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
+from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import BaseRoute
     from starlette.types import Message, Receive, Scope, Send
+
+
+JSON = "application/json"
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with a JSON body."""
+    # Exactly this media type: KServe's client reads error messages of no other.
+    return Response(msgspec.json.encode(content), status, headers, media_type=JSON)
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with an error message."""
+    return json_response({"error": encodable(message[:MAX_DETAILS])}, status, headers)
+
+
+def response_to(error: SynergaiError, chosen_id: str = "") -> Response:
+    """Return the response to a request that failed, with its id; `chosen_id` is the client's."""
+    after_s = retry_after_s(error)
+    headers = {} if after_s is None else {"retry-after": str(after_s)}
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, QuotaExceeded):
+        headers[QUOTA_METADATA] = error.quota
+    text = str(error)
+    if request_id := chosen_id or error.request_id:
+        headers[REQUEST_ID] = request_id
+        mark = f" (request {request_id})"
+        text = text[: MAX_DETAILS - len(mark)] + mark
+    return error_response(text, http_status(error), headers)
+
 
 _ALWAYS_SERVED: Final = frozenset({"/healthz", "/metrics", "/v2/health/live", "/v2/health/ready"})
 """Paths that connections beyond the limit may request."""

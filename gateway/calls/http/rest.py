@@ -11,12 +11,15 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.http.app import cancelled_on_disconnect, chosen_id
-from gateway.calls.http.errors import json_response
+from gateway.calls.http.app import cancelled_on_disconnect, chosen_id, json_response
 from synergai.errors import InvalidInput, NotSupported
 from synergai.wire.call_metadata import TENANT_METADATA, TRACEPARENT, CallIds, checked_tenant
-from synergai.wire.oip_rest.requests import decode_json, read_request
-from synergai.wire.oip_rest.responses import message_to_json, write_response
+from synergai.wire.oip_rest.messages import (
+    decode_json,
+    message_to_json,
+    read_request,
+    write_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

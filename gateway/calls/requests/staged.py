@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.held import HeldRequest
 from gateway.calls.requests.inference import Admitted
-from gateway.calls.requests.timings import join_timings
+from gateway.calls.requests.parameters import join_timings
 from gateway.fleet.routes import asked_of_exit
 from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost

@@ -18,7 +18,7 @@ from gateway.entry.access.caller import current_caller
 from gateway.entry.access.engines import READERS, visible_engines
 from gateway.entry.access.roles import Role
 from gateway.entry.audit.calls import REFUSALS, record_refusal
-from gateway.fleet.stages import EngineInStages
+from gateway.fleet.routes import EngineInStages
 from synergai.core.route import Route
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2

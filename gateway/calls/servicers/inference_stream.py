@@ -11,7 +11,7 @@ from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.send_queue import SendQueue
 from synergai.wire import rpc
-from synergai.wire.oip_stream import is_cancel_request
+from synergai.wire.parameters import is_cancel_request
 from synergai.wire.request_codec import wrap_stream_response
 from synergai.wire.status import stream_error
 

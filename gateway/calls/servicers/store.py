@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.entry.access.caller import current_caller
 from gateway.entry.access.roles import Role
 from gateway.hub.store.pushes import PushKey
-from gateway.hub.store.selectors import parse_placement
+from gateway.hub.store.storage import parse_placement
 from synergai.errors import InvalidInput
 from synergai.v1 import store_pb2
 from synergai.wire import rpc

@@ -12,7 +12,7 @@ from gateway.entry.access.peer_certificate import peer_certificate
 from gateway.entry.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
-from synergai.wire.method_handlers import behaviour_of, with_behaviour
+from synergai.wire.server_call import behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

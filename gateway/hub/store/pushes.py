@@ -6,16 +6,19 @@ under another name.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from synergai.errors import InvalidInput, NotFound, Overloaded
+from synergai.errors import InvalidInput, NotFound, Overloaded, Unavailable
 from synergai.models.contents import Contents
 from synergai.models.manifest import content_digest
 
@@ -23,8 +26,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from gateway.hub.store.threads import Threads
     from synergai.models.manifest import Manifest
+
+
+T = TypeVar("T")
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Threads:
+    """Runs blocking operations on a storage; with one thread, one after another."""
+
+    def __init__(self, count: int, name: str, location: str) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._location = location
+
+    async def run(self, operation: Callable[[], T]) -> T:
+        """Run an operation."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, operation)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise Overloaded(
+                    "the disk of the store of engines is full: remove versions with "
+                    "'synergai engines remove', or free space"
+                ) from error
+            fault = f"{error.filename or self._location}: {error.strerror or error}"
+            raise Unavailable(f"the store of engines cannot be used: {fault}") from error
+
+    async def close(self) -> None:
+        """Wait for operations in progress."""
+        await asyncio.to_thread(self._executor.shutdown)
+
 
 KEEP_FREE_BYTES: Final = 512 << 20
 """Space that pushes leave on the disk of the state directory, which has the journal as well."""

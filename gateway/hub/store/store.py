@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from msgspec.structs import replace
 
 from gateway.entry.access.roles import Role
-from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
-from gateway.hub.store.selectors import parse_placement
-from gateway.hub.store.storage import Storage, StoredVersion
-from gateway.hub.store.threads import Threads
+from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey, Threads
+from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
 from synergai.errors import (
     Conflict,
     EngineUnusable,

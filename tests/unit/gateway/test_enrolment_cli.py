@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.enrolment_cli import parse_time
+from gateway.cli import app, parse_time
 from gateway.entry.access.enrolments import EnrolmentStore, sha256
 from synergai.errors import InvalidInput, NotFound
 

@@ -14,7 +14,7 @@ from gateway.calls.servicers.inference_calls import InferenceCalls
 from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
-from synergai.wire.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.wire.parameters import WINDOW_METADATA, cancel_request
 from synergai.wire.request_codec import RequestHeader, parse_header
 from synergai.wire.rpc import Malformed, RawRequest
 from synergai.wire.unread import COUNTED_BYTES, UnreadResponses

@@ -15,7 +15,7 @@ from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.versions import stage_name
-from synergai.wire.tcp_info import SentOver
+from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.cores import new_entry
 from tests.unit.gateway.conftest import make_worker

@@ -7,12 +7,10 @@ from typing import Any, cast
 from starlette.routing import Route
 
 from gateway.calls.http.bodies import Bodies
-from gateway.calls.http.fleet_page import fleet_page_routes
-from gateway.calls.http.monitoring import monitoring_routes
-from gateway.calls.http.pages import page_routes
+from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
+from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import UNSUPPORTED, RestCalls
 from gateway.calls.servicers.inference_calls import InferenceCalls
-from gateway.monitoring.fleet_feed import FleetFeed
 
 DOCUMENT: dict[str, Any] = json.loads(
     files("gateway.calls.http").joinpath("openapi.json").read_text()

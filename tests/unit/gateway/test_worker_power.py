@@ -5,9 +5,9 @@ import math
 import pytest
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.power import WorkerPower
+from gateway.fleet.worker import WorkerPower
 from gateway.hub.registration import worker_from_registration
-from gateway.monitoring.families import FamilyCollector
+from gateway.monitoring.metrics import FamilyCollector
 from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput

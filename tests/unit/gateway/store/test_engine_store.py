@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, open_files
-from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
+from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey, Threads
 from gateway.hub.store.store import EngineStore
-from gateway.hub.store.threads import Threads
 from synergai.errors import (
     Conflict,
     EngineUnusable,
