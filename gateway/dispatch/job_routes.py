@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gateway.fleet.routes import asked_of_exit, tensor_bytes
+from gateway.fleet.routes import asked_of_exit
+from gateway.fleet.stages import tensor_bytes
 from synergai.core.route import Route
 from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, SynergaiError
@@ -145,7 +146,7 @@ class JobRoutes:
         One with exits follows from the fleet alone, so that a job does not change it with each
         query.
         """
-        if spec.variant or not self._catalogue.has_any_stages:  # stages have no variants
+        if spec.variant or not self._catalogue.stages.any:  # stages have no variants
             return None
         engine, floor = spec.engine_version, spec.min_accuracy
         if not self.routes.has_exits(engine):
@@ -161,7 +162,7 @@ class JobRoutes:
 
     def of_jobs(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that the jobs of an engine run in; empty if it runs whole."""
-        candidates = self._catalogue.candidates(engine)
+        candidates = self._catalogue.stages.candidates(engine)
         choice = self._choices.get(engine)
         if choice is None or not all(each in candidates.values() for each in choice.chain):
             self._choices.pop(engine, None)
@@ -194,7 +195,7 @@ class JobRoutes:
             if not any(self.queries_left(engine)):
                 del self._choices[engine]
                 continue
-            candidates = self._catalogue.candidates(engine)
+            candidates = self._catalogue.stages.candidates(engine)
             self._observe(candidates.values(), before, now)
             if engine not in self._moves:
                 self._review(engine, choice, candidates)

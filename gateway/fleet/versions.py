@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.routes import EngineInStages, Routes
+from gateway.fleet.routes import Routes
+from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from synergai.errors import (
     EnginePending,
@@ -284,7 +285,7 @@ class Versions:
 
     def _on_service_changed(self, engine: EngineName) -> None:
         whole = engine_of_stage(engine)
-        if self.catalogue.has_stages(whole):
+        if whole in self.catalogue.stages:
             self.on_route_changed(whole)
         name, version = split_version(engine)
         self._forget_default(name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.routes import EngineInStages
+from gateway.fleet.stages import EngineInStages
 from gateway.fleet.version_policy import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
 from synergai.runtime.state_file import without_path

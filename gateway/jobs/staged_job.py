@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.fleet.routes import asked_of_exit, tensor_bytes
+from gateway.fleet.routes import asked_of_exit
+from gateway.fleet.stages import tensor_bytes
 from gateway.jobs.stage_queue import StageQueue
 from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
 from gateway.jobs.tensor_room import TensorRoom

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.routes import EngineInStages
+from gateway.fleet.stages import EngineInStages
 from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed
 from gateway.jobs.pausing import Pauses
@@ -237,7 +237,7 @@ class SubmittedJobs:
         for job in list(self._of_engine.get(engine, {}).values()):
             if job.runs_as_due:
                 continue
-            if not job.change_stages(self._versions.catalogue.candidates(engine).values()):
+            if not job.change_stages(self._versions.catalogue.stages.candidates(engine).values()):
                 job.pause()
                 self._rerouting.start(self._resume(job))
 

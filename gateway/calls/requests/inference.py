@@ -11,7 +11,7 @@ from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options, se
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.access.roles import Role
-from gateway.fleet.routes import EngineInStages
+from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
 from gateway.monitoring.tracing import TracedRun
 from synergai.domain import EngineName, Job, JobId, JobState

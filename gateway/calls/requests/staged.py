@@ -67,7 +67,7 @@ class StagedRequests:
             engine = self._versions.resolve(message.model_name, message.model_version, drawn_by)
         except SynergaiError:
             return None
-        if not self._versions.catalogue.has_stages(engine):
+        if engine not in self._versions.catalogue.stages:
             return None
         call, options = call.resolved()
         try:

@@ -18,7 +18,7 @@ from gateway.entry.access.caller import current_caller
 from gateway.entry.access.engines import READERS, visible_engines
 from gateway.entry.access.roles import Role
 from gateway.entry.audit.calls import REFUSALS, record_refusal
-from gateway.fleet.routes import EngineInStages
+from gateway.fleet.stages import EngineInStages
 from synergai.core.route import Route
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
@@ -147,7 +147,7 @@ class InferenceCalls:
         call = InferenceCall(current_caller(), raw, budget_s, tenant, request_id)
         try:
             try:
-                if self._catalogue.has_any_stages and (staged := self._staged.begin(call)):
+                if self._catalogue.stages.any and (staged := self._staged.begin(call)):
                     return staged
                 return self._inference.begin_request(call)
             except EnginePending:

@@ -320,5 +320,5 @@ def test_known_links_are_those_that_were_used_however_many_workers_there_are() -
         worker.engines, worker.peer_address = {}, f"{name}:9000"
         fleet.add(name, stage(0, 5), stage(5, 9))
     fleet.fleet["w0"].peer_links = {"w1": FAST}
-    known = fleet.routes._known(fleet.catalogue.candidates(NET))
+    known = fleet.routes._known(fleet.catalogue.stages.candidates(NET))
     assert [*known.links] == [("w1", "w0")]

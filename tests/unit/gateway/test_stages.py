@@ -7,7 +7,7 @@ from gateway.calls.requests.parameters import join_timings
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.routes import EngineInStages, complete_chain, matching_stages
+from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions
 from synergai.core.route import Route
 from synergai.domain import Engine, TensorSpec, WorkerId
