@@ -22,7 +22,9 @@ from gateway.components import (
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.worker_rules import WorkerRules
+from gateway.hub.control_reports import ControlReports
 from gateway.hub.hub import Hub
+from gateway.hub.offered_engines import OfferedEngines
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
 from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
@@ -33,6 +35,7 @@ from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.tracing import Tracing
+from synergai.v1 import hub_pb2
 from synergai.wire.tls import server_context
 from synergai.wire.work_socket_server import WorkSocketServer
 
@@ -64,7 +67,12 @@ async def build_jobs(
     """Return the jobs of a gateway, and continue those that have not ended."""
     config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
     journal, data = storage.journal, storage.data
-    routes = JobRoutes(fleet.dispatcher, fleet.versions.routes, fleet.model_control.load)
+    routes = JobRoutes(
+        fleet.dispatcher.workers,
+        fleet.dispatcher.core.profiles,
+        fleet.versions.routes,
+        fleet.model_control.load,
+    )
     stack.push_async_callback(routes.close)
     budget_bytes = config.data_budget or None
     uploads = InputUploads(
@@ -124,6 +132,7 @@ class AgentComponents:
     """What agents connect to."""
 
     hub: Hub
+    engines: OfferedEngines
     work_streams: WorkStreams
     placements: Placements
     pacer: Pacer
@@ -159,19 +168,24 @@ async def build_agents(
         base.clock,
         max_message_bytes=config.max_message_bytes,
     )
+    engines = OfferedEngines(
+        connections, fleet.catalogue, fleet.served_profiles, dispatcher, storage.journal, rules
+    )
+    registered = hub_pb2.Registered(
+        heartbeat_s=config.heartbeat_s,
+        work_port=await _listen_for_work(base, work_streams),
+        cluster=storage.journal.cluster,
+        epoch=storage.journal.epoch,
+    )
     hub = Hub(
         connections,
         work_streams,
-        dispatcher,
-        fleet.catalogue,
-        fleet.served_profiles,
-        fleet.model_control,
+        engines,
+        placements,
+        ControlReports(dispatcher, engines, fleet.model_control, placements),
+        rules,
         base.clock,
-        rules=rules,
-        placements=placements,
-        journal=storage.journal,
-        heartbeat_s=config.heartbeat_s,
-        work_port=await _listen_for_work(base, work_streams),
+        registered,
     )
     # In case the start fails; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
@@ -179,8 +193,8 @@ async def build_agents(
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
     base.tasks.start(rules.watch(hub.review))
-    store.follow(hub.follow_store)
-    return AgentComponents(hub, work_streams, placements, pacer, rollouts)
+    store.follow(engines.follow_store)
+    return AgentComponents(hub, engines, work_streams, placements, pacer, rollouts)
 
 
 async def _listen_for_work(base: SharedComponents, streams: WorkStreams) -> int:
@@ -230,7 +244,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         base.metrics.add_gauge(
             "queue_depth",
             "Jobs and requests that wait for a worker.",
-            lambda: fleet.dispatcher.queued + held.count,
+            lambda: fleet.dispatcher.core.queued + held.count,
         )
         calls = InferenceCalls(
             inference,

@@ -50,12 +50,13 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.unread import UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
     from gateway.monitoring.metrics import MetricFamily
+    from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.service import DictionaryChanges
 
 
@@ -305,6 +306,18 @@ class FleetComponents:
     versions: Versions
     page: PageState
 
+    async def store_profiles(
+        self, storage: StorageComponents, entries: Sequence[ProfileEntry]
+    ) -> None:
+        """Add or replace entries of the dictionary, durably, and tell the core."""
+        await self.profiles.store(entries)
+        await storage.save_state()
+        engines = {entry.engine for entry in entries}
+        await storage.journal.recall_engines(engines)
+        self.catalogue.add_known(engines)
+        for event in self.served_profiles.put(entries):
+            self.dispatcher.post(event)
+
     def tell_changes(self, changes: DictionaryChanges) -> None:
         """Pass changes of the dictionary's file to the core."""
         if changes.removed:
@@ -339,10 +352,15 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
     connections = AgentConnections(base.metrics)
     served = ServedProfiles(profiles, lambda: (worker for _, worker in connections.registered()))
     dispatcher = Dispatcher(
-        core, journal, base.clock, on_learned=served.learned, recorders=recorders
+        core,
+        journal,
+        base.clock,
+        on_learned=served.learned,
+        recorders=recorders,
+        unloaded=catalogue.unloaded,
     )
     stack.callback(dispatcher.close)
-    variants = FleetVariants(dictionary, dispatcher.workers)
+    variants = FleetVariants(dictionary, dispatcher.workers.values)
     policies = PolicyFile(config.state)
     versions = Versions(
         catalogue, policies.read(), stored=store.versions_of, check_floor=variants.check_floor
@@ -357,7 +375,7 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
         profiles,
         served,
         dispatcher,
-        ModelControl(dispatcher, catalogue, dictionary, journal),
+        ModelControl(dispatcher.workers, catalogue, dictionary, journal),
         variants,
         policies,
         versions,
@@ -367,11 +385,11 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
 
 def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue: Catalogue) -> None:
     metrics, preloads = base.metrics, dispatcher.preloads
-    metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
+    metrics.add_gauge("workers", "Connected workers.", lambda: len(dispatcher.workers))
     metrics.add_gauge(
         "workers_ejected",
         "Workers that get no work for a while, as they made no progress.",
-        lambda: sum(map(dispatcher.is_ejected, dispatcher.workers())),
+        lambda: sum(map(dispatcher.core.ejected, dispatcher.workers)),
     )
     metrics.add_counter(
         "ejections",
@@ -393,6 +411,6 @@ def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue:
         lambda: preloads.unused_s,
     )
     metrics.add(
-        *worker_families(dispatcher.workers, dispatcher.paces),
+        *worker_families(dispatcher.workers.values, lambda: dispatcher.core.paces),
         conflict_family(lambda: catalogue.conflicts),
     )

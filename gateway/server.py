@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.app import App, build_app
@@ -17,7 +18,7 @@ from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
 from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
 from gateway.calls.http.server import HttpServer
-from gateway.calls.servicers.fleet import FleetServicer
+from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls
 from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
@@ -193,8 +194,10 @@ class Gateway:
             ),
             *page_routes(app.calls),
             *fleet_page_routes(
-                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers, app.base.clock.now),
-                lambda name: explain(current_caller(), app.fleet.dispatcher, name),
+                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers.values, app.base.clock.now),
+                lambda name: explain(
+                    current_caller(), app.fleet.dispatcher.core, name, app.base.clock.now()
+                ),
             ),
         ]
         if app.entry.call_guard.is_needed:
@@ -212,16 +215,11 @@ class Gateway:
             JobsServicer(jobs.submitted, jobs.uploads, jobs.results, base.unread).handler(),
             FleetServicer(
                 fleet.dispatcher,
-                fleet.versions,
-                fleet.profiles,
-                fleet.served_profiles,
-                agents.hub,
-                storage.journal,
                 base.clock,
-                agents.rollouts,
-                fleet.model_control,
-                base.metrics,
-                storage.save_state,
+                agents.engines,
+                fleet.profiles,
+                partial(fleet.store_profiles, storage),
+                PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
             ).handler(),
             HealthServicer(
                 fleet.versions, app.entry.admission, lambda: storage.journal.accepting

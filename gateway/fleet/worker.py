@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.fleet.agent_validation import ProtocolViolation
 from synergai.core.scheduling.events import EnginesChanged, SessionSize, Worker
 from synergai.domain import Session
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.agent_messages import ProtocolViolation
 from synergai.wire.work_messages import RelayedTensors
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         WorkerId,
     )
     from synergai.v1 import common_pb2, hub_pb2
+    from synergai.wire.agent_messages import PowerDraw
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_transport import SentOver
 
@@ -59,12 +59,10 @@ class WorkerPower:
         """Record compute time of an engine, which a meter charges at the next heartbeat."""
         self._computed[engine] = self._computed.get(engine, 0.0) + seconds
 
-    def update(self, draw: hub_pb2.Draw, now: float) -> None:
+    def update(self, draw: PowerDraw, now: float) -> None:
         """Record the power draw of a heartbeat, and charge the engines that computed since."""
-        if not (math.isfinite(draw.watts) and math.isfinite(draw.joules)):
-            raise ProtocolViolation("power and energy must be finite numbers")
-        if draw.watts < 0 or draw.joules < (self.joules or 0.0):
-            raise ProtocolViolation("power must not be negative, and energy must not decrease")
+        if draw.joules < (self.joules or 0.0):
+            raise ProtocolViolation("energy must not decrease")
         if self.joules is not None:
             # Engines running side by side compute for longer than the elapsed time.
             elapsed_s = max(now - self._metered_at, sum(self._computed.values()))

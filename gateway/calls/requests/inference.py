@@ -377,11 +377,11 @@ class Inference:
             perishable=True,
             with_tensors=True,
         )
-        return self._dispatcher.expected_answer_s(job)
+        return self._dispatcher.core.expected_answer_s(job, job.arrival)
 
     def least_answer_s(self, engine: EngineName) -> float:
         """Return the time in which the fastest worker would answer a request; 0 if unknown."""
-        return self._dispatcher.least_answer_s(engine)
+        return self._dispatcher.core.least_answer_s(engine)
 
     def count_staged(self, engine: str, error: SynergaiError | None, seconds: float) -> None:
         """Count a request for an engine in stages, whose requests count for themselves."""
@@ -394,16 +394,17 @@ class Inference:
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
         """Refuse a request that no worker is expected to complete in time."""
-        expected_s = self._dispatcher.expected_answer_s(job)
+        expected_s = self._dispatcher.core.expected_answer_s(job, job.arrival)
         if expected_s is not None and expected_s > budget_s:
-            least_s = self._dispatcher.least_answer_s(job.engine)
+            least_s = self._dispatcher.core.least_answer_s(job.engine)
             raise Infeasible(job.engine, expected_s, least_s, budget_s)
 
     def _note_refused(self, admitted: Admitted, error: SynergaiError) -> None:
         """Let the core remember a refusal, unless the request itself is wrong."""
         for kind, refusal in _REFUSALS:
             if isinstance(error, kind):
-                self._dispatcher.refused(self._describe(admitted), str(error), refusal)
+                job = self._describe(admitted)
+                self._dispatcher.core.refused(job, str(error), refusal, job.arrival)
                 return
 
     def drop(self, held: HeldTensors) -> None:
