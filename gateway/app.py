@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.calls.requests.held import HeldRequests
 from gateway.calls.requests.inference import Inference
 from gateway.calls.requests.staged import StagedRequests
-from gateway.calls.servicers.inference_calls import InferenceCalls
+from gateway.calls.servicers.engines import EngineCalls
+from gateway.calls.servicers.inference import InferenceCalls
 from gateway.components import (
     EntryComponents,
     FleetComponents,
@@ -219,6 +220,7 @@ class App:
     agents: AgentComponents
     held: HeldRequests
     calls: InferenceCalls
+    engines: EngineCalls
 
 
 async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
@@ -250,14 +252,11 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             inference,
             held,
             StagedRequests(inference, versions, admission),
-            versions,
-            admission,
-            base.metrics,
-            fleet.model_control,
-            base.clock,
+            fleet.catalogue.stages,
             _make_tracing(base),
         )
-        return App(base, entry, storage, fleet, jobs, agents, held, calls)
+        engines = EngineCalls(versions, admission, base.metrics, fleet.model_control, base.clock)
+        return App(base, entry, storage, fleet, jobs, agents, held, calls, engines)
     finally:
         stack.push_async_callback(base.tasks.close)  # before what they use
 

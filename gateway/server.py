@@ -23,12 +23,11 @@ from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
 from gateway.calls.servicers.store import StoreServicer
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from gateway.entry.access.caller import current_caller
 from gateway.entry.admission.connections import current_connection_limits
 from gateway.entry.passage.interceptor import CallGuardInterceptor
 from gateway.entry.passage.middleware import guard
-from gateway.grpc_server import bind_server
+from gateway.grpc_server import UNSUPPORTED_METHODS, bind_server, reflection_handlers, unimplemented
 from gateway.jobs.explanations import explain
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.ready_file import ready_file
@@ -138,12 +137,12 @@ class Gateway:
         self._client_server = client_server
         hub_handlers = (
             hub.handler(),
-            UnimplementedHandler(
+            unimplemented(
                 {},
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )
-        inference = InferenceServicer(app.calls, unread)
+        inference = InferenceServicer(app.calls, app.engines, unread)
         client_handlers = (
             inference.handler(),
             *self._client_handlers(),
@@ -184,15 +183,15 @@ class Gateway:
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
-            *RestCalls(app.calls, bodies).routes(),
+            *RestCalls(app.calls, app.engines, bodies).routes(),
             *monitoring_routes(
                 app.base.metrics.render,
-                app.calls.is_ready,
+                app.engines.is_ready,
                 lambda: app.storage.journal.accepting,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
-            *page_routes(app.calls),
+            *page_routes(app.engines),
             *fleet_page_routes(
                 FleetFeed(app.fleet.page, app.fleet.dispatcher.workers.values, app.base.clock.now),
                 lambda name: explain(
@@ -225,8 +224,8 @@ class Gateway:
                 fleet.versions, app.entry.admission, lambda: storage.journal.accepting
             ).handler(),
             StoreServicer(storage.store, agents.placements, agents.pacer).handler(),
-            *(_reflection() if self._config.reflection else ()),
-            UnimplementedHandler(
+            *(reflection_handlers(SERVICES) if self._config.reflection else ()),
+            unimplemented(
                 {
                     **UNSUPPORTED_METHODS,
                     "/synergai.v1.Hub/": _port_hint(self.hub_address, "agents"),
@@ -291,10 +290,3 @@ def _exit_hard() -> None:
 def _port_hint(address: str, peers: str) -> str:
     """Return where `peers` should connect; the host listened on may not be dialable."""
     return f"{peers} connect to port {address.rpartition(':')[2]}"
-
-
-def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
-    # Imported on demand: it costs memory.
-    from gateway.calls.servicers.reflection import reflection_handlers
-
-    return reflection_handlers(SERVICES)

@@ -174,7 +174,7 @@ class Placements:
                     raise Unavailable("the content is shorter in the store than it should be")
                 for start in range(0, len(piece), _CHUNK):
                     data = piece[start : start + _CHUNK]
-                    await self._pacer.take(len(data))
+                    await self._pacer.wait_turn(len(data))
                     yield hub_pb2.FetchChunk(data=data)
                 offset += len(piece)
         finally:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from gateway.calls.servicers.inference_calls import InferenceCalls
+    from gateway.calls.servicers.engines import EngineCalls
     from synergai.oip.repository_pb2 import RepositoryIndexResponse
 
 
@@ -35,7 +35,7 @@ _PARTS: Final = ("parameters", "requestBody", "responses")
 """Parts of a call in an OpenAPI document."""
 
 
-def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
+def page_routes(calls: EngineCalls) -> Sequence[BaseRoute]:
     """Return the routes of the index page and the OpenAPI document."""
 
     async def index(_request: Request) -> Response:

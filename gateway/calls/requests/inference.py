@@ -317,8 +317,10 @@ class Inference:
         """Check the options and tensors of a request, and charge its tenant for it."""
         call, options = admitted.call, admitted.options
         caller, header = call.caller, call.raw.parsed
+        budget_s = call.budget_s
         if parameters := header.message.parameters:
             options = admitted.options = parse_options(parameters)
+            budget_s = options.shorter_budget_s(budget_s)
             if options.tenant:
                 admitted.tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
         if options.priority:
@@ -330,7 +332,6 @@ class Inference:
             check_header(header, engine)
         if options.min_accuracy:
             self._versions.check_floor(engine.name, options.min_accuracy, admitted.variant)
-        budget_s = options.shorter_budget_s(call.budget_s)
         if budget_s is not None and budget_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived")
         admitted.budget_s = budget_s

@@ -53,7 +53,7 @@ class StagedRequests:
         self._versions = versions
         self._admission = admission
 
-    def begin(self, call: InferenceCall) -> HeldRequest | None:
+    def begin_staged(self, call: InferenceCall) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
 
         Return None if it is to run whole, or cannot run at all.

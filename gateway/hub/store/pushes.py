@@ -140,7 +140,7 @@ class Pushes:
             partial(shutil.rmtree, self._folder / key.folder, ignore_errors=True)
         )
 
-    async def begin(
+    async def begin_push(
         self, key: PushKey, push: Push, readable: Mapping[str, int], stored: Mapping[str, int]
     ) -> list[Missing]:
         """Begin or continue a push; return the content that is to be uploaded.

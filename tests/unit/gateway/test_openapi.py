@@ -10,7 +10,8 @@ from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
 from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import UNSUPPORTED, RestCalls
-from gateway.calls.servicers.inference_calls import InferenceCalls
+from gateway.calls.servicers.engines import EngineCalls
+from gateway.calls.servicers.inference import InferenceCalls
 
 DOCUMENT: dict[str, Any] = json.loads(
     files("gateway.calls.http").joinpath("openapi.json").read_text()
@@ -22,11 +23,11 @@ async def render(_accepted: str) -> tuple[bytes, str]:
 
 
 def routes() -> list[Route]:
-    calls = cast("InferenceCalls", None)
+    calls, engines = cast("InferenceCalls", None), cast("EngineCalls", None)
     every = [
-        *RestCalls(calls, Bodies(1, 1)).routes(),
+        *RestCalls(calls, engines, Bodies(1, 1)).routes(),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
-        *page_routes(calls),
+        *page_routes(engines),
         *fleet_page_routes(cast("FleetFeed", None), cast("Any", None)),
     ]
     return [route for route in every if isinstance(route, Route)]

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.calls.servicers.engine_messages import engine_config, engine_statistics
+from gateway.calls.servicers.engines import engine_config, engine_statistics
 from gateway.monitoring.counts import EngineStatistics
 from synergai.domain import Engine
 from synergai.errors import Overloaded

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.engines import READERS
 from gateway.entry.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
 from gateway.entry.access.roles import ANONYMOUS, Grant, Role
+from gateway.grpc_server import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
 
 NOBODY = Caller("nobody", "nobody", ())
