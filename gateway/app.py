@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.table import LiveTable
     from gateway.fleet.version_policy import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
+    from gateway.monitoring.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,27 @@ async def build_jobs(
         routes=routes,
     )
     stack.push_async_callback(submitted.close)
+    _register_job_metrics(metrics, submitted, uploads, own_inputs)
+    restored = await submitted.restore()
+    tasks.start(submitted.pauses.follow_store())
+    retention = Retention(
+        data,
+        journal,
+        base.clock.unix_now,
+        uploads_kept_s=UPLOADS_KEPT_S,
+        results_kept_s=config.results_kept_s,
+        budget_bytes=budget_bytes,
+    )
+    tasks.start(retention.run())
+    tasks.start(fleet.profiles.watch(fleet.tell_changes))
+    tasks.start(routes.run())
+    results = JobResults(submitted, data, journal.confirm)
+    return JobComponents(submitted, uploads, results, restored)
+
+
+def _register_job_metrics(
+    metrics: Metrics, submitted: SubmittedJobs, uploads: InputUploads, own_inputs: OwnInputs
+) -> None:
     metrics.add_gauge(
         "paused_jobs",
         "Unfinished jobs that wait for room on the journal's disk.",
@@ -111,21 +133,6 @@ async def build_jobs(
     metrics.add_counter(
         "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
     )
-    restored = await submitted.restore()
-    tasks.start(submitted.pauses.follow_store())
-    retention = Retention(
-        data,
-        journal,
-        base.clock.unix_now,
-        uploads_kept_s=UPLOADS_KEPT_S,
-        results_kept_s=config.results_kept_s,
-        budget_bytes=budget_bytes,
-    )
-    tasks.start(retention.run())
-    tasks.start(fleet.profiles.watch(fleet.tell_changes))
-    tasks.start(routes.run())
-    results = JobResults(submitted, data, journal.confirm)
-    return JobComponents(submitted, uploads, results, restored)
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ _REFLECTION_VERSIONS: Final = ("v1", "v1alpha")
 
 def bind_server(
     config: GatewaySettings,
+    stack: AsyncExitStack,
     address: str,
     client_authority: Path | None,
-    stack: AsyncExitStack,
     *,
     max_connections: int,
     max_bytes: int,
@@ -56,8 +56,8 @@ def bind_server(
     """Bind a port; return its server, which is not started yet, and the bound address.
 
     Args:
-        client_authority: authority of the clients' certificates; None if they need none.
         stack: releases the port.
+        client_authority: authority of the clients' certificates; None if they need none.
         on_broken: called if the server can accept no more calls.
     """
     ages = config.max_connection_age_s, config.max_connection_age_grace_s

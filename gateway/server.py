@@ -114,24 +114,19 @@ class Gateway:
         app.storage.journal.broken.add_done_callback(lambda _: self.stop())
         hub, unread = app.agents.hub, app.base.unread
         connections = current_connection_limits()
-        hub_server, self.hub_address = bind_server(
-            config,
+        bind = partial(bind_server, config, stack, on_broken=self._fail)
+        hub_server, self.hub_address = bind(
             config.hub,
             config.tls_client_ca,
-            stack,
             max_connections=connections.agents,
             max_bytes=config.max_message_bytes,
-            on_broken=self._fail,
             interceptor=_interceptor(app.entry.agent_call_guard),
         )
-        client_server, self.address = bind_server(
-            config,
+        client_server, self.address = bind(
             config.listen,
             config.tls_clients_ca,
-            stack,
             max_connections=connections.clients,
             max_bytes=config.max_client_bytes,
-            on_broken=self._fail,
             interceptor=_interceptor(app.entry.call_guard),
         )
         self._client_server = client_server
@@ -143,10 +138,7 @@ class Gateway:
             ),
         )
         inference = InferenceServicer(app.calls, app.engines, unread)
-        client_handlers = (
-            inference.handler(),
-            *self._client_handlers(),
-        )
+        client_handlers = (inference.handler(), *self._client_handlers())
         http = HttpServer(self._http_app(), unread, config)
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)

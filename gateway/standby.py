@@ -50,9 +50,9 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
     async with AsyncExitStack() as stack:
         server, address = bind_server(
             config,
+            stack,
             config.listen,
             config.tls_clients_ca,
-            stack,
             max_connections=current_connection_limits().clients,
             max_bytes=config.max_client_bytes,
             on_broken=lambda _: None,  # it can still take over, with a new server

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
 
 from gateway.entry.access.enrolments import sha256
 from gateway.entry.access.peer_certificate import peer_certificate
@@ -11,14 +12,19 @@ from gateway.entry.access.worker_rules import JoiningWorker
 from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from synergai.errors import Unauthenticated
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.agent_messages import Registration
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import Order
     from synergai.domain import Engine, Session
-    from synergai.wire.agent_messages import Registration
     from synergai.wire.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
+
+_ALIKE: Final = (
+    {field.name for field in fields(ConnectedWorker)} & {*Registration.__struct_fields__}
+) - {"engines", "sessions"}
+"""Fields of a worker that are those of its registration."""
 
 
 def worker_from_registration(
@@ -33,32 +39,18 @@ def worker_from_registration(
             sessions.discard(session)
     orders: SendQueue[Order] = SendQueue(0)
     orders.close()
+    alike = {name: getattr(registration, name) for name in _ALIKE}
     return ConnectedWorker(
         id=registration.worker_id,
-        worker_class=registration.worker_class,
-        agent_version=registration.agent_version,
-        cores=registration.cores,
-        memory_bytes=registration.memory_bytes,
-        configurations=registration.configurations,
         orders=orders,
         last_seen_at=now,
-        instance=registration.instance,
         local=context is None,
-        backends=registration.backends,
-        labels=registration.labels,
-        memory_limit_bytes=registration.memory_limit_bytes,
-        memory_enforcement=registration.memory_enforcement,
         power=WorkerPower(mode=registration.power_mode, meter=registration.meter),
         offered=engines,
         engines=engines.copy(),
         sessions=sessions,
-        unusable=dict(registration.unusable),
-        session_budget_bytes=registration.session_budget_bytes,
-        session_bytes=dict(registration.session_bytes),
-        pinned=registration.pinned,
-        engine_cores=registration.engine_cores,
         peer_address=_peer_address(registration.peer_port, context),
-        peer_certificate=registration.peer_certificate,
+        **alike,
     )
 
 

@@ -109,28 +109,17 @@ def worker_families(
         "engine",
     )
 
-    def links(value: Callable[[SentOver], float]) -> Callable[[], Iterator[Series]]:
-        def read() -> Iterator[Series]:
-            connected = {worker.id: worker for worker in workers()}
-            for worker in connected.values():
-                for source, link in worker.peer_links.items():
-                    # Agents report links from any name; those of other workers are real.
-                    if source in connected and (number := value(link)):
-                        yield [source, worker.id], number
-
-        return read
-
     yield gauge(
         "peer_link_speed_bytes",
         "Bytes per second of the last larger transfer of tensors from a worker to another one.",
-        links(lambda link: link.bytes_per_s),
+        _links(workers, lambda link: link.bytes_per_s),
         "source",
         "worker",
     )
     yield gauge(
         "peer_link_round_trip_seconds",
         "Shortest round trip between the two workers.",
-        links(lambda link: link.round_trip_s),
+        _links(workers, lambda link: link.round_trip_s),
         "source",
         "worker",
     )
@@ -145,6 +134,20 @@ def worker_families(
         "worker",
         "state",
     )
+
+
+def _links(
+    workers: Callable[[], Iterable[ConnectedWorker]], value: Callable[[SentOver], float]
+) -> Callable[[], Iterator[Series]]:
+    def read() -> Iterator[Series]:
+        connected = {worker.id: worker for worker in workers()}
+        for worker in connected.values():
+            for source, link in worker.peer_links.items():
+                # Agents report links from any name; those of other workers are real.
+                if source in connected and (number := value(link)):
+                    yield [source, worker.id], number
+
+    return read
 
 
 def conflict_family(conflicts: Callable[[], Iterable[EngineConflict]]) -> MetricFamily:

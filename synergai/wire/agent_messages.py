@@ -78,9 +78,9 @@ class Registration(Struct, frozen=True, kw_only=True):
     configurations: tuple[Configuration, ...]
     engines: Mapping[EngineName, Engine]
     sessions: Set[Session]
-    unusable: Mapping[Session, str]
+    unusable: dict[Session, str]
     session_budget_bytes: int
-    session_bytes: Mapping[Session, int]
+    session_bytes: dict[Session, int]
     pinned: frozenset[Session]
     backends: frozenset[str]
     labels: tuple[str, ...]

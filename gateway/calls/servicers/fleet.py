@@ -148,18 +148,10 @@ class FleetServicer:
         def visible(engine: str) -> bool:
             return caller.may(Role.OBSERVE, engine=engine)
 
-        if worker.draining:
-            state = fleet_pb2.WORKER_STATE_DRAINING
-        elif self._core.ejected(worker.id):
-            state = fleet_pb2.WORKER_STATE_EJECTED
-        elif worker.in_flight:
-            state = fleet_pb2.WORKER_STATE_BUSY
-        else:
-            state = fleet_pb2.WORKER_STATE_IDLE
         return fleet_pb2.Worker(
             id=worker.id,
             worker_class=worker.worker_class,
-            state=state,
+            state=self._state(worker),
             cores=worker.cores,
             memory_bytes=worker.memory_bytes,
             configurations=map(configuration_to_proto, worker.configurations),
@@ -206,6 +198,13 @@ class FleetServicer:
                 for name, link in worker.peer_links.items()
             ),
         )
+
+    def _state(self, worker: ConnectedWorker) -> fleet_pb2.WorkerState.ValueType:
+        if worker.draining:
+            return fleet_pb2.WORKER_STATE_DRAINING
+        if self._core.ejected(worker.id):
+            return fleet_pb2.WORKER_STATE_EJECTED
+        return fleet_pb2.WORKER_STATE_BUSY if worker.in_flight else fleet_pb2.WORKER_STATE_IDLE
 
     def _paused(self, worker: ConnectedWorker) -> dict[Session, str]:
         """Return the variants that are not used on a worker for a while, and why."""
