@@ -37,8 +37,7 @@ from gateway.journal.journal import Journal
 from gateway.journal.records.store import DIRECTORY, DataStore
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.counts import OTHER
-from gateway.monitoring.metrics import Metrics, counter, gauge
-from gateway.monitoring.worker_metrics import conflict_family, worker_families
+from gateway.monitoring.metrics import Metrics, conflict_family, counter, gauge, worker_families
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import ProfilesRemoved

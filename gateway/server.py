@@ -12,12 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.app import App, build_app
-from gateway.calls.http.app import HttpApp
+from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
 from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
-from gateway.calls.http.server import HttpServer
 from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls
 from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer

@@ -11,8 +11,7 @@ from grpc_health.v1 import health_pb2
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.http.app import HttpApp
-from gateway.calls.http.server import HttpServer
+from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.entry.access.exposure import check_before_start
 from gateway.entry.admission.connections import current_connection_limits
 from gateway.grpc_server import RefusingHandler, bind_server

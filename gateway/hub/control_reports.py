@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from gateway.hub.registration import lacking_text, lacks_variant
 from synergai.core.scheduling.events import (
     ConfigurationsUnusable,
     ModeChanged,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.hub.model_control import ModelControl
     from gateway.hub.offered_engines import OfferedEngines
     from gateway.hub.placements import Placements
+    from synergai.domain import Engine, Session
     from synergai.wire.agent_messages import ControlMessage
 
 _log = logging.getLogger(__name__)
@@ -154,3 +154,17 @@ class ControlReports:
         self._dispatcher.post(changed, source=worker)
         # What could run in no configuration may be able to now.
         self._dispatcher.post(worker.engines_changed(), source=worker)
+
+
+def lacks_variant(engine: Engine, session: Session) -> bool:
+    """Return whether a session has a variant that its engine, if described, does not have.
+
+    An agent may load one that has just been removed from its folder, so this is no violation.
+    """
+    variant = session.configuration.variant
+    return bool(variant) and not engine.fault and not engine.has_variant(variant)
+
+
+def lacking_text(session: Session) -> str:
+    """Return why a session that `lacks_variant` is not used."""
+    return f"engine {session.engine!r} has no variant {session.configuration.variant!r} there"

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from gateway.entry.access.enrolments import sha256
+from gateway.entry.access.peer_certificate import peer_certificate
+from gateway.entry.access.worker_rules import JoiningWorker
 from gateway.entry.audit.calls import current_call
+from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from gateway.hub.connections import HeartbeatMonitor
-from gateway.hub.registration import joining_worker, worker_from_registration
-from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
+from gateway.hub.control_reports import lacking_text, lacks_variant
+from synergai.errors import Conflict, InvalidInput, SynergaiError, Unauthenticated, Unavailable
+from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
 from synergai.v1 import hub_pb2
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.entry.access.table import AllowedWorkers
     from gateway.entry.access.worker_rules import WorkerRules
-    from gateway.fleet.worker import ConnectedWorker
+    from gateway.fleet.worker import Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.control_reports import ControlReports
     from gateway.hub.offered_engines import OfferedEngines
@@ -36,9 +42,14 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
 
+
 _log = logging.getLogger(__name__)
 
 REGISTER_WITHIN_S: Final = 10.0
+_ALIKE: Final = (
+    {field.name for field in fields(ConnectedWorker)} & {*Registration.__struct_fields__}
+) - {"engines", "sessions"}
+"""Fields of a worker that are those of its registration."""
 
 
 class Hub:
@@ -230,3 +241,60 @@ class Hub:
 def _check_registered(connection: AgentConnection) -> None:
     if connection.worker is None:
         connection.close(InvalidInput(f"no `register` within {REGISTER_WITHIN_S:g} s"))
+
+
+def worker_from_registration(
+    registration: Registration, context: ServerCall | None, now: float
+) -> ConnectedWorker:
+    """Return the worker of a registration; it has no work stream yet."""
+    engines, sessions = dict(registration.engines), set(registration.sessions)
+    for session in registration.sessions:
+        if lacks_variant(engines[session.engine], session):
+            where = f"worker {registration.worker_id!r}"
+            _log.warning("%s: a loaded session is ignored: %s", where, lacking_text(session))
+            sessions.discard(session)
+    orders: SendQueue[Order] = SendQueue(0)
+    orders.close()
+    alike = {name: getattr(registration, name) for name in _ALIKE}
+    return ConnectedWorker(
+        id=registration.worker_id,
+        orders=orders,
+        last_seen_at=now,
+        local=context is None,
+        power=WorkerPower(mode=registration.power_mode, meter=registration.meter),
+        offered=engines,
+        engines=engines.copy(),
+        sessions=sessions,
+        peer_address=_peer_address(registration.peer_port, context),
+        **alike,
+    )
+
+
+def joining_worker(registration: Registration, context: ServerCall) -> JoiningWorker:
+    """Return who registers on a connection."""
+    peer = context.peer
+    has_secret = bool(registration.secret or registration.enrolment_token)
+    if has_secret and not (peer.is_encrypted or peer.is_local):
+        raise Unauthenticated(
+            "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
+        )
+    certificate = peer_certificate(peer.certificate)
+    return JoiningWorker(
+        id=registration.worker_id,
+        worker_class=registration.worker_class,
+        certificate_names=certificate.alternative_names if certificate else frozenset(),
+        secret_sha256=sha256(registration.secret) if registration.secret else b"",
+    )
+
+
+def _peer_address(port: int, context: ServerCall | None) -> str:
+    """Return where agents pull tensors from one that registers; empty if they cannot.
+
+    The host is that from which it connects. One on this machine has the address of this gateway,
+    which each agent knows as its own.
+    """
+    if not port:
+        return ""
+    peer = None if context is None else context.peer
+    host = "" if peer is None or peer.is_local else peer.host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -22,8 +22,8 @@ from gateway.monitoring.metrics import (
     MetricFamily,
     engine_families,
     tenant_families,
+    worker_families,
 )
-from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (
     Cancelled,

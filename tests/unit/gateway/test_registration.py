@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gateway.fleet.worker import ConnectedWorker
-from gateway.hub.registration import worker_from_registration
+from gateway.hub.hub import worker_from_registration
 from synergai.core.scheduling.events import SessionSize
 from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput

@@ -5,9 +5,8 @@ import math
 import pytest
 
 from gateway.fleet.worker import WorkerPower
-from gateway.hub.registration import worker_from_registration
-from gateway.monitoring.metrics import FamilyCollector
-from gateway.monitoring.worker_metrics import worker_families
+from gateway.hub.hub import worker_from_registration
+from gateway.monitoring.metrics import FamilyCollector, worker_families
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
