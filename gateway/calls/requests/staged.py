@@ -129,7 +129,7 @@ class StagedRequests:
 
     def _alone_s(self, engine: Engine) -> float:
         """Return the time that an engine would take if all workers were idle."""
-        return self.inference.least_answer_s(engine.name) or engine.query_s
+        return self.inference.dispatcher.core.least_answer_s(engine.name) or engine.query_s
 
 
 class StagedRequest:
@@ -238,6 +238,6 @@ class StagedRequest:
                 case Ready(position=position, visits=[visit]):
                     self._position, self._visit = position, visit
                 case Drop(tensors):
-                    self._inference.drop(tensors)
+                    self._inference.dispatcher.drop(tensors)
                 case _:  # it is recorded, or has failed
                     pass

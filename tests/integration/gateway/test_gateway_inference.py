@@ -150,7 +150,7 @@ METHODS = {
         "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelConfig "
         "ModelStatistics RepositoryIndex RepositoryModelLoad RepositoryModelUnload"
     ),
-    "synergai.v1.Jobs": "Submit Watch Get List Cancel Run",
+    "synergai.v1.Jobs": "Submit Watch Get List Cancel",
     "synergai.v1.Fleet": "ListWorkers GetDictionary PutDictionary",
     "grpc.health.v1.Health": "Check Watch",
 }
