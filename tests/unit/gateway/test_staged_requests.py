@@ -94,9 +94,13 @@ class Begun:
 
 
 class FakeInference:
-    """Runs what the test answers, on workers that take a second for each stage."""
+    """Runs what the test answers, on workers that take a second for each stage.
+
+    It is its dispatcher and the core as well.
+    """
 
     def __init__(self) -> None:
+        self.dispatcher = self.core = self
         self.begun: list[Begun] = []
         self.counted: list[tuple[str, object]] = []
         self.seconds: dict[str, float] = {}
