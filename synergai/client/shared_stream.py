@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.client.deadlines import to_microseconds
 from synergai.client.multiplexer import QueryMultiplexer
 from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
-from synergai.wire.oip_stream import cancel_request
+from synergai.wire.parameters import cancel_request
 from synergai.wire.status import error_from_stream
 
 if TYPE_CHECKING:
