@@ -27,7 +27,7 @@ import uvloop
 from benchmarks.ports import free_port
 from benchmarks.workloads import identity
 from gateway.calls.requests.inference import Request
-from gateway.calls.servicers.inference_calls import InferenceCalls
+from gateway.calls.servicers.inference import InferenceCalls
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.gateway_settings import GatewaySettings
 from gateway.serve.serve_settings import ServeSettings
@@ -57,7 +57,7 @@ _BEGIN, _END = "client: sends", "client: has the response"
 _SERVE_STAMPS: Final = (
     (ClientConnection, "buffer_updated", "server: has the request"),
     (RequestDecoder, "parse", "gRPC: has received the message"),
-    (InferenceCalls, "begin", "gateway: handler runs"),
+    (InferenceCalls, "begin_call", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
     (HostProcess, "run_query", "agent: has the order"),
     (HostConnection, "data_received", "agent: reads the result"),

@@ -1,4 +1,4 @@
-"""A gateway without its servers: its parts, built one after the other."""
+"""A gateway without its servers: its components, built one after the other."""
 
 from __future__ import annotations
 
@@ -8,38 +8,229 @@ from typing import TYPE_CHECKING
 from gateway.calls.requests.held import HeldRequests
 from gateway.calls.requests.inference import Inference
 from gateway.calls.requests.staged import StagedRequests
-from gateway.calls.servicers.inference_calls import InferenceCalls
+from gateway.calls.servicers.engines import EngineCalls
+from gateway.calls.servicers.inference import InferenceCalls
+from gateway.components import (
+    EntryComponents,
+    FleetComponents,
+    SharedComponents,
+    StorageComponents,
+    build_entry,
+    build_fleet,
+    build_shared,
+    open_storage,
+)
+from gateway.dispatch.job_routes import JobRoutes
+from gateway.dispatch.report_intake import ReportIntake
+from gateway.entry.access.worker_rules import WorkerRules
+from gateway.hub.control_reports import ControlReports
+from gateway.hub.hub import Hub
+from gateway.hub.offered_engines import OfferedEngines
+from gateway.hub.placements import Placements
+from gateway.hub.rollouts import Rollouts
+from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
+from gateway.hub.work_streams import WorkStreams
+from gateway.jobs.own_inputs import OwnInputs, Retention
+from gateway.jobs.results import JobResults
+from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.tracing import Tracing
-from gateway.parts.agents import AgentParts, build_agents
-from gateway.parts.entry import EntryParts, build_entry
-from gateway.parts.fleet import FleetParts, build_fleet
-from gateway.parts.foundation import Foundation, lay_foundation
-from gateway.parts.jobs import JobParts, build_jobs
-from gateway.parts.storage import StorageParts, open_storage
+from synergai.v1 import hub_pb2
+from synergai.wire.tls import server_context
+from synergai.wire.work_socket_server import WorkSocketServer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
+    from gateway.entry.access.table import LiveTable
+    from gateway.fleet.version_policy import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
+    from gateway.monitoring.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class JobComponents:
+    """Jobs of a gateway; `restored` of them had not ended when it started."""
+
+    submitted: SubmittedJobs
+    uploads: InputUploads
+    results: JobResults
+    restored: int
+
+
+async def build_jobs(
+    base: SharedComponents,
+    storage: StorageComponents,
+    entry: EntryComponents,
+    fleet: FleetComponents,
+) -> JobComponents:
+    """Return the jobs of a gateway, and continue those that have not ended."""
+    config, stack, tasks, metrics = base.config, base.stack, base.tasks, base.metrics
+    journal, data = storage.journal, storage.data
+    routes = JobRoutes(
+        fleet.dispatcher.workers,
+        fleet.dispatcher.core.profiles,
+        fleet.versions.routes,
+        fleet.model_control.load,
+    )
+    stack.push_async_callback(routes.close)
+    budget_bytes = config.data_budget or None
+    uploads = InputUploads(
+        data,
+        journal,
+        entry.admission,
+        budget_bytes=budget_bytes,
+        memory_bytes=config.max_request_bytes // 2,
+    )
+    own_inputs = OwnInputs(data, uploads, journal)
+    submitted = SubmittedJobs(
+        fleet.dispatcher,
+        fleet.versions,
+        journal,
+        entry.admission,
+        metrics,
+        base.clock,
+        own_inputs=own_inputs,
+        routes=routes,
+    )
+    stack.push_async_callback(submitted.close)
+    _register_job_metrics(metrics, submitted, uploads, own_inputs)
+    restored = await submitted.restore()
+    tasks.start(submitted.pauses.follow_store())
+    retention = Retention(
+        data,
+        journal,
+        base.clock.unix_now,
+        results_kept_s=config.results_kept_s,
+        budget_bytes=budget_bytes,
+    )
+    tasks.start(retention.run())
+    tasks.start(fleet.profiles.watch(fleet.tell_changes))
+    tasks.start(routes.run())
+    results = JobResults(submitted, data, journal.confirm)
+    return JobComponents(submitted, uploads, results, restored)
+
+
+def _register_job_metrics(
+    metrics: Metrics, submitted: SubmittedJobs, uploads: InputUploads, own_inputs: OwnInputs
+) -> None:
+    metrics.add_gauge(
+        "paused_jobs",
+        "Unfinished jobs that wait for room on the journal's disk.",
+        lambda: len(submitted.pauses),
+    )
+    metrics.add_counter(
+        "uploaded_bytes", "Bytes of inputs that clients stored.", lambda: uploads.stored_bytes
+    )
+    metrics.add_counter(
+        "inputs_answered",
+        "Inputs of jobs over uploads with a response.",
+        lambda: own_inputs.answered,
+    )
+    metrics.add_counter(
+        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
+    )
+
+
+@dataclass(frozen=True)
+class AgentComponents:
+    """What agents connect to."""
+
+    hub: Hub
+    engines: OfferedEngines
+    work_streams: WorkStreams
+    placements: Placements
+    pacer: Pacer
+    rollouts: Rollouts
+
+
+async def build_agents(
+    base: SharedComponents,
+    storage: StorageComponents,
+    fleet: FleetComponents,
+    access: LiveTable | None,
+) -> AgentComponents:
+    """Return what agents connect to, and listen for their work sockets."""
+    config, stack, store = base.config, base.stack, storage.store
+    connections, dispatcher = fleet.connections, fleet.dispatcher
+
+    async def write_policies(policies: Mapping[str, VersionPolicy]) -> None:
+        """Write the policies, unless another gateway has taken over."""
+        await storage.journal.confirm()
+        await fleet.policies.write(policies)
+        await storage.save_state()
+
+    rollouts = Rollouts(fleet.versions, fleet.model_control.load, write_policies)
+    stack.push_async_callback(rollouts.close)
+    rules = WorkerRules(config.state, storage.save_state)
+    stack.push_async_callback(rules.close)
+    pacer = Pacer(BYTES_PER_S, BUSY_BYTES_PER_S, lambda: dispatcher.busy, base.clock.now)
+    placements = Placements(store, connections, rules, pacer)
+    work_streams = WorkStreams(
+        connections,
+        dispatcher,
+        ReportIntake(dispatcher, base.clock, base.metrics),
+        base.clock,
+        max_message_bytes=config.max_message_bytes,
+    )
+    engines = OfferedEngines(
+        connections, fleet.catalogue, fleet.served_profiles, dispatcher, storage.journal, rules
+    )
+    registered = hub_pb2.Registered(
+        heartbeat_s=config.heartbeat_s,
+        work_port=await _listen_for_work(base, work_streams),
+        cluster=storage.journal.cluster,
+        epoch=storage.journal.epoch,
+    )
+    hub = Hub(
+        connections,
+        work_streams,
+        engines,
+        placements,
+        ControlReports(dispatcher, engines, fleet.model_control, placements),
+        rules,
+        base.clock,
+        registered,
+    )
+    # In case the start fails; a started gateway closes the hub before its servers stop.
+    stack.push_async_callback(hub.close)
+    if access is not None:
+        await rules.load()
+        access.follow(lambda table: hub.set_rules(table.workers))
+    base.tasks.start(rules.watch(hub.review))
+    store.follow(engines.follow_store)
+    return AgentComponents(hub, engines, work_streams, placements, pacer, rollouts)
+
+
+async def _listen_for_work(base: SharedComponents, streams: WorkStreams) -> int:
+    """Start the server of work sockets, with the hub's TLS; return its port."""
+    config = base.config
+    tls = server_context(config.tls_cert, config.tls_key, config.tls_client_ca)
+    sockets = WorkSocketServer(streams.serve, tls)
+    port = await sockets.start(config.hub.rpartition(":")[0], config.work_port)
+    base.stack.push_async_callback(sockets.close)
+    return port
 
 
 @dataclass(frozen=True)
 class App:
     """The parts of a gateway."""
 
-    base: Foundation
-    entry: EntryParts
-    storage: StorageParts
-    fleet: FleetParts
-    jobs: JobParts
-    agents: AgentParts
+    base: SharedComponents
+    entry: EntryComponents
+    storage: StorageComponents
+    fleet: FleetComponents
+    jobs: JobComponents
+    agents: AgentComponents
     held: HeldRequests
     calls: InferenceCalls
+    engines: EngineCalls
 
 
 async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     """Build the parts of a gateway; closing `stack` closes them."""
-    base = lay_foundation(config, stack)
+    base = build_shared(config, stack)
     try:
         entry = build_entry(base)
         storage = await open_storage(base)
@@ -60,25 +251,22 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         base.metrics.add_gauge(
             "queue_depth",
             "Jobs and requests that wait for a worker.",
-            lambda: fleet.dispatcher.queued + held.count,
+            lambda: fleet.dispatcher.core.queued + held.count,
         )
         calls = InferenceCalls(
             inference,
             held,
             StagedRequests(inference, versions, admission),
-            versions,
-            admission,
-            base.metrics,
-            fleet.model_control,
-            base.clock,
+            fleet.catalogue.stages,
             _make_tracing(base),
         )
-        return App(base, entry, storage, fleet, jobs, agents, held, calls)
+        engines = EngineCalls(versions, admission, base.metrics, fleet.model_control, base.clock)
+        return App(base, entry, storage, fleet, jobs, agents, held, calls, engines)
     finally:
         stack.push_async_callback(base.tasks.close)  # before what they use
 
 
-def _make_tracing(base: Foundation) -> Tracing | None:
+def _make_tracing(base: SharedComponents) -> Tracing | None:
     """Return the tracing of requests, if it is configured."""
     config = base.config
     if not config.traces:

@@ -1,23 +1,27 @@
-"""The gRPC server of a port, as the settings choose it, and how many connections it takes."""
+"""The gRPC server of a port, as the settings choose it, its connections, and what it refuses."""
 
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
+import grpc
+
+from synergai.errors import NotSupported
 from synergai.runtime.processes import MAX_DESCRIPTORS
+from synergai.wire import rpc
 from synergai.wire.native.server import NativeServer
 from synergai.wire.tls import server_context, server_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
     from synergai.errors import SynergaiError
     from synergai.wire.grpcio_server import GrpcioServer
-    from synergai.wire.server_call import Interceptor
+    from synergai.wire.server_call import Interceptor, ServerCall
 
     GrpcServer: TypeAlias = NativeServer | GrpcioServer
 
@@ -49,11 +53,30 @@ def current_connection_limits() -> ConnectionLimits:
     return connection_limits(descriptors)
 
 
+_INFERENCE: Final = "/inference.GRPCInferenceService/"
+
+UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
+    **{
+        f"{_INFERENCE}{kind}SharedMemory{call}": "shared memory is not supported: send tensors in "
+        "raw_input_contents"
+        for kind in ("System", "Cuda")
+        for call in ("Status", "Register", "Unregister")
+    },
+    f"{_INFERENCE}TraceSetting": "tracing is not supported: ask a gateway, with the request "
+    "parameter 'synergai_timings' or at /metrics",
+    f"{_INFERENCE}LogSettings": "log settings cannot change at run time: start the server with "
+    "--log-level",
+}
+"""Unsupported calls of Triton's protocol, with the alternative for each."""
+_REFLECTION_VERSIONS: Final = ("v1", "v1alpha")
+"""Wire-compatible versions; the library has stubs for v1alpha only."""
+
+
 def bind_server(
     config: GatewaySettings,
+    stack: AsyncExitStack,
     address: str,
     client_authority: Path | None,
-    stack: AsyncExitStack,
     *,
     max_connections: int,
     max_bytes: int,
@@ -63,8 +86,8 @@ def bind_server(
     """Bind a port; return its server, which is not started yet, and the bound address.
 
     Args:
-        client_authority: authority of the clients' certificates; None if they need none.
         stack: releases the port.
+        client_authority: authority of the clients' certificates; None if they need none.
         on_broken: called if the server can accept no more calls.
     """
     ages = config.max_connection_age_s, config.max_connection_age_grace_s
@@ -78,3 +101,50 @@ def bind_server(
     server = NativeServer(max_connections, max_bytes, interceptor, *ages)
     stack.callback(server.release)
     return server, server.bind(address, server_context(*files, http2=True))
+
+
+class RefusingHandler(grpc.GenericRpcHandler):
+    """Refuses every call that no handler before it serves.
+
+    Args:
+        refusal: returns the error for the client, by the full path of the method.
+    """
+
+    def __init__(self, refusal: Callable[[str], SynergaiError]) -> None:
+        self._refusal = refusal
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return a stream handler, which suits any kind of call."""
+        method = handler_call_details.method
+
+        async def refuse(_requests: object, context: ServerCall) -> NoReturn:
+            await rpc.abort(context, self._refusal(method))
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def unimplemented(texts: Mapping[str, str], default: str) -> RefusingHandler:
+    """Return the handler that refuses calls as UNIMPLEMENTED.
+
+    Args:
+        texts: error messages by full method path, or by path up to the last slash for a service.
+    """
+
+    def refusal(method: str) -> NotSupported:
+        service = method[: method.rfind("/") + 1]
+        return NotSupported(texts.get(method) or texts.get(service) or default)
+
+    return RefusingHandler(refusal)
+
+
+def reflection_handlers(services: Iterable[str]) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Return handlers of server reflection in each version, describing `services`."""
+    # Imported on demand: it costs memory.
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+    names = [f"grpc.reflection.{version}.ServerReflection" for version in _REFLECTION_VERSIONS]
+    servicer = reflection.aio.ReflectionServicer([*services, *names[-1:]])
+    handler = rpc.stream(servicer.ServerReflectionInfo, reflection_pb2.ServerReflectionRequest)
+    return tuple(rpc.Service(name, {"ServerReflectionInfo": handler}) for name in names)

@@ -8,25 +8,29 @@ import os
 import signal
 import threading
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.app import App, build_app
-from gateway.calls.http.app import HttpApp
+from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.calls.http.bodies import Bodies
-from gateway.calls.http.fleet_page import fleet_page_routes
-from gateway.calls.http.monitoring import monitoring_routes
-from gateway.calls.http.pages import page_routes
+from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
+from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
-from gateway.calls.http.server import HttpServer
-from gateway.calls.servicers.fleet import FleetServicer
+from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls
 from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
 from gateway.calls.servicers.store import StoreServicer
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from gateway.entry.access.caller import current_caller
 from gateway.entry.passage.call_guard import CallGuardInterceptor, guard
-from gateway.grpc_server import bind_server, current_connection_limits
+from gateway.grpc_server import (
+    UNSUPPORTED_METHODS,
+    bind_server,
+    current_connection_limits,
+    reflection_handlers,
+    unimplemented,
+)
 from gateway.jobs.explanations import explain
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file
@@ -113,39 +117,31 @@ class Gateway:
         app.storage.journal.broken.add_done_callback(lambda _: self.stop())
         hub, unread = app.agents.hub, app.base.unread
         connections = current_connection_limits()
-        hub_server, self.hub_address = bind_server(
-            config,
+        bind = partial(bind_server, config, stack, on_broken=self._fail)
+        hub_server, self.hub_address = bind(
             config.hub,
             config.tls_client_ca,
-            stack,
             max_connections=connections.agents,
             max_bytes=config.max_message_bytes,
-            on_broken=self._fail,
             interceptor=_interceptor(app.entry.agent_call_guard),
         )
-        client_server, self.address = bind_server(
-            config,
+        client_server, self.address = bind(
             config.listen,
             config.tls_clients_ca,
-            stack,
             max_connections=connections.clients,
             max_bytes=config.max_client_bytes,
-            on_broken=self._fail,
             interceptor=_interceptor(app.entry.call_guard),
         )
         self._client_server = client_server
         hub_handlers = (
             hub.handler(),
-            UnimplementedHandler(
+            unimplemented(
                 {},
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )
-        inference = InferenceServicer(app.calls, unread)
-        client_handlers = (
-            inference.handler(),
-            *self._client_handlers(),
-        )
+        inference = InferenceServicer(app.calls, app.engines, unread)
+        client_handlers = (inference.handler(), *self._client_handlers())
         http = HttpServer(self._http_app(), unread, config)
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
@@ -182,18 +178,20 @@ class Gateway:
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
-            *RestCalls(app.calls, bodies).routes(),
+            *RestCalls(app.calls, app.engines, bodies).routes(),
             *monitoring_routes(
                 app.base.metrics.render,
-                app.calls.is_ready,
+                app.engines.is_ready,
                 lambda: app.storage.journal.accepting,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
-            *page_routes(app.calls),
+            *page_routes(app.engines),
             *fleet_page_routes(
-                app.fleet.feed,
-                lambda name: explain(current_caller(), app.fleet.dispatcher, name),
+                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers.values, app.base.clock.now),
+                lambda name: explain(
+                    current_caller(), app.fleet.dispatcher.core, name, app.base.clock.now()
+                ),
             ),
         ]
         if app.entry.call_guard.is_needed:
@@ -211,23 +209,18 @@ class Gateway:
             JobsServicer(jobs.submitted, jobs.uploads, jobs.results, base.unread).handler(),
             FleetServicer(
                 fleet.dispatcher,
-                fleet.versions,
-                fleet.profiles,
-                fleet.served_profiles,
-                agents.hub,
-                storage.journal,
                 base.clock,
-                agents.rollouts,
-                fleet.model_control,
-                base.metrics,
-                storage.save_state,
+                agents.engines,
+                fleet.profiles,
+                partial(fleet.store_profiles, storage),
+                PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
             ).handler(),
             HealthServicer(
                 fleet.versions, app.entry.admission, lambda: storage.journal.accepting
             ).handler(),
             StoreServicer(storage.store, agents.placements, agents.pacer).handler(),
-            *(_reflection() if self._config.reflection else ()),
-            UnimplementedHandler(
+            *(reflection_handlers(SERVICES) if self._config.reflection else ()),
+            unimplemented(
                 {
                     **UNSUPPORTED_METHODS,
                     "/synergai.v1.Hub/": _port_hint(self.hub_address, "agents"),
@@ -292,10 +285,3 @@ def _exit_hard() -> None:
 def _port_hint(address: str, peers: str) -> str:
     """Return where `peers` should connect; the host listened on may not be dialable."""
     return f"{peers} connect to port {address.rpartition(':')[2]}"
-
-
-def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
-    # Imported on demand: it costs memory.
-    from gateway.calls.servicers.reflection import reflection_handlers
-
-    return reflection_handlers(SERVICES)

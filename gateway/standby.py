@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-import grpc
 from grpc_health.v1 import health_pb2
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.http.app import HttpApp
-from gateway.calls.http.server import HttpServer
+from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.entry.access.exposure import check_before_start
-from gateway.grpc_server import bind_server, current_connection_limits
+from gateway.grpc_server import RefusingHandler, bind_server, current_connection_limits
 from synergai.errors import Unavailable
 from synergai.runtime.service import notify_ready
 from synergai.wire import rpc
@@ -50,9 +48,9 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
     async with AsyncExitStack() as stack:
         server, address = bind_server(
             config,
+            stack,
             config.listen,
             config.tls_clients_ca,
-            stack,
             max_connections=current_connection_limits().clients,
             max_bytes=config.max_client_bytes,
             on_broken=lambda _: None,  # it can still take over, with a new server
@@ -64,7 +62,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
         )
         http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
-        server.start((_health(), _RefusingHandler(refusal)))
+        server.start((_health(), RefusingHandler(lambda _: refusal())))
         stack.push_async_callback(server.stop, _GRACE_S)
         _log.info(
             "standby of %s, listening for clients on %s, HTTP on %s",
@@ -86,23 +84,6 @@ def _health() -> rpc.Service:
 
     handlers = {"Check": rpc.unary(check, health_pb2.HealthCheckRequest)}
     return rpc.Service("grpc.health.v1.Health", handlers)
-
-
-class _RefusingHandler(grpc.GenericRpcHandler):
-    """Refuses every call."""
-
-    def __init__(self, refusal: Callable[[], Unavailable]) -> None:
-        self._refusal = refusal
-
-    def service(
-        self, _handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return a stream handler, which suits any kind of call."""
-
-        async def refuse(_requests: object, context: ServerCall) -> NoReturn:
-            await rpc.abort(context, self._refusal())
-
-        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _routes(refusal: Callable[[], Unavailable]) -> Sequence[BaseRoute]:

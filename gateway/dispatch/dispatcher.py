@@ -46,12 +46,11 @@ from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
-    from synergai.core.explanations.facts import Cause, Explanation
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.core import SchedulerCore
     from synergai.core.scheduling.events import Assignment, Command, Event
@@ -75,9 +74,11 @@ class Dispatcher:
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
         recorders: called with each event, its time and the core's commands, in a later turn of the
             event loop: orders and responses come first.
+        unloaded: engines that an operator has unloaded at any time; none of them is preloaded.
 
     Attributes:
-        unloaded: engines that an operator has unloaded; none of them is preloaded.
+        core: answers what it expects and knows; only the dispatcher passes it events.
+        workers: those of the fleet by id, in the order they joined.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class Dispatcher:
         *,
         on_learned: Callable[[ProfileEntry], None],
         recorders: Sequence[Recorder] = (),
+        unloaded: Collection[EngineName] = (),
     ) -> None:
-        self._core = core
+        self.core = core
         self._journal = journal
         self._clock = clock
         self._on_learned = on_learned
@@ -97,7 +99,7 @@ class Dispatcher:
         self._unrecorded: deque[tuple[Event, float, list[Command]]] = deque()
         self._recording: asyncio.Handle | None = None
         self._handlers: dict[JobId, JobHandler] = {}
-        self._workers: dict[WorkerId, ConnectedWorker] = {}
+        self.workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._deferred: deque[Event] = deque()
@@ -106,7 +108,7 @@ class Dispatcher:
         self._closed = False
         self.ejections = 0
         self.variant_crashes = 0
-        self.unloaded: Collection[EngineName] = ()
+        self._unloaded = unloaded
         self.preloads = PreloadCosts()
 
     def close(self) -> None:
@@ -151,14 +153,14 @@ class Dispatcher:
 
     def drop(self, held: HeldTensors) -> None:
         """Let a worker drop tensors that are no longer needed."""
-        if (worker := self._workers.get(held.worker_id)) is not None:
+        if (worker := self.workers.get(held.worker_id)) is not None:
             worker.orders.put(DropTensors(held.token))
 
     def jobs_in_flight(self) -> set[JobId]:
         """Return the jobs that have an assignment on a worker."""
         return {
             progress.assignment.job_id
-            for worker in self._workers.values()
+            for worker in self.workers.values()
             for progress in worker.in_flight.values()
         }
 
@@ -168,36 +170,19 @@ class Dispatcher:
 
     # --- workers ----------------------------------------------------------------------------
 
-    def workers(self) -> Iterator[ConnectedWorker]:
-        """Return the workers of the fleet, in the order they joined."""
-        return iter(self._workers.values())
-
-    def worker(self, worker_id: WorkerId) -> ConnectedWorker | None:
-        """Return a worker of the fleet."""
-        return self._workers.get(worker_id)
-
-    def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
-        """Return the engines of a worker without a dictionary entry for its class."""
-        if self._workers.get(worker.id) is not worker:
-            return []
-        return self._core.unprofiled(worker.id)
-
-    def is_unprofiled(self, worker: ConnectedWorker, engine: EngineName) -> bool:
-        """Return whether an engine of a worker has no dictionary entry for its class."""
-        in_fleet = self._workers.get(worker.id) is worker
-        return in_fleet and self._core.is_unprofiled(worker.id, engine)
-
     def log_unprofiled(self, worker: ConnectedWorker, engines: Iterable[EngineName]) -> None:
         """Log which of `engines` will be measured, as they are unprofiled on the worker.
 
         Those that another worker of its class has were logged for that one: all share a profile.
         """
-        unprofiled = [engine for engine in engines if self.is_unprofiled(worker, engine)]
+        if self.workers.get(worker.id) is not worker:
+            return
+        unprofiled = [each for each in engines if self.core.is_unprofiled(worker.id, each)]
         if not unprofiled:
             return
         known = {
             engine
-            for other in self._workers.values()
+            for other in self.workers.values()
             if other is not worker and other.worker_class == worker.worker_class
             for engine in other.usable_engines
         }
@@ -208,68 +193,10 @@ class Dispatcher:
                 ", ".join(unprofiled),
             )
 
-    def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
-        """Return the entries of a worker's engines that jobs run with, and the observed paces."""
-        return self._core.profiles(worker.id)
-
-    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
-        """Return observed over profiled time per query, by worker and engine."""
-        return self._core.paces
-
-    def is_ejected(self, worker: ConnectedWorker) -> bool:
-        """Return whether a worker gets no assignments for a while because it made no progress."""
-        return self._workers.get(worker.id) is worker and self._core.ejected(worker.id)
-
-    def paused(self, worker: ConnectedWorker) -> dict[Session, str]:
-        """Return the variants that are not used on a worker for a while, and why."""
-        if self._workers.get(worker.id) is not worker:
-            return {}
-        now = self._clock.now()
-        return {
-            session: "its engine host crashed while it computed; not used for "
-            f"{max(0.0, until - now):.0f} s"
-            for session, until in self._core.paused(worker.id).items()
-        }
-
-    @property
-    def worker_count(self) -> int:
-        """Number of workers in the fleet."""
-        return len(self._workers)
-
     @property
     def busy(self) -> bool:
         """Whether a worker has an assignment."""
-        return any(worker.in_flight for worker in self._workers.values())
-
-    @property
-    def queued(self) -> int:
-        """Number of jobs and requests that wait for a worker."""
-        return self._core.queued
-
-    def expected_answer_s(self, job: Job) -> float | None:
-        """Return the seconds until a new request would be answered at the earliest, if known."""
-        return self._core.expected_answer_s(job, self._clock.now())
-
-    def least_answer_s(self, engine: EngineName) -> float:
-        """Return the seconds in which the fastest worker would answer a request; 0 if unknown."""
-        return self._core.least_answer_s(engine)
-
-    def explain(self, name: str) -> Iterator[Explanation]:
-        """Yield what is known of the requests and jobs with an id, the newest first."""
-        return self._core.explain(name, self._clock.now())
-
-    def explained_s(self) -> float | None:
-        """Return for how long explanations are kept at present; None if none was dropped."""
-        since = self._core.explained_since
-        return None if math.isinf(since) else self._clock.now() - since
-
-    def refused(self, job: Job, reason: str, refusal: Cause | None) -> None:
-        """Note a request that was refused on arrival; without `refusal`, as infeasible."""
-        self._core.refused(job, reason, refusal, self._clock.now())
-
-    def expected_completion(self, job_id: JobId, now: float) -> float | None:
-        """Return when a job is expected to complete, in monotonic seconds; None if unknown."""
-        return self._core.expected_completion(job_id, now)
+        return any(worker.in_flight for worker in self.workers.values())
 
     def add_worker(self, worker: ConnectedWorker) -> None:
         """Add a worker whose work stream is open to the fleet."""
@@ -294,7 +221,7 @@ class Dispatcher:
         It is dropped unless its `source`, and no other connection under that id, is in the fleet.
         With `after_pending`, it waits for all pending writes of the journal first.
         """
-        if source is not None and self._workers.get(source.id) is not source:
+        if source is not None and self.workers.get(source.id) is not source:
             return
         if after_pending:
             self._journal.after_pending(partial(self._handle, event))
@@ -326,7 +253,7 @@ class Dispatcher:
     def _join(self, worker: ConnectedWorker) -> None:
         if worker.orders.closed:
             return
-        self._workers[worker.id] = worker
+        self.workers[worker.id] = worker
         worker.free_since = self._clock.now()
         self._handle(WorkerJoined(worker.to_scheduling()))
         if worker.draining:
@@ -335,8 +262,8 @@ class Dispatcher:
 
     def _leave(self, worker: ConnectedWorker) -> None:
         worker.in_flight.clear()
-        if self._workers.get(worker.id) is worker:
-            del self._workers[worker.id]
+        if self.workers.get(worker.id) is worker:
+            del self.workers[worker.id]
             self.preloads.left(worker.id)
             self._handle(WorkerLeft(worker.id))
 
@@ -349,7 +276,7 @@ class Dispatcher:
         if self._closed:
             return
         now = self._clock.now()
-        commands = self._core.handle(event, now)
+        commands = self.core.handle(event, now)
         self._unrecorded.append((event, now, commands))
         for command in commands:
             self._execute(command, now)
@@ -371,7 +298,7 @@ class Dispatcher:
             case Finish(job_id):
                 self._end_job(job_id, JobState.SUCCEEDED, now)
             case Stop(assignment_id, worker_id, abort):
-                worker = self._workers.get(worker_id)
+                worker = self.workers.get(worker_id)
                 if worker is not None:
                     if (progress := worker.in_flight.get(assignment_id)) is not None:
                         progress.stopping = True
@@ -381,7 +308,7 @@ class Dispatcher:
             case Load():
                 self._preload(command)
             case Unload(worker_id, session):
-                if (worker := self._workers.get(worker_id)) is not None:
+                if (worker := self.workers.get(worker_id)) is not None:
                     order = hub_pb2.UnloadEngine(session=session_to_proto(session))
                     worker.control.put(hub_pb2.GatewayControl(unload=order))
             case Eject(worker_id, pause_s, engine):
@@ -414,7 +341,7 @@ class Dispatcher:
     def _dispatch(self, assignment: Assignment, now: float) -> None:
         # A worker that is being removed gets nothing; the pending WorkerLeft event takes the
         # assignment back.
-        worker = self._workers.get(assignment.worker_id)
+        worker = self.workers.get(assignment.worker_id)
         if worker is None or worker.orders.closed:
             return
         handler = self._handlers[assignment.job_id]
@@ -432,10 +359,10 @@ class Dispatcher:
 
     def _preload(self, load: Load) -> None:
         session = load.session
-        worker = self._workers.get(load.worker_id)
+        worker = self.workers.get(load.worker_id)
         if worker is None:
             return
-        if session.engine in self.unloaded:
+        if session.engine in self._unloaded:
             dropped = partial(self.post, SessionDropped(worker.id, session), source=worker)
             asyncio.get_running_loop().call_soon(dropped)
             return
@@ -449,7 +376,7 @@ class Dispatcher:
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
         """Stop an assignment that runs elsewhere from now on; its reports are stale."""
-        worker = self._workers.get(worker_id)
+        worker = self.workers.get(worker_id)
         if worker is not None:
             worker.in_flight.pop(assignment_id, None)
             worker.orders.put(StopAssignment(assignment_id, abort=True))
@@ -472,7 +399,7 @@ class Dispatcher:
         A timer that fires early is kept: rescheduling it on every event would cost more than an
         unnecessary wakeup.
         """
-        at = self._core.wakeup()
+        at = self.core.wakeup()
         if at is None or at >= self._timer_at:
             return
         if self._timer is not None:
@@ -496,13 +423,14 @@ class Dispatcher:
         if self._closed:
             return
         self._handle(ProgressChecked())
-        if any(worker.in_flight or self.is_ejected(worker) for worker in self._workers.values()):
+        workers = self.workers.items()
+        if any(worker.in_flight or self.core.ejected(name) for name, worker in workers):
             self._watch_progress()
 
     def _timer_fired(self) -> None:
         self._timer = None
         self._timer_at = math.inf
-        at = self._core.wakeup()
+        at = self.core.wakeup()
         if at is not None and at <= self._clock.now():
             self._handle(TimePassed())
         else:

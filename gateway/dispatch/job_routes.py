@@ -39,13 +39,13 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.routes import Routes
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.routes.links import Link, Links
     from synergai.core.routes.problem import Leg
     from synergai.core.routes.ranking import RankedChain
     from synergai.domain import Engine, EngineName, JobSpec
+    from synergai.profiles.dictionary import ProfileEntry
 
     Candidates: TypeAlias = Mapping[tuple[int, int], Engine]
     """Stages of one model in service, by the cuts at which they begin and end."""
@@ -109,6 +109,11 @@ class _Choice:
 class JobRoutes:
     """Chooses the routes of jobs, and the chains of stages that they run in.
 
+    Args:
+        workers: those of the fleet at any time.
+        profiles: returns the entries of a worker's engines, and their observed paces.
+        load: loads an engine on its workers.
+
     Attributes:
         queries_left: yields the queries that are left of each job of an engine; none end its
             reviews.
@@ -117,12 +122,14 @@ class JobRoutes:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        profiles: Callable[[WorkerId], Iterable[tuple[ProfileEntry, float | None]]],
         routes: Routes,
         load: Callable[[EngineName], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._dispatcher = dispatcher
+        self._fleet = workers
+        self._profiles = profiles
         self.routes = routes
         self._catalogue = routes.catalogue
         self._load = load
@@ -146,7 +153,7 @@ class JobRoutes:
         One with exits follows from the fleet alone, so that a job does not change it with each
         query.
         """
-        if spec.variant or not self._catalogue.has_any_stages:  # stages have no variants
+        if spec.variant or not self._catalogue.stages.any:  # stages have no variants
             return None
         engine, floor = spec.engine_version, spec.min_accuracy
         if not self.routes.has_exits(engine):
@@ -162,7 +169,7 @@ class JobRoutes:
 
     def of_jobs(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that the jobs of an engine run in; empty if it runs whole."""
-        candidates = self._catalogue.candidates(engine)
+        candidates = self._catalogue.stages.candidates(engine)
         choice = self._choices.get(engine)
         if choice is None or not all(each in candidates.values() for each in choice.chain):
             self._choices.pop(engine, None)
@@ -195,7 +202,7 @@ class JobRoutes:
             if not any(self.queries_left(engine)):
                 del self._choices[engine]
                 continue
-            candidates = self._catalogue.candidates(engine)
+            candidates = self._catalogue.stages.candidates(engine)
             self._observe(candidates.values(), before, now)
             if engine not in self._moves:
                 self._review(engine, choice, candidates)
@@ -287,7 +294,7 @@ class JobRoutes:
         times = [
             entry.model_load_s
             for each in workers
-            for entry, _ in self._dispatcher.profiles(each)
+            for entry, _ in self._profiles(each.id)
             if entry.engine == stage.name
         ]
         return min(times, default=0.0)
@@ -297,7 +304,7 @@ class JobRoutes:
     def _workers(self, stages: Iterable[Engine]) -> list[ConnectedWorker]:
         """Return the workers that may run one of the stages."""
         ids = {id_ for stage in stages for id_ in self._catalogue.workers_with(stage.name)}
-        workers = map(self._dispatcher.worker, sorted(ids))
+        workers = map(self._fleet.get, sorted(ids))
         return [each for each in workers if each is not None and not each.draining]
 
     def _known(self, candidates: Candidates) -> _Known:
@@ -321,7 +328,7 @@ class JobRoutes:
         say little: they were made at different times.
         """
         profiled, learned = {}, {}
-        for entry, pace in self._dispatcher.profiles(worker):
+        for entry, pace in self._profiles(worker.id):
             if entry.label == OBSERVED:
                 learned[entry.engine] = (pace or 1.0) / entry.qps
             else:

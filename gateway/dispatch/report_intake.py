@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.agent_validation import (
+from gateway.fleet.worker import CompletedQueries
+from synergai.core.pipeline import HeldTensors
+from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
+from synergai.domain import AssignmentId, Fault, Outcome
+from synergai.wire.agent_messages import (
     MAX_SECONDS,
     ProtocolViolation,
     checked_seconds,
     printable_detail,
 )
-from gateway.fleet.worker import CompletedQueries
-from synergai.core.pipeline import HeldTensors
-from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
-from synergai.domain import AssignmentId, Fault, Outcome
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import check_response
 

@@ -6,13 +6,12 @@ Versions of an engine are engines of their own here; see `gateway.fleet.versions
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.descriptions import EngineOffers
 from gateway.fleet.known_engines import KnownEngines
-from gateway.fleet.offers import EngineOffers
-from gateway.fleet.stages import EngineInStages, complete_chain, early_stages, matching_stages
+from gateway.fleet.stages import EngineInStages, StageChains
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -24,7 +23,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
-from synergai.versions import by_version, engine_of_stage, stage_positions
+from synergai.versions import by_version, engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, Variant, WorkerId
     from synergai.errors import EngineNotFound
 
-MAX_ALTERNATIVES: Final = 8
-"""Chains of stages among which the one for a request is chosen."""
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
 
@@ -58,6 +55,7 @@ class Catalogue:
             one.
 
     Attributes:
+        stages: the stages of engines, and the chains that they make up.
         on_service_changed: called with each engine that becomes known, or whose workers change.
     """
 
@@ -81,14 +79,9 @@ class Catalogue:
         self._stored = stored
         self._worker_wait_s = worker_wait_s
         self._usable: dict[EngineName, Engine] = {}
-        self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
-        self.has_any_stages = False
-        # By engine that was asked for, until one of its stages changes.
-        self._chains: dict[EngineName, tuple[Engine, ...]] = {}
-        self._alternatives: dict[EngineName, list[tuple[Engine, ...]]] = {}
-        self._early: dict[EngineName, tuple[Engine, ...]] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
+        self.stages = StageChains(self._in_service)
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
 
     def find(self, name: str) -> Engine:
@@ -107,81 +100,32 @@ class Catalogue:
 
     def is_staged(self, engine: EngineName) -> bool:
         """Return whether an engine that no worker has whole accepts requests in stages."""
-        return engine not in self._unloaded and bool(self._chain_of(engine))
+        return engine not in self._unloaded and bool(self.stages.fewest(engine))
 
     def chain(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
-        return () if engine in self._usable else self._chain_of(engine)
+        return () if engine in self._usable else self.stages.fewest(engine)
 
     def open_chains(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
-        """Return the chains of stages that queries of an engine may take; see `alternatives`.
+        """Return the chains of stages that queries of an engine may take; see `StageChains`.
 
         There are none while it is unloaded, is being inspected or has a fault.
         """
         closed = engine not in self._usable and self._offers_of(engine)
-        return () if closed or engine in self._unloaded else self.alternatives(engine)
+        return () if closed or engine in self._unloaded else self.stages.alternatives(engine)
 
     def early_stages(self, engine: EngineName) -> tuple[Engine, ...]:
-        """Return the first stages of an engine as far as each of them has an early exit."""
-        if engine not in self._stages or engine in self._unloaded:
-            return ()
-        if engine not in self._early:
-            self._early[engine] = early_stages(self._stages_of(engine))
-        return self._early[engine]
+        """Return the first stages of an engine with early exits, unless it is unloaded."""
+        return () if engine in self._unloaded else self.stages.early(engine)
 
     def whole(self, engine: EngineName) -> Engine | None:
         """Return an engine if a connected worker can run it whole."""
         return self._usable.get(engine)
 
-    def alternatives(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
-        """Return the chains of stages that make up an engine, those with the fewest stages first.
-
-        There are at most `MAX_ALTERNATIVES`; none if some stages are missing.
-        """
-        found = self._alternatives.get(engine)
-        if found is None:
-            # Imported on demand: most gateways have no stages.
-            from synergai.core.routes.ranking import fewest_stages
-
-            stages = {
-                positions: each
-                for positions, each in self.candidates(engine).items()
-                if each.stage_of
-            }
-            end = max((last for _, last in stages), default=0)
-            chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES] if end else ()
-            found = [tuple(stages[positions] for positions in chain) for chain in chains]
-            self._alternatives[engine] = found
-        return found
-
-    def candidates(self, engine: EngineName) -> dict[tuple[int, int], Engine]:
-        """Return all stages of the model of an engine, by the cuts at their ends.
-
-        The whole engine is one of them, if a worker has it. There are none if some are missing.
-        """
-        chain = self._chain_of(engine)
-        if not chain:
-            return {}
-        model, end = chain[0].stage_of, chain[0].stage_end
-        found = {
-            stage_positions(stage.name): stage
-            for stage in self._stages_of(engine)
-            if (stage.stage_of, stage.stage_end) == (model, end)
-        }
-        if (whole := self._in_service.get(engine)) is not None:
-            if whole.digest != model:
-                return {}
-            found[0, end] = whole
-        return found
-
     def workers_with(self, engine: EngineName) -> Iterator[WorkerId]:
         """Return the workers that can run an engine."""
         offers = self._offers_of(engine).items()
         return (worker_id for worker_id, offered in offers if not offered.fault)
-
-    def has_stages(self, engine: EngineName) -> bool:
-        """Return whether a worker has had a stage of an engine."""
-        return engine in self._stages
 
     def is_known(self, engine: EngineName) -> bool:
         """Return whether any worker has ever had an engine that was not dropped since."""
@@ -241,9 +185,9 @@ class Catalogue:
                 )
             fault = next(iter(offers.by_worker.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
-        if stages := self._chain_of(EngineName(name)):
+        if stages := self.stages.fewest(EngineName(name)):
             raise EngineInStages(name, stages)
-        if some := sorted(self._stages.get(EngineName(name), ())):
+        if some := self.stages.names(EngineName(name)):
             raise Unavailable(
                 f"connected workers lack stages of engine {name!r}: they have {', '.join(some)}"
             )
@@ -343,7 +287,7 @@ class Catalogue:
             raise self.not_found(name)
         engine = EngineName(name)
         self._unloaded.add(engine)
-        self._forget_chains(engine)
+        self.stages.changed(engine)
         self._in_service.pop(engine, None)
         self.on_service_changed(engine)
         return engine
@@ -351,7 +295,7 @@ class Catalogue:
     def load(self, name: EngineName) -> None:
         """Put an engine back into service."""
         self._unloaded.discard(name)
-        self._forget_chains(name)
+        self.stages.changed(name)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
         self.on_service_changed(name)
@@ -444,36 +388,15 @@ class Catalogue:
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 
-    def _forget_chains(self, stage: EngineName) -> None:
-        """Forget the chains of the engine of a stage that has changed."""
-        engine = engine_of_stage(stage)
-        self._chains.pop(engine, None)
-        self._alternatives.pop(engine, None)
-        self._early.pop(engine, None)
-
-    def _chain_of(self, engine: EngineName) -> tuple[Engine, ...]:
-        """Return the stages in service that make up an engine; empty if some lack."""
-        if engine not in self._stages:
-            return ()
-        if engine not in self._chains:
-            self._chains[engine] = complete_chain(self._stages_of(engine))
-        return self._chains[engine]
-
-    def _stages_of(self, engine: EngineName) -> list[Engine]:
-        """Return the stages of an engine that are in service and fit each other."""
-        serving = map(self._in_service.get, sorted(self._stages[engine]))
-        return matching_stages(each for each in serving if each is not None)
-
     def _set_usable(self, name: EngineName, engine: Engine | None) -> None:
-        self._forget_chains(name)
+        self.stages.changed(name)
         if engine is None:
             self._usable.pop(name, None)
-            self._stages.get(engine_of_stage(name), set()).discard(name)
+            self.stages.discard(name)
             self._in_service.pop(name, None)
             return
         self._usable[name] = engine
         if engine.stage_of:
-            self._stages[engine_of_stage(name)].add(name)
-            self.has_any_stages = True
+            self.stages.add(name)
         if name not in self._unloaded:
             self._in_service[name] = engine

@@ -1,4 +1,4 @@
-"""What an engine is, so that engines which workers offer under one name can be compared."""
+"""What workers offer under the name of an engine, and which of the offers is in service."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import TensorSpec, WorkerId  # noqa: TC001 - msgspec decodes with them
+from synergai.domain import TensorSpec, UnusedVariant, WorkerId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import Engine, EngineName, Variant, WorkerId
+
 
 DIGEST_SHOWN: Final = 12
 """Characters of a digest that people are shown."""
@@ -150,3 +151,178 @@ def mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[Worke
             )
             marked[worker] = replace(each, other_samples=text)
     return marked
+
+
+_MAX_HOLDERS: Final = 256
+"""Workers remembered per description; absent ones may never return."""
+
+
+class EngineOffers:
+    """The offers of one engine; `Catalogue` has the rule by which one is in service.
+
+    Attributes:
+        by_worker: offer of each connected worker, those of the longest connected workers first.
+        engine: the engine that clients see; None if no worker serves it.
+    """
+
+    def __init__(self, name: EngineName, committed: CommittedDescription | None = None) -> None:
+        self.by_worker: dict[WorkerId, Engine] = {}
+        self.description = None if committed is None else committed.description
+        self.committed = committed is not None
+        self.engine: Engine | None = None
+        self.conflicts: list[EngineConflict] = []
+        self._name = name
+        # Workers that serve the description and, once it is committed, those that did.
+        self._holders = dict.fromkeys(() if committed is None else committed.holders)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a worker is still inspecting the engine."""
+        return any(engine.pending for engine in self.by_worker.values())
+
+    def record(self) -> CommittedDescription | None:
+        """Return the record of the description, if it is committed."""
+        if self.description is None or not self.committed:
+            return None
+        while len(self._holders) > _MAX_HOLDERS:
+            del self._holders[next(iter(self._holders))]
+        return CommittedDescription(description=self.description, holders=tuple(self._holders))
+
+    def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
+        """Remove the offer of a worker."""
+        del self.by_worker[worker_id]
+        if not (holds and self.committed):
+            self._holders.pop(worker_id, None)
+
+    def forget_description(self) -> None:
+        """Forget the description in service; the next `resolve` chooses another one."""
+        self.description = None
+        self.committed = False
+        self._holders = {}
+
+    def resolve(self, stored: Collection[str]) -> dict[WorkerId, Engine]:
+        """Choose the description in service; return the engine as each worker may serve it."""
+        usable = {each: engine for each, engine in self.by_worker.items() if not engine.fault}
+        candidates = usable
+        if stored:
+            vouched = {
+                each: engine for each, engine in usable.items() if engine.digests.issubset(stored)
+            }
+            # Until a worker has fetched it, the engine that was in service before stays.
+            before = {each: engine for each, engine in usable.items() if each in self._holders}
+            candidates, stored = vouched or before, stored if vouched else ()
+        self._review(candidates, usable, stored)
+        self._complete(candidates.values())
+        self.conflicts = []
+        resolved = dict(self.by_worker)
+        serving: dict[WorkerId, Engine] = {}
+        for worker_id, engine in usable.items():
+            difference = "its files are not those of the store"
+            if worker_id in candidates and self.description is not None:
+                difference = self.description.difference(engine)
+            if difference:
+                self._add_conflict(worker_id, "", engine.digest, difference)
+                self._holders.pop(worker_id, None)
+                fault = f"it differs from the engine of this name in service: {difference}"
+                resolved[worker_id] = replace(engine, fault=fault)
+            else:
+                serving[worker_id] = self._served(worker_id, engine)
+                self._holders[worker_id] = None
+        serving = mark_other_samples(serving.items())
+        self.engine = _merged(serving.values())
+        if not self.by_worker and not self.committed:  # no client knows it
+            self.forget_description()
+        return resolved | serving
+
+    def _review(
+        self,
+        candidates: Mapping[WorkerId, Engine],
+        usable: Mapping[WorkerId, Engine],
+        stored: Collection[str],
+    ) -> None:
+        """Choose the description in service, again if no worker has the files of the former one.
+
+        A worker that served a committed description and offers nothing usable now, because it
+        is absent or inspects its engines, still has all files.
+        """
+        changed: list[Engine] = []
+        description = self.description
+        if description is not None and self.committed:
+            changed = [engine for each, engine in candidates.items() if each in self._holders]
+            for engine in candidates.values():
+                description = description.joined(engine)
+            alike = {
+                worker_id: description.files_of(engine).keys() - description.other_files(engine)
+                for worker_id, engine in candidates.items()
+                if not description.difference(engine)
+            }
+            silent = {each for each in self._holders if each not in usable}
+            self._holders = {
+                each: None for each in self._holders if each in alike or each in silent
+            }
+            files = {
+                name: digest
+                for name, digest in description.files.items()
+                if not (stored and digest) or digest in stored
+                if silent or any(name in theirs for theirs in alike.values())
+            }
+            if files or not candidates:
+                self.description = replace(description, files=files or description.files)
+                return
+        self.forget_description()
+        # Before others, which may have waited for this.
+        chosen = next(iter([*changed, *candidates.values()]), None)
+        self.description = None if chosen is None else Description.of(chosen)
+
+    def _complete(self, candidates: Iterable[Engine]) -> None:
+        """Add the variants to the description that only some workers have."""
+        if self.description is None:
+            return
+        for engine in candidates:
+            self.description = self.description.joined(engine)
+        for engine in candidates:
+            if not self.description.difference(engine):
+                self.description = self.description.completed(engine)
+
+    def _served(self, worker_id: WorkerId, engine: Engine) -> Engine:
+        """Return an engine that is in service as its worker may serve it."""
+        description = self.description
+        if description is None:
+            return engine
+        [file_variant, *_] = description.files_of(engine)
+        if not engine.variants:
+            return replace(engine, file_variant=file_variant)
+        others = description.other_files(engine)
+        unused = list(engine.unused_variants)
+        for name, digest in others.items():
+            difference = description.file_difference(name, digest)
+            self._add_conflict(worker_id, name, digest, difference)
+            reason = f"it differs from the variant of this name in service: {difference}"
+            unused.append(UnusedVariant(name, reason))
+        variants = tuple(each for each in engine.variants if each.name not in others)
+        return replace(
+            engine, variants=variants, digest=variants[0].digest, unused_variants=tuple(unused)
+        )
+
+    def _add_conflict(
+        self, worker_id: WorkerId, variant: str, digest: str, difference: str
+    ) -> None:
+        files = {} if self.description is None else self.description.files
+        self.conflicts.append(
+            EngineConflict(
+                worker_id, self._name, variant, digest, files.get(variant, ""), difference
+            )
+        )
+
+
+def _merged(engines: Iterable[Engine]) -> Engine | None:
+    """Return the first engine, with the variants of all; None if there is none."""
+    # One of a single file, which is one of the variants, does not have the others.
+    served = sorted(engines, key=lambda each: not each.variants)
+    if not served or not served[0].variants:
+        return served[0] if served else None
+    variants: dict[str, Variant] = {}
+    for engine in served:
+        for variant in engine.variants:
+            variants.setdefault(variant.name, variant)
+    return replace(served[0], variants=tuple(variants.values()))

@@ -1,19 +1,22 @@
-"""Engines that no worker has whole, but whose stages workers have."""
+"""The stages that workers have of engines, and the chains that they make up."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import EngineUnusable
-from synergai.versions import stage_positions
+from synergai.versions import engine_of_stage, stage_positions
 from synergai.wire.validation import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from synergai.domain import Engine, TensorSpec
+    from synergai.domain import Engine, EngineName, TensorSpec
+
+MAX_ALTERNATIVES: Final = 8
+"""Chains of stages among which the one for a request is chosen."""
 
 
 class EngineInStages(EngineUnusable):
@@ -30,6 +33,112 @@ class EngineInStages(EngineUnusable):
             "needs the whole engine"
         )
         self.stages = stages
+
+
+class StageChains:
+    """The stages that workers can run of each engine, and the chains of those in service.
+
+    Args:
+        in_service: the engines in service, stages and whole ones, as they are at any time.
+
+    Attributes:
+        any: whether a worker has had a stage of any engine.
+    """
+
+    def __init__(self, in_service: Mapping[EngineName, Engine]) -> None:
+        self.any = False
+        self._in_service = in_service
+        self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
+        # By engine that was asked for, until one of its stages changes.
+        self._fewest: dict[EngineName, tuple[Engine, ...]] = {}
+        self._alternatives: dict[EngineName, list[tuple[Engine, ...]]] = {}
+        self._early: dict[EngineName, tuple[Engine, ...]] = {}
+
+    def __contains__(self, engine: object) -> bool:
+        """Whether a worker has had a stage of an engine."""
+        return engine in self._stages
+
+    def add(self, stage: EngineName) -> None:
+        """Add a stage that a worker can run."""
+        self._stages[engine_of_stage(stage)].add(stage)
+        self.any = True
+
+    def discard(self, stage: EngineName) -> None:
+        """Remove a stage that no worker can run, if it is one."""
+        self._stages.get(engine_of_stage(stage), set()).discard(stage)
+
+    def changed(self, name: EngineName) -> None:
+        """Forget the chains of an engine which, or a stage of which, has changed."""
+        engine = engine_of_stage(name)
+        self._fewest.pop(engine, None)
+        self._alternatives.pop(engine, None)
+        self._early.pop(engine, None)
+
+    def names(self, engine: EngineName) -> list[EngineName]:
+        """Return the stages of an engine that workers can run, sorted."""
+        return sorted(self._stages.get(engine, ()))
+
+    def fewest(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the fewest stages in service that make up an engine; empty if some lack."""
+        if engine not in self._stages:
+            return ()
+        if engine not in self._fewest:
+            self._fewest[engine] = complete_chain(self._matching(engine))
+        return self._fewest[engine]
+
+    def early(self, engine: EngineName) -> tuple[Engine, ...]:
+        """Return the first stages of an engine as far as each of them has an early exit."""
+        if engine not in self._stages:
+            return ()
+        if engine not in self._early:
+            self._early[engine] = early_stages(self._matching(engine))
+        return self._early[engine]
+
+    def alternatives(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
+        """Return the chains of stages that make up an engine, those with the fewest stages first.
+
+        There are at most `MAX_ALTERNATIVES`; none if some stages are missing.
+        """
+        found = self._alternatives.get(engine)
+        if found is None:
+            # Imported on demand: most gateways have no stages.
+            from synergai.core.routes.ranking import fewest_stages
+
+            stages = {
+                positions: each
+                for positions, each in self.candidates(engine).items()
+                if each.stage_of
+            }
+            end = max((last for _, last in stages), default=0)
+            chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES] if end else ()
+            found = [tuple(stages[positions] for positions in chain) for chain in chains]
+            self._alternatives[engine] = found
+        return found
+
+    def candidates(self, engine: EngineName) -> dict[tuple[int, int], Engine]:
+        """Return all stages of the model of an engine, by the cuts at their ends.
+
+        The whole engine is one of them, if a worker has it. There are none if some are missing.
+        """
+        chain = self.fewest(engine)
+        if not chain:
+            return {}
+        model, end = chain[0].stage_of, chain[0].stage_end
+        found = {
+            stage_positions(stage.name): stage
+            for stage in self._matching(engine)
+            if (stage.stage_of, stage.stage_end) == (model, end)
+        }
+        if (whole := self._in_service.get(engine)) is not None:
+            if whole.digest != model:
+                return {}
+            found[0, end] = whole
+        return found
+
+    def _matching(self, engine: EngineName) -> list[Engine]:
+        """Return the stages of an engine that are in service and fit each other."""
+        serving = map(self._in_service.get, self.names(engine))
+        return matching_stages(each for each in serving if each is not None)
 
 
 def matching_stages(stages: Iterable[Engine]) -> list[Engine]:

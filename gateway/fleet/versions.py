@@ -285,7 +285,7 @@ class Versions:
 
     def _on_service_changed(self, engine: EngineName) -> None:
         whole = engine_of_stage(engine)
-        if self.catalogue.has_stages(whole):
+        if whole in self.catalogue.stages:
             self.on_route_changed(whole)
         name, version = split_version(engine)
         self._forget_default(name)

@@ -1,4 +1,4 @@
-"""A worker with a connected agent, and the assignments it has in flight."""
+"""A worker with a connected agent, its power, and the assignments it has in flight."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.fleet.power import WorkerPower
 from synergai.core.scheduling.events import EnginesChanged, SessionSize, Worker
 from synergai.domain import Session
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.agent_messages import ProtocolViolation
 from synergai.wire.work_messages import RelayedTensors
 
 if TYPE_CHECKING:
@@ -29,8 +29,49 @@ if TYPE_CHECKING:
         WorkerId,
     )
     from synergai.v1 import common_pb2, hub_pb2
+    from synergai.wire.agent_messages import PowerDraw
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.tcp_info import SentOver
+    from synergai.wire.work_transport import SentOver
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WorkerPower:
+    """Power of a worker's machine, as reported by its agent, and the energy of each engine.
+
+    The energy of a process cannot be measured. An engine is charged the machine's mean power, idle
+    power included, for its compute time. Energy used while nothing computes is the machine's only.
+
+    Attributes:
+        joules: energy since the agent started; None if not measured.
+        engines: energy since the worker joined, in joules, by engine.
+    """
+
+    mode: str = ""
+    switch_s: float = 0.0
+    meter: str = ""
+    watts: float | None = None
+    joules: float | None = None
+    engines: dict[EngineName, float] = field(default_factory=dict)
+    _computed: dict[EngineName, float] = field(default_factory=dict)
+    _metered_at: float = 0.0
+
+    def add_compute(self, engine: EngineName, seconds: float) -> None:
+        """Record compute time of an engine, which a meter charges at the next heartbeat."""
+        self._computed[engine] = self._computed.get(engine, 0.0) + seconds
+
+    def update(self, draw: PowerDraw, now: float) -> None:
+        """Record the power draw of a heartbeat, and charge the engines that computed since."""
+        if draw.joules < (self.joules or 0.0):
+            raise ProtocolViolation("energy must not decrease")
+        if self.joules is not None:
+            # Engines running side by side compute for longer than the elapsed time.
+            elapsed_s = max(now - self._metered_at, sum(self._computed.values()))
+            watts = (draw.joules - self.joules) / elapsed_s if elapsed_s > 0 else 0.0
+            for engine, seconds in self._computed.items():
+                self.engines[engine] = self.engines.get(engine, 0.0) + watts * seconds
+        self.watts, self.joules = draw.watts, draw.joules
+        self._computed.clear()
+        self._metered_at = now
 
 
 class RunAssignment(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Open agent connections, by worker and by connection id, and a log of those that were refused.
+"""Open agent connections, those that are lost, and a log of those that were refused.
 
 A refused agent tries again every few seconds, for as long as it runs.
 """
@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
+from synergai.wire.hub import WORKER_LOST_AFTER
 from synergai.wire.status import MAX_DETAILS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gateway.entry.access.worker_rules import JoiningWorker
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId
     from synergai.v1 import hub_pb2
+
 
 _CONTROL_LIMIT: Final = 1024
 INTERVAL_S: Final = 600.0
@@ -183,3 +185,37 @@ class RefusalLog:
             if now - repeated.logged_at < 2 * INTERVAL_S:
                 return
             del self._repeated[kind]
+
+
+class HeartbeatMonitor:
+    """Periodic check that each worker sends messages, and takes those that it is sent."""
+
+    def __init__(self, heartbeat_s: float, now: float) -> None:
+        self.interval_s = heartbeat_s / 2
+        self.timeout_s = WORKER_LOST_AFTER * heartbeat_s
+        self._stalled_after_s = heartbeat_s
+        self._checked_at = now
+
+    def lost(
+        self, registered: Iterable[tuple[AgentConnection, ConnectedWorker]], now: float
+    ) -> list[tuple[AgentConnection, ConnectedWorker, str]]:
+        """Return the `registered` workers that have timed out, and why.
+
+        None have if this check is late: the gateway itself was stalled, and must read what agents
+        sent meanwhile first.
+        """
+        elapsed_s, self._checked_at = now - self._checked_at, now
+        if elapsed_s > self._stalled_after_s:
+            return []
+        return [
+            (connection, worker, reason)
+            for connection, worker in registered
+            if (reason := self._reason(connection, worker, now))
+        ]
+
+    def _reason(self, connection: AgentConnection, worker: ConnectedWorker, now: float) -> str:
+        if now - worker.last_seen_at > self.timeout_s:
+            return f"no message from worker {worker.id!r} for {self.timeout_s:g} s"
+        if connection.unread_s() > self.timeout_s:
+            return f"worker {worker.id!r} has taken no control message for {self.timeout_s:g} s"
+        return ""

@@ -25,9 +25,8 @@ from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
@@ -60,13 +59,12 @@ class ModelControl:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        workers: Mapping[WorkerId, ConnectedWorker],
         catalogue: Catalogue,
         dictionary: ConfigurationDictionary,
         journal: Journal,
     ) -> None:
-        self._dispatcher = dispatcher
-        dispatcher.unloaded = catalogue.unloaded
+        self._workers = workers
         self._catalogue = catalogue
         self._dictionary = dictionary
         self._journal = journal
@@ -117,7 +115,7 @@ class ModelControl:
             self._finish_load(
                 engine, EngineUnusable(f"engine {name!r} was unloaded during its load")
             )
-        for worker in self._dispatcher.workers():
+        for worker in self._workers.values():
             self.enforce_unloads(worker)
         await self._journal.set_unloaded(engine, unloaded=True)
         _log.info("engine %s is unloaded", engine)
@@ -130,7 +128,7 @@ class ModelControl:
         """Whether any worker has a session of the engine."""
         return any(
             session.engine == name
-            for worker in self._dispatcher.workers()
+            for worker in self._workers.values()
             for session in worker.sessions
         )
 
@@ -175,7 +173,7 @@ class ModelControl:
             engine = EngineName(name)
             workers = [
                 worker
-                for worker in self._dispatcher.workers()
+                for worker in self._workers.values()
                 if not worker.draining and engine in worker.offered and worker.offered[engine].fault
             ]
             if not workers:
@@ -236,7 +234,7 @@ class ModelControl:
             done.exception()  # avoids asyncio's warning if no caller is waiting
 
     def _workers_with(self, engine: EngineName) -> Iterator[ConnectedWorker]:
-        return (w for w in self._dispatcher.workers() if engine in w.usable_engines)
+        return (w for w in self._workers.values() if engine in w.usable_engines)
 
     def _fastest_configuration(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
         """Return the profiled configuration with the highest throughput, or the last configuration.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.agent_validation import printable_detail
 from gateway.hub.store.storage import selects
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.pacer import Pacer
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
+    from synergai.wire.agent_messages import PlacementReport
 
 MAX_FETCHES: Final = 2
 """Calls of one worker at a time: one that its agent has given up may not have ended yet."""
@@ -105,7 +105,7 @@ class Placements:
         )
         connection.control.put(hub_pb2.GatewayControl(placements=message))
 
-    def report(self, worker: ConnectedWorker, message: common_pb2.Placed) -> None:
+    def report(self, worker: ConnectedWorker, message: PlacementReport) -> None:
         """Record what an agent reports of a version; one that is no longer placed is ignored."""
         key = message.engine, message.version
         known = worker.placed.get(key)
@@ -118,7 +118,7 @@ class Placements:
             state=message.state,
             received=min(message.received, known.size),
             size=known.size,
-            fault=printable_detail(message.fault),
+            fault=message.fault,
         )
         worker.placed[key] = placed
         what = f"worker {worker.id}: version {placed.version} of engine {placed.engine}"
@@ -174,7 +174,7 @@ class Placements:
                     raise Unavailable("the content is shorter in the store than it should be")
                 for start in range(0, len(piece), _CHUNK):
                     data = piece[start : start + _CHUNK]
-                    await self._pacer.take(len(data))
+                    await self._pacer.wait_turn(len(data))
                     yield hub_pb2.FetchChunk(data=data)
                 offset += len(piece)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -15,18 +16,18 @@ from synergai.versions import engine_of_stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.entry.access.caller import Caller
     from synergai.core.explanations.facts import Ahead, Explanation
+    from synergai.core.scheduling.core import SchedulerCore
 
 _QUOTED: Final = 128
 
 
-def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
+def explain(caller: Caller, core: SchedulerCore, name: str, now: float) -> Explanation:
     """Return the newest explanation under an id, or of all, that a caller may see."""
     caller.check_valid()
     stages: list[Explanation] = []
-    for found in dispatcher.explain(name):
+    for found in core.explain(name, now):
         if not caller.may(*READERS, engine=found.engine, tenant=found.tenant):
             continue
         ahead = tuple(_visible(each, caller) for each in found.ahead)
@@ -36,8 +37,9 @@ def explain(caller: Caller, dispatcher: Dispatcher, name: str) -> Explanation:
         stages.append(visible)
     if stages:
         return _joined(name, stages)
-    kept_s = dispatcher.explained_s()
-    since = "" if kept_s is None else f", at present those of the last {duration(kept_s)}"
+    since = ""
+    if not math.isinf(at := core.explained_since):
+        since = f", at present those of the last {duration(now - at)}"
     what = f"nothing is known of {name[:_QUOTED]!r}" if name else "there is nothing to explain"
     raise NotFound(
         f"{what}: until it restarts, the gateway keeps the last {KEPT:,} requests and "

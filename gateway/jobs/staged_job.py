@@ -189,7 +189,7 @@ class StagedJob:
         last, share = now, 1.0
         for queue in self._queues:
             if not queue.ended:
-                at = self._dispatcher.expected_completion(queue.job.id, now)
+                at = self._dispatcher.core.expected_completion(queue.job.id, now)
                 if at is None:
                     return None
                 last = max(last, now + share * (at - now))

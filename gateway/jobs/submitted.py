@@ -280,7 +280,7 @@ class SubmittedJobs:
         for job in list(self._of_engine.get(engine, {}).values()):
             if job.runs_as_due:
                 continue
-            if not job.change_stages(self._versions.catalogue.candidates(engine).values()):
+            if not job.change_stages(self._versions.catalogue.stages.candidates(engine).values()):
                 job.pause()
                 self._rerouting.start(self._resume(job))
 

@@ -251,7 +251,7 @@ class SubmittedJob(JobHandler):
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""
         if self.staged is not None:
             return self.staged.expected_completion(now)
-        return self._dispatcher.expected_completion(self.tracker.id, now)
+        return self._dispatcher.core.expected_completion(self.tracker.id, now)
 
     async def cancel(self) -> None:
         """Cancel it before its next query, unless it has ended; return once that is recorded."""

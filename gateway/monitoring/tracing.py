@@ -89,7 +89,7 @@ class Tracing:
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(rarely)
 
-    def begin(self, traceparent: str) -> Trace | None:
+    def begin_trace(self, traceparent: str) -> Trace | None:
         """Return the trace of a new request if it is sampled; an invalid context is ignored."""
         if len(traceparent) == _LENGTH and traceparent[-1] in _UNSAMPLED:
             return None  # the most frequent case

@@ -1,24 +1,122 @@
-"""The gateway with its own worker."""
+"""The gateway with its own worker, linked by calls instead of sockets."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
 from gateway.entry.access.exposure import check_before_start
-from gateway.serve.local_hub import LocalHub
+from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.files import ready_file
+from synergai.v1 import hub_pb2
+from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_transport import WorkPipe, open_pipe
 from worker_agent.app import Agent
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from types import TracebackType
 
+    from gateway.hub.hub import Hub
+    from gateway.hub.work_streams import WorkStreams
     from gateway.serve.serve_settings import ServeSettings
-    from gateway.server import GatewayProcess
+    from gateway.server import Gateway, GatewayProcess
+    from synergai.wire.work_messages import Orders
+
+
+class LocalHub:
+    """The hub of a gateway in this process; implements the agent's `HubLink`.
+
+    Connecting waits until the gateway has started. Once it stops, so does the process: a
+    connection that ends then is not reported, which keeps the agent from connecting again.
+    """
+
+    gateways = 1
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.joined = asyncio.Event()
+        self._gateway: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
+
+    def open(self, gateway: Gateway) -> None:
+        """Let the agent connect to `gateway`, which has started."""
+        self.target = gateway.hub_address
+        self._gateway.set_result(gateway)
+
+    async def find_other(self) -> str:
+        """Return nothing: there is no other gateway."""
+        return ""
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[LocalConnection, None]:
+        """Open a control stream."""
+        gateway = await asyncio.shield(self._gateway)
+        connection = LocalConnection(
+            gateway.app.agents.hub, gateway.app.agents.work_streams, on_joined=self.joined.set
+        )
+        async with aclosing(connection.responses):
+            try:
+                yield connection
+            except SynergaiError:
+                if gateway.stopping:
+                    await asyncio.Event().wait()
+                raise
+
+
+class LocalConnection:
+    """A connection to a hub in this process; implements the agent's `HubConnection`."""
+
+    def __init__(
+        self, hub: Hub, work_streams: WorkStreams, *, on_joined: Callable[[], None]
+    ) -> None:
+        self._hub = hub
+        self._work_streams = work_streams
+        self._on_joined = on_joined
+        # Bounded by the agent's send queue, which waits for each write.
+        self._requests: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue(1)
+        self.responses = hub.control(self._receive(), None)
+
+    def authenticate(self, register: hub_pb2.Register) -> None:
+        """Do nothing: the gateway admits the agent of its own process."""
+
+    async def read(self) -> hub_pb2.GatewayControl:
+        """Return the next control message."""
+        try:
+            return await anext(self.responses)
+        except StopAsyncIteration:
+            raise Unavailable("the gateway closed the connection") from None
+
+    async def write(self, data: bytes) -> None:
+        """Send a control message."""
+        await self._requests.put(hub_pb2.AgentControl.FromString(data))
+
+    async def open_work(
+        self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
+    ) -> WorkPipe:
+        """Open a pipe for work."""
+        agent_end, gateway_end = open_pipe()
+        agent_end.listen(decode_orders, on_orders)
+        self._work_streams.serve(registered.session, gateway_end)
+        self._on_joined()
+        return agent_end
+
+    async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
+        """Yield content of the gateway's store, from an offset to its end."""
+        request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
+        async with aclosing(self._hub.fetch(request, None)) as chunks:
+            async for chunk in chunks:
+                yield chunk.data
+
+    def close(self) -> None:
+        """Do nothing: closing `responses` ends the control stream."""
+
+    async def _receive(self) -> AsyncIterator[hub_pb2.AgentControl]:
+        while True:
+            yield await self._requests.get()
 
 
 class LocalServer:

@@ -18,10 +18,9 @@ from synergai.domain import EngineName
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.wire.bearer_token import token_metadata
-from synergai.wire.call_errors import error_from_call
 from synergai.wire.converters import engine_from_metadata
 from synergai.wire.rpc import channel_options
-from synergai.wire.status import error_from_stream
+from synergai.wire.status import error_from_call, error_from_stream
 from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import grpc.aio
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.runtime.backoff import Backoff
 from synergai.wire.bearer_token import authorized
-from synergai.wire.call_errors import error_from_call
 from synergai.wire.call_metadata import ids_from_metadata
 from synergai.wire.rpc import channel_options
+from synergai.wire.status import error_from_call
 from synergai.wire.tls import open_channel
 
 if TYPE_CHECKING:

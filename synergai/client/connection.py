@@ -26,7 +26,7 @@ from synergai.runtime.addresses import check_target
 from synergai.wire.bearer_token import token_metadata
 from synergai.wire.converters import engine_from_metadata
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
-from synergai.wire.oip_stream import cancel_request
+from synergai.wire.parameters import cancel_request
 from synergai.wire.status import error_from_stream
 from synergai.wire.tls import Identity, channel_credentials
 

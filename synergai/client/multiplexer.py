@@ -11,7 +11,7 @@ import grpc
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.oip_stream import WINDOW_METADATA
+from synergai.wire.parameters import WINDOW_METADATA
 from synergai.wire.writes import keep_status, write_all
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.errors import InvalidInput
@@ -53,26 +54,18 @@ class AuthorizedChannel:
     """
 
     def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:
-        self._channel = channel
         self._metadata = metadata
+        self.unary_unary = partial(self._authorize, channel.unary_unary)
+        self.unary_stream = partial(self._authorize, channel.unary_stream)
+        self.stream_unary = partial(self._authorize, channel.stream_unary)
+        self.stream_stream = partial(self._authorize, channel.stream_stream)
 
-    def unary_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with one request and one response."""
-        return self._authorized(self._channel.unary_unary(*args, **options))
+    def _authorize(
+        self, make: Callable[..., Any], *args: Any, **options: Any
+    ) -> Callable[..., Any]:
+        """Return a method of the channel that presents the credentials."""
+        method = make(*args, **options)
 
-    def unary_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with one request and a stream of responses."""
-        return self._authorized(self._channel.unary_stream(*args, **options))
-
-    def stream_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with a stream of requests and one response."""
-        return self._authorized(self._channel.stream_unary(*args, **options))
-
-    def stream_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with streams of requests and responses."""
-        return self._authorized(self._channel.stream_stream(*args, **options))
-
-    def _authorized(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, metadata: Metadata = (), **options: Any) -> Any:
             return method(*args, metadata=(*metadata, *self._metadata), **options)
 

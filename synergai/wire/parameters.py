@@ -1,8 +1,12 @@
-"""Conversion between parameters of the Open Inference Protocol and Python values."""
+"""Parameters of the Open Inference Protocol, and the extensions to Triton's stream.
+
+A client may send many independent queries over one stream. It announces how many it keeps in
+flight, and can cancel a single one without ending the stream.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import InvalidInput
 
@@ -10,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from synergai.oip import inference_pb2
+    from synergai.oip.inference_pb2 import ModelInferRequest
+
 
 ParameterValue: TypeAlias = bool | int | float | str
 
@@ -40,3 +46,24 @@ def set_parameter(parameter: inference_pb2.InferParameter, value: ParameterValue
             parameter.double_param = value
         case str():
             parameter.string_param = value
+
+
+CANCEL_PARAMETER: Final = "synergai_cancel"
+"""Parameter that, if true, turns a message into the cancellation of the request with its id."""
+WINDOW_METADATA: Final = "synergai-window"
+"""Metadata key of a stream for the number of requests that its client keeps in flight."""
+
+
+def cancel_request(request_id: str) -> ModelInferRequest:
+    """Return the message that cancels the request with this id."""
+    from synergai.oip import inference_pb2
+
+    message = inference_pb2.ModelInferRequest(id=request_id)
+    message.parameters[CANCEL_PARAMETER].bool_param = True
+    return message
+
+
+def is_cancel_request(message: ModelInferRequest) -> bool:
+    """Return whether `message` cancels a request instead of being one."""
+    parameters = message.parameters
+    return CANCEL_PARAMETER in parameters and parameters[CANCEL_PARAMETER].bool_param

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Final, cast
 from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.wire.tcp_info import LinkMeter, measure_round_trip
-from synergai.wire.work_transport import set_closed
+from synergai.wire.work_transport import LinkMeter, measure_round_trip, set_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.tcp_info import SentOver
-    from synergai.wire.work_transport import MessageT, WorkMessage
+    from synergai.wire.work_transport import MessageT, SentOver, WorkMessage
 
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 64 << 10

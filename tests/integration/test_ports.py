@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from gateway.calls.http.app import HttpApp
-from gateway.calls.http.server import HttpServer
+from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import Unavailable
 from synergai.runtime.ports import bind, check_free

@@ -15,7 +15,7 @@ from synergai.errors import SynergaiError
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
 from synergai.wire import converters, rpc
-from synergai.wire.call_errors import error_from_call
+from synergai.wire.status import error_from_call
 from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Interfaces of the link between an agent and its gateway.
 
 The link of an agent that runs in its gateway's process is a pair of method calls; see
-``gateway.serve.local_hub``. All others connect over the network; see
+``gateway.serve.server``. All others connect over the network; see
 ``worker_agent.hub_client.remote``.
 """
 

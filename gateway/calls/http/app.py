@@ -1,33 +1,79 @@
-"""The ASGI application of the HTTP port: routing, errors, cancellation."""
+"""The HTTP port: the ASGI application, with its errors and cancellation, and its server.
+
+An error is a JSON object with the message under ``error``, as the protocol defines.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import socket
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+import uvicorn
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
 from starlette.routing import Router
 
-from gateway.calls.http.connections import SURPLUS
-from gateway.calls.http.errors import error_response, response_to
-from synergai.errors import SynergaiError, Unavailable
+from gateway.calls.http.connections import SURPLUS, LimitedConnection
+from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
+from synergai.runtime.ports import bind
 from synergai.runtime.tasks import TaskBag
+from synergai.runtime.text import encodable
 from synergai.wire.call_metadata import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
+from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
+from synergai.wire.tls import server_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    import ssl
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import BaseRoute
     from starlette.types import Message, Receive, Scope, Send
+
+    from gateway.gateway_settings import GatewaySettings
+    from synergai.wire.unread import UnreadResponses
+
+
+JSON = "application/json"
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with a JSON body."""
+    # Exactly this media type: KServe's client reads error messages of no other.
+    return Response(msgspec.json.encode(content), status, headers, media_type=JSON)
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with an error message."""
+    return json_response({"error": encodable(message[:MAX_DETAILS])}, status, headers)
+
+
+def response_to(error: SynergaiError, chosen_id: str = "") -> Response:
+    """Return the response to a request that failed, with its id; `chosen_id` is the client's."""
+    after_s = retry_after_s(error)
+    headers = {} if after_s is None else {"retry-after": str(after_s)}
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, QuotaExceeded):
+        headers[QUOTA_METADATA] = error.quota
+    text = str(error)
+    if request_id := chosen_id or error.request_id:
+        headers[REQUEST_ID] = request_id
+        mark = f" (request {request_id})"
+        text = text[: MAX_DETAILS - len(mark)] + mark
+    return error_response(text, http_status(error), headers)
+
 
 _ALWAYS_SERVED: Final = frozenset({"/healthz", "/metrics", "/v2/health/live", "/v2/health/ready"})
 """Paths that connections beyond the limit may request."""
@@ -181,3 +227,91 @@ def _current_task() -> asyncio.Task[object]:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+_GRACE_S: Final = 1
+"""Time that responses being sent get at shutdown."""
+_KEEP_ALIVE_MARGIN_S: Final = 5
+"""Time for which an idle connection stays open beyond what its client is told: a request that is
+sent at the last moment is still answered."""
+_BACKLOG: Final = 128
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the gateway has its own."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        self.ready.set()
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # wider than uvicorn's generator
+        """Leave the signals alone."""
+        return nullcontext()
+
+
+class HttpServer:
+    """Serves an application over HTTP."""
+
+    def __init__(self, app: HttpApp, unread: UnreadResponses, settings: GatewaySettings) -> None:
+        self._app = app
+        self._unread = unread
+        self._keep_alive_s = int(settings.http_keep_alive_s)
+        self._tls = _tls_context(settings)
+        self._server: _Server | None = None
+        self._tasks = TaskBag()
+
+    async def start(self, address: str) -> str:
+        """Listen on ``host:port`` and return the bound address."""
+        host, _, _ = address.rpartition(":")
+        sockets = await asyncio.to_thread(bind, address, _BACKLOG)
+        for each in sockets:
+            # Accepted sockets inherit it. asyncio itself sets it on those only whose protocol it
+            # is told; without it, the second part of a response waits 40 ms for the client.
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = self._tls
+        config = uvicorn.Config(
+            self._app,
+            http=partial(LimitedConnection, self._unread),  # type: ignore[arg-type]  # called only
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            headers=[("keep-alive", f"timeout={self._keep_alive_s}")],
+            timeout_keep_alive=self._keep_alive_s + _KEEP_ALIVE_MARGIN_S,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        self._server = server = _Server(config)
+        serving = self._tasks.start(server.serve(sockets))
+        started = self._tasks.start(server.ready.wait())
+        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if serving.done():
+            serving.result()
+        return f"{host}:{sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """End outstanding requests and stop listening."""
+        self._app.stop()
+        if self._server is not None:
+            self._server.should_exit = True
+            await self._tasks.wait()
+
+
+def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """Return the TLS context of the HTTP port; None if it is not encrypted."""
+    if not settings.http_tls:
+        return None
+    if settings.tls_cert is None:
+        raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
+    return server_context(settings.tls_cert, settings.tls_key, settings.tls_clients_ca)

@@ -1,4 +1,4 @@
-"""The index page, and the description of the HTTP interface, for people and for programs.
+"""The index page, the description of the HTTP interface, the metrics and the health.
 
 All links are relative, so that the pages work behind a proxy that adds a prefix to their paths.
 """
@@ -8,21 +8,23 @@ from __future__ import annotations
 import json
 from html import escape
 from importlib.resources import files
+from itertools import islice
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from gateway.calls.servicers.inference_calls import InferenceCalls
+    from gateway.calls.servicers.engines import EngineCalls
     from synergai.oip.repository_pb2 import RepositoryIndexResponse
+
 
 _SECURITY: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
@@ -33,7 +35,7 @@ _PARTS: Final = ("parameters", "requestBody", "responses")
 """Parts of a call in an OpenAPI document."""
 
 
-def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
+def page_routes(calls: EngineCalls) -> Sequence[BaseRoute]:
     """Return the routes of the index page and the OpenAPI document."""
 
     async def index(_request: Request) -> Response:
@@ -101,3 +103,34 @@ def _details(contents: dict[str, Any]) -> Iterator[str]:
     for name, content in contents.items():
         text = escape(json.dumps(content, indent=1))
         yield f"<details><summary>{escape(name)}</summary><pre>{text}</pre></details>"
+
+
+_MAX_CONFLICTS: Final = 10
+"""Most conflicts that the health lists."""
+
+
+def monitoring_routes(
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    ready: Callable[[], bool],
+    accepts_jobs: Callable[[], bool],
+    store_fault: Callable[[], str],
+    conflicts: Callable[[], Iterable[str]],
+) -> Sequence[BaseRoute]:
+    """Return the routes of the metrics, the health and the conflicts of engines."""
+
+    async def render(request: Request) -> Response:
+        text, content_type = await metrics(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    async def healthz(_request: Request) -> Response:
+        if ready():
+            full = "" if accepts_jobs() else "jobs are refused: the journal's disk is full\n"
+            # Without the reason, which is in the log: anyone may read this.
+            broken = "no engines are distributed: the store cannot be used\n"
+            store = broken if store_fault() else ""
+            differences = islice(conflicts(), _MAX_CONFLICTS)
+            files = "".join(f"a worker's engine is not used: {each}\n" for each in differences)
+            return PlainTextResponse(f"serving\n{full}{store}{files}")
+        return PlainTextResponse("not serving\n", 503)
+
+    return [Route("/metrics", render), Route("/healthz", healthz)]

@@ -11,12 +11,15 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.http.app import cancelled_on_disconnect, chosen_id
-from gateway.calls.http.errors import json_response
+from gateway.calls.http.app import cancelled_on_disconnect, chosen_id, json_response
 from synergai.errors import InvalidInput, NotSupported
 from synergai.wire.call_metadata import TENANT_METADATA, TRACEPARENT, CallIds, checked_tenant
-from synergai.wire.oip_rest.requests import decode_json, read_request
-from synergai.wire.oip_rest.responses import message_to_json, write_response
+from synergai.wire.oip_rest.messages import (
+    decode_json,
+    message_to_json,
+    read_request,
+    write_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from gateway.calls.http.bodies import Bodies
-    from gateway.calls.servicers.inference_calls import InferenceCalls
+    from gateway.calls.servicers.engines import EngineCalls
+    from gateway.calls.servicers.inference import InferenceCalls
 
 TIMEOUT_HEADER: Final = "synergai-timeout-ms"
 """Header with the milliseconds within which a call must complete, counted from its arrival."""
@@ -64,8 +68,9 @@ _control_decoder: Final = msgspec.json.Decoder(_ControlRequest)
 class RestCalls:
     """The calls of the protocol."""
 
-    def __init__(self, calls: InferenceCalls, bodies: Bodies) -> None:
+    def __init__(self, calls: InferenceCalls, engines: EngineCalls, bodies: Bodies) -> None:
         self._calls = calls
+        self._engines = engines
         self._bodies = bodies
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -104,33 +109,33 @@ class RestCalls:
 
     async def server_ready(self, _request: Request) -> Response:
         """Report whether requests are accepted."""
-        ready = self._calls.is_ready()
+        ready = self._engines.is_ready()
         return json_response({"ready": ready}, 200 if ready else 503)
 
     async def server_metadata(self, _request: Request) -> Response:
         """Return name, version and extensions."""
-        return json_response(message_to_json(self._calls.metadata))
+        return json_response(message_to_json(self._engines.metadata))
 
     async def model_ready(self, request: Request) -> Response:
         """Report that the engine is in service; fail with the reason if it is not."""
         name, version = _name_and_version(request)
-        self._calls.find_engine(name, version)
+        self._engines.find_engine(name, version)
         return json_response({"name": name, "ready": True})
 
     async def model_metadata(self, request: Request) -> Response:
         """Return an engine's inputs and outputs."""
         name, version = _name_and_version(request)
-        metadata = await self._calls.model_metadata(name, version, _timeout_s(request))
+        metadata = await self._engines.model_metadata(name, version, _timeout_s(request))
         return json_response(message_to_json(metadata))
 
     async def model_config(self, request: Request) -> Response:
         """Return an engine's configuration in Triton's format."""
-        config = self._calls.model_config(*_name_and_version(request))
+        config = self._engines.model_config(*_name_and_version(request))
         return json_response(message_to_json(config))
 
     async def model_statistics(self, request: Request) -> Response:
         """Return the statistics of one engine, or of all in service."""
-        found = self._calls.statistics(*_name_and_version(request))
+        found = self._engines.statistics(*_name_and_version(request))
         return json_response(message_to_json(found))
 
     async def infer(self, request: Request) -> Response:
@@ -159,7 +164,7 @@ class RestCalls:
         """Return every known engine, or those in service, with its state."""
         async with self._bodies.receive(request) as body:
             asked = decode_json(_index_decoder, body or b"{}", "a request for the index")
-        index = self._calls.index(only_ready=bool(asked.ready))
+        index = self._engines.index(only_ready=bool(asked.ready))
         return json_response([message_to_json(model) for model in index.models])
 
     async def load(self, request: Request) -> Response:
@@ -167,13 +172,13 @@ class RestCalls:
         timeout_s = _timeout_s(request)
         parameters = await self._control_parameters(request)
         async with cancelled_on_disconnect(request):
-            await self._calls.load(request.path_params["name"], parameters, timeout_s)
+            await self._engines.load(request.path_params["name"], parameters, timeout_s)
         return json_response({})
 
     async def unload(self, request: Request) -> Response:
         """Take an engine out of service, and unload it once idle."""
         parameters = await self._control_parameters(request)
-        await self._calls.unload(request.path_params["name"], parameters)
+        await self._engines.unload(request.path_params["name"], parameters)
         return json_response({})
 
     async def _control_parameters(self, request: Request) -> Iterable[str]:

@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options
-from gateway.calls.requests.timings import serialised_timings
+from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options, serialised_timings
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.access.roles import Role
@@ -165,7 +164,7 @@ class Request(JobHandler):
         if not self.result.done():
             self._respond(responses[0], progress, now)
         elif self.held is not None:
-            self._inference.drop(self.held)
+            self._inference.dispatcher.drop(self.held)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Account for the request; if it was not answered, complete the client's call."""
@@ -180,7 +179,7 @@ class Request(JobHandler):
     def abandon(self) -> None:
         """Cancel the request, because its client is gone or has cancelled it."""
         self.result.cancel()
-        self._inference.cancel(self.job.id)
+        self._inference.dispatcher.cancel(self.job.id)
 
     def _respond(self, response: Buffer, progress: AssignmentProgress, now: float) -> None:
         """Complete the client's call with the response, and account for its time."""
@@ -235,7 +234,7 @@ class Inference:
         epoch: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._versions = versions
         self.variants = variants
         self._admission = admission
@@ -270,14 +269,14 @@ class Inference:
         admitted, job = self._admit(call, charged=charged, is_pulled=pull is not None)
         request = Request(self, admitted, job, self._metrics.engines[job.engine])
         request.pull, request.holds_outputs = pull, holds_outputs
-        self._dispatcher.submit(job, request, ready=1)
+        self.dispatcher.submit(job, request, ready=1)
         return request
 
     def _admit(
         self, call: InferenceCall, *, charged: bool, is_pulled: bool
     ) -> tuple[Admitted, Job]:
         """Check a request and take room for it; return what is known of it, and its job."""
-        self._dispatcher.flush()  # requests that were answered count no longer
+        self.dispatcher.flush()  # requests that were answered count no longer
         message, caller, tenant = call.raw.parsed.message, call.caller, call.tenant
         name, wanted = message.model_name, message.model_version
         # Before the engine is looked up: its absence is not for everyone to know.
@@ -317,8 +316,10 @@ class Inference:
         """Check the options and tensors of a request, and charge its tenant for it."""
         call, options = admitted.call, admitted.options
         caller, header = call.caller, call.raw.parsed
+        budget_s = call.budget_s
         if parameters := header.message.parameters:
             options = admitted.options = parse_options(parameters)
+            budget_s = options.shorter_budget_s(budget_s)
             if options.tenant:
                 admitted.tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
         if options.priority:
@@ -330,7 +331,6 @@ class Inference:
             check_header(header, engine)
         if options.min_accuracy:
             self._versions.check_floor(engine.name, options.min_accuracy, admitted.variant)
-        budget_s = options.shorter_budget_s(call.budget_s)
         if budget_s is not None and budget_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived")
         admitted.budget_s = budget_s
@@ -377,11 +377,7 @@ class Inference:
             perishable=True,
             with_tensors=True,
         )
-        return self._dispatcher.expected_answer_s(job)
-
-    def least_answer_s(self, engine: EngineName) -> float:
-        """Return the time in which the fastest worker would answer a request; 0 if unknown."""
-        return self._dispatcher.least_answer_s(engine)
+        return self.dispatcher.core.expected_answer_s(job, job.arrival)
 
     def count_staged(self, engine: str, error: SynergaiError | None, seconds: float) -> None:
         """Count a request for an engine in stages, whose requests count for themselves."""
@@ -394,25 +390,18 @@ class Inference:
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
         """Refuse a request that no worker is expected to complete in time."""
-        expected_s = self._dispatcher.expected_answer_s(job)
+        expected_s = self.dispatcher.core.expected_answer_s(job, job.arrival)
         if expected_s is not None and expected_s > budget_s:
-            least_s = self._dispatcher.least_answer_s(job.engine)
+            least_s = self.dispatcher.core.least_answer_s(job.engine)
             raise Infeasible(job.engine, expected_s, least_s, budget_s)
 
     def _note_refused(self, admitted: Admitted, error: SynergaiError) -> None:
         """Let the core remember a refusal, unless the request itself is wrong."""
         for kind, refusal in _REFUSALS:
             if isinstance(error, kind):
-                self._dispatcher.refused(self._describe(admitted), str(error), refusal)
+                job = self._describe(admitted)
+                self.dispatcher.core.refused(job, str(error), refusal, job.arrival)
                 return
-
-    def drop(self, held: HeldTensors) -> None:
-        """Let a worker drop the outputs of a request that are no longer needed."""
-        self._dispatcher.drop(held)
-
-    def cancel(self, job_id: JobId) -> None:
-        """Cancel the job of a request."""
-        self._dispatcher.cancel(job_id)
 
     def release(self, request: Request, error: SynergaiError | None, now: float) -> None:
         """Free the room of an ended request and count its outcome."""

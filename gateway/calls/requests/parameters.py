@@ -1,9 +1,10 @@
-"""Parameters of requests, the protocol's and SynergAI's extensions, and call metadata."""
+"""Parameters of requests and responses, the protocol's and SynergAI's extensions."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -12,19 +13,19 @@ from msgspec.structs import replace
 from gateway.entry.access.roles import Role
 from synergai.domain import MAX_PRIORITY, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
+from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.wire.call_metadata import checked_tenant
-from synergai.wire.oip_stream import WINDOW_METADATA
-from synergai.wire.parameters import read_parameters
+from synergai.wire.parameters import WINDOW_METADATA, read_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.entry.access.caller import Caller
     from gateway.monitoring.tracing import Trace
-    from synergai.domain import JobId
-    from synergai.oip.inference_pb2 import InferParameter
+    from synergai.domain import Configuration, JobId, WorkerId
     from synergai.wire.request_codec import RequestHeader
     from synergai.wire.rpc import RawRequest
+
 
 STREAM_WINDOW: Final = 64
 """Default of a stream's window: requests in flight beyond which the stream is not read, so that
@@ -174,3 +175,48 @@ class InferenceCall(Struct, frozen=True):
         )
         budget_s = options.shorter_budget_s(self.budget_s)
         return replace(self, budget_s=budget_s, tenant=tenant), options
+
+
+def serialised_timings(
+    *,
+    queue_s: float,
+    transfer_s: float,
+    estimated_s: float,
+    worker: WorkerId,
+    configuration: Configuration,
+) -> bytes:
+    """Return bytes to append to a serialised ``ModelInferResponse`` to add the timings.
+
+    Failed attempts count as queue. Transfer is from the last dispatch to the result, less compute
+    time: network, queue on the worker, engine load, pre- and postprocessing.
+    """
+    response = ModelInferResponse(
+        parameters={
+            "synergai_queue_us": _us(queue_s),
+            "synergai_transfer_us": _us(transfer_s),
+            "synergai_estimated_us": _us(estimated_s),
+            "synergai_worker": InferParameter(string_param=worker),
+            "synergai_configuration": InferParameter(string_param=str(configuration)),
+        }
+    )
+    return response.SerializeToString()
+
+
+_TEXTS: Final = ("synergai_worker", "synergai_configuration")
+
+
+def join_timings(stages: Sequence[Mapping[str, InferParameter]]) -> dict[str, InferParameter]:
+    """Return the timings of a request from its stages': sums, and the workers in order."""
+    joined: dict[str, InferParameter] = {}
+    for name in dict.fromkeys(chain.from_iterable(stages)):
+        values = [stage[name] for stage in stages if name in stage]
+        if name in _TEXTS:
+            text = " ".join(each.string_param for each in values)
+            joined[name] = InferParameter(string_param=text)
+        elif name.startswith("synergai_") and name.endswith("_us"):
+            joined[name] = InferParameter(int64_param=sum(each.int64_param for each in values))
+    return joined
+
+
+def _us(seconds: float) -> InferParameter:
+    return InferParameter(int64_param=round(seconds * 1e6))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.held import HeldRequest
 from gateway.calls.requests.inference import Admitted
-from gateway.calls.requests.timings import join_timings
+from gateway.calls.requests.parameters import join_timings
 from gateway.fleet.routes import asked_of_exit
 from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
@@ -55,7 +55,7 @@ class StagedRequests:
         self._admission = admission
         self._running = TaskBag()
 
-    def begin(self, call: InferenceCall) -> HeldRequest | None:
+    def begin_staged(self, call: InferenceCall) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
 
         Return None if it is to run whole, or cannot run at all.
@@ -69,7 +69,7 @@ class StagedRequests:
             engine = self._versions.resolve(message.model_name, message.model_version, drawn_by)
         except SynergaiError:
             return None
-        if not self._versions.catalogue.has_stages(engine):
+        if engine not in self._versions.catalogue.stages:
             return None
         call, options = call.resolved()
         try:
@@ -131,7 +131,7 @@ class StagedRequests:
 
     def _alone_s(self, engine: Engine) -> float:
         """Return the time that an engine would take if all workers were idle."""
-        return self.inference.least_answer_s(engine.name) or engine.query_s
+        return self.inference.dispatcher.core.least_answer_s(engine.name) or engine.query_s
 
 
 class StagedRequest:
@@ -240,6 +240,6 @@ class StagedRequest:
                 case Ready(position=position, visits=[visit]):
                     self._position, self._visit = position, visit
                 case Drop(tensors):
-                    self._inference.drop(tensors)
+                    self._inference.dispatcher.drop(tensors)
                 case _:  # it is recorded, or has failed
                     pass

@@ -25,19 +25,18 @@ from synergai.wire.converters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.entry.access.caller import Caller
-    from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.hub.hub import Hub
     from gateway.hub.model_control import ModelControl
+    from gateway.hub.offered_engines import OfferedEngines
     from gateway.hub.rollouts import Rollouts
-    from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, Session
+    from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.service import ProfileService
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
@@ -47,33 +46,28 @@ _ERRORS: Final = ("failed", "expired", "rejected")
 
 
 class FleetServicer:
-    """Serves ``synergai.v1.Fleet``."""
+    """Serves ``synergai.v1.Fleet``.
+
+    Args:
+        store_profiles: adds or replaces entries of the dictionary, durably.
+    """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        versions: Versions,
-        profiles: ProfileService,
-        served: ServedProfiles,
-        hub: Hub,
-        journal: Journal,
         clock: Clock,
-        rollouts: Rollouts,
-        model_control: ModelControl,
-        metrics: Metrics,
-        save_state: Callable[[], Awaitable[None]],
+        engines: OfferedEngines,
+        profiles: ProfileService,
+        store_profiles: Callable[[Sequence[ProfileEntry]], Awaitable[None]],
+        policies: PolicyCalls,
     ) -> None:
-        self._dispatcher = dispatcher
-        self._versions = versions
-        self._profiles = profiles
-        self._served = served
-        self._hub = hub
-        self._journal = journal
+        self._workers = dispatcher.workers
+        self._core = dispatcher.core
         self._clock = clock
-        self._rollouts = rollouts
-        self._model_control = model_control
-        self._metrics = metrics
-        self._save_state = save_state
+        self._engines = engines
+        self._profiles = profiles
+        self._store_profiles = store_profiles
+        self._policies = policies
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -86,10 +80,10 @@ class FleetServicer:
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
                 "GetVersionPolicy": rpc.unary(
-                    self.get_version_policy, fleet_pb2.GetVersionPolicyRequest
+                    self._policies.get_version_policy, fleet_pb2.GetVersionPolicyRequest
                 ),
                 "SetVersionPolicy": rpc.unary(
-                    self.set_version_policy, fleet_pb2.SetVersionPolicyRequest
+                    self._policies.set_version_policy, fleet_pb2.SetVersionPolicyRequest
                 ),
             },
         )
@@ -102,7 +96,7 @@ class FleetServicer:
         return fleet_pb2.ListWorkersResponse(
             workers=[
                 self._worker(worker, caller)
-                for worker in self._dispatcher.workers()
+                for worker in self._workers.values()
                 if not worker.engines
                 or any(caller.may(Role.OBSERVE, engine=name) for name in worker.engines)
             ]
@@ -112,7 +106,7 @@ class FleetServicer:
         self, request: fleet_pb2.ExplainRequest, _context: ServerCall
     ) -> fleet_pb2.Explanation:
         """Explain where the time of a request or job went."""
-        found = explain(current_caller(), self._dispatcher, request.id)
+        found = explain(current_caller(), self._core, request.id, self._clock.now())
         return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
 
     async def get_dictionary(
@@ -138,13 +132,7 @@ class FleetServicer:
         caller = current_caller()
         for entry in entries:
             caller.check(Role.ADMIN, engine=entry.engine)
-        await self._profiles.store(entries)
-        await self._save_state()
-        engines = {entry.engine for entry in entries}
-        await self._journal.recall_engines(engines)
-        self._versions.catalogue.add_known(engines)
-        for event in self._served.put(entries):
-            self._dispatcher.post(event)
+        await self._store_profiles(entries)
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     async def forget_engine(
@@ -152,12 +140,103 @@ class FleetServicer:
     ) -> fleet_pb2.ForgetEngineResponse:
         """Forget the committed description of an engine, durably."""
         current_caller().check(Role.OPERATE, engine=request.engine)
-        for engine in self._versions.selected(request.engine):
-            self._hub.forget_engine(engine)
-            await self._journal.set_description(engine, None)
-            if not self._versions.catalogue.is_known(engine):
-                await self._journal.forget_engines([engine])
+        for engine in self._policies.versions.selected(request.engine):
+            await self._engines.forget(engine)
         return fleet_pb2.ForgetEngineResponse()
+
+    def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
+        def visible(engine: str) -> bool:
+            return caller.may(Role.OBSERVE, engine=engine)
+
+        return fleet_pb2.Worker(
+            id=worker.id,
+            worker_class=worker.worker_class,
+            state=self._state(worker),
+            cores=worker.cores,
+            memory_bytes=worker.memory_bytes,
+            configurations=map(configuration_to_proto, worker.configurations),
+            engines=[
+                engine_to_proto(engine)
+                for name, engine in sorted(worker.engines.items())
+                if visible(name)
+            ],
+            sessions=[
+                session_to_proto(session)
+                for session in sorted(worker.sessions)
+                if visible(session.engine)
+            ],
+            unusable=[
+                unusable_session_to_proto(UnusableSession(session, reason))
+                for session, reason in sorted((self._paused(worker) | worker.unusable).items())
+                if visible(session.engine)
+            ],
+            queries_done=worker.queries_done,
+            engines_rss_bytes=worker.engines_rss_bytes,
+            memory_limit_bytes=worker.memory_limit_bytes,
+            memory_enforcement=worker.memory_enforcement,
+            placed=[
+                placed for key, placed in sorted(worker.placed.items()) if visible(placed.engine)
+            ],
+            labels=worker.labels,
+            last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
+            unprofiled=filter(visible, self._core.unprofiled(worker.id)),
+            power_mode=worker.power.mode,
+            switch_s=worker.power.switch_s,
+            meter=worker.power.meter,
+            watts=worker.power.watts,
+            joules=worker.power.joules,
+            profiles=[
+                fleet_pb2.WorkerProfile(
+                    entry=profile_entry_to_proto(self._profiles.completed(entry)), pace=pace
+                )
+                for entry, pace in self._core.profiles(worker.id)
+                if visible(entry.engine)
+            ],
+            link=_link(worker),
+            peers=(
+                common_pb2.PeerLink(worker_id=name, **link._asdict())
+                for name, link in worker.peer_links.items()
+            ),
+        )
+
+    def _state(self, worker: ConnectedWorker) -> fleet_pb2.WorkerState.ValueType:
+        if worker.draining:
+            return fleet_pb2.WORKER_STATE_DRAINING
+        if self._core.ejected(worker.id):
+            return fleet_pb2.WORKER_STATE_EJECTED
+        return fleet_pb2.WORKER_STATE_BUSY if worker.in_flight else fleet_pb2.WORKER_STATE_IDLE
+
+    def _paused(self, worker: ConnectedWorker) -> dict[Session, str]:
+        """Return the variants that are not used on a worker for a while, and why."""
+        now = self._clock.now()
+        return {
+            session: "its engine host crashed while it computed; not used for "
+            f"{max(0.0, until - now):.0f} s"
+            for session, until in self._core.paused(worker.id).items()
+        }
+
+
+def _link(worker: ConnectedWorker) -> fleet_pb2.WorkerLink:
+    link = fleet_pb2.WorkerLink(from_bytes_per_s=worker.received_bytes_per_s)
+    if (sent := worker.measure_link()) is not None:
+        link.to_bytes_per_s, link.round_trip_s = sent
+    return link
+
+
+class PolicyCalls:
+    """The calls on the version policies of engines."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        rollouts: Rollouts,
+        model_control: ModelControl,
+        metrics: Metrics,
+    ) -> None:
+        self.versions = versions
+        self._rollouts = rollouts
+        self._model_control = model_control
+        self._metrics = metrics
 
     async def get_version_policy(
         self, request: fleet_pb2.GetVersionPolicyRequest, _context: ServerCall
@@ -187,74 +266,9 @@ class FleetServicer:
                 raise InvalidInput("the request names no change")
         return self._policy(name)
 
-    def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
-        def visible(engine: str) -> bool:
-            return caller.may(Role.OBSERVE, engine=engine)
-
-        if worker.draining:
-            state = fleet_pb2.WORKER_STATE_DRAINING
-        elif self._dispatcher.is_ejected(worker):
-            state = fleet_pb2.WORKER_STATE_EJECTED
-        elif worker.in_flight:
-            state = fleet_pb2.WORKER_STATE_BUSY
-        else:
-            state = fleet_pb2.WORKER_STATE_IDLE
-        return fleet_pb2.Worker(
-            id=worker.id,
-            worker_class=worker.worker_class,
-            state=state,
-            cores=worker.cores,
-            memory_bytes=worker.memory_bytes,
-            configurations=map(configuration_to_proto, worker.configurations),
-            engines=[
-                engine_to_proto(engine)
-                for name, engine in sorted(worker.engines.items())
-                if visible(name)
-            ],
-            sessions=[
-                session_to_proto(session)
-                for session in sorted(worker.sessions)
-                if visible(session.engine)
-            ],
-            unusable=[
-                unusable_session_to_proto(UnusableSession(session, reason))
-                for session, reason in sorted(
-                    (self._dispatcher.paused(worker) | worker.unusable).items()
-                )
-                if visible(session.engine)
-            ],
-            queries_done=worker.queries_done,
-            engines_rss_bytes=worker.engines_rss_bytes,
-            memory_limit_bytes=worker.memory_limit_bytes,
-            memory_enforcement=worker.memory_enforcement,
-            placed=[
-                placed for key, placed in sorted(worker.placed.items()) if visible(placed.engine)
-            ],
-            labels=worker.labels,
-            last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
-            unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
-            power_mode=worker.power.mode,
-            switch_s=worker.power.switch_s,
-            meter=worker.power.meter,
-            watts=worker.power.watts,
-            joules=worker.power.joules,
-            profiles=[
-                fleet_pb2.WorkerProfile(
-                    entry=profile_entry_to_proto(self._profiles.completed(entry)), pace=pace
-                )
-                for entry, pace in self._dispatcher.profiles(worker)
-                if visible(entry.engine)
-            ],
-            link=_link(worker),
-            peers=(
-                common_pb2.PeerLink(worker_id=name, **link._asdict())
-                for name, link in worker.peer_links.items()
-            ),
-        )
-
     def _policy(self, name: str) -> fleet_pb2.VersionPolicy:
-        known = self._versions.selected(name)
-        policy = self._versions.policy(name)
+        known = self.versions.selected(name)
+        policy = self.versions.policy(name)
         rollout = fleet_pb2.Rollout(version=policy.target, share=policy.share)
         return fleet_pb2.VersionPolicy(
             engine=name,
@@ -267,10 +281,10 @@ class FleetServicer:
     def _figures(self, engine: EngineName) -> fleet_pb2.VersionFigures:
         in_service, reason = True, ""
         try:
-            self._versions.catalogue.check_in_service(engine)
+            self.versions.catalogue.check_in_service(engine)
         except SynergaiError as error:
             in_service, reason = False, str(error)
-        if in_service and not self._versions.counts(engine):
+        if in_service and not self.versions.counts(engine):
             reason = "not in the store: requests get it only if they name it, or if it is pinned"
         metrics = self._metrics.engines[engine]
         outcomes, success = metrics.requests.outcomes, metrics.statistics.success
@@ -278,7 +292,7 @@ class FleetServicer:
             version=split_version(engine)[1],
             in_service=in_service,
             reason=reason,
-            prepared=self._versions.is_prepared(engine),
+            prepared=self.versions.is_prepared(engine),
             loaded=self._model_control.is_resident(engine),
             requests=sum(outcomes.values()),
             errors=sum(outcomes.get(outcome, 0) for outcome in _ERRORS),
@@ -287,10 +301,3 @@ class FleetServicer:
             labelled=metrics.labelled,
             correct=metrics.correct,
         )
-
-
-def _link(worker: ConnectedWorker) -> fleet_pb2.WorkerLink:
-    link = fleet_pb2.WorkerLink(from_bytes_per_s=worker.received_bytes_per_s)
-    if (sent := worker.measure_link()) is not None:
-        link.to_bytes_per_s, link.round_trip_s = sent
-    return link

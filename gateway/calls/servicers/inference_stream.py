@@ -11,14 +11,13 @@ from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.send_queue import SendQueue
 from synergai.wire import rpc
-from synergai.wire.oip_stream import is_cancel_request
+from synergai.wire.parameters import is_cancel_request
 from synergai.wire.request_codec import wrap_stream_response
 from synergai.wire.status import stream_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.calls.servicers.inference_calls import InferenceCalls
     from synergai.wire.request_codec import Buffer, RequestHeader
     from synergai.wire.rpc import Malformed, PendingCall, RawRequest
     from synergai.wire.unread import UnreadResponses
@@ -37,6 +36,7 @@ class InferenceStream:
     """The requests of one stream, and their responses.
 
     Args:
+        begin_call: begins a request with a budget and a tenant.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
@@ -48,7 +48,7 @@ class InferenceStream:
 
     def __init__(
         self,
-        calls: InferenceCalls,
+        begin_call: Callable[[RawRequest[RequestHeader], float | None, str], PendingCall],
         budget_s: float | None,
         tenant: str,
         *,
@@ -57,7 +57,7 @@ class InferenceStream:
         unread: UnreadResponses,
         on_disconnected: Callable[[SynergaiError], object],
     ) -> None:
-        self._calls = calls
+        self._begin_call = begin_call
         self._unread = unread.open(self._disconnect)
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
@@ -79,11 +79,11 @@ class InferenceStream:
     async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         """Start requests as they arrive; pause while the window or the buffer is full."""
         async for raw in requests:
-            while not self.take(raw):
+            while not self.take_request(raw):
                 await self._wait_readable()
             del raw  # the next one may be a long time coming
 
-    def take(self, raw: RawRequest[RequestHeader] | Malformed) -> bool:
+    def take_request(self, raw: RawRequest[RequestHeader] | Malformed) -> bool:
         """Start a request; return False, having done nothing, while none is to be read."""
         if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
             self._cancel(raw.parsed.message.id)
@@ -121,7 +121,7 @@ class InferenceStream:
                 and FINAL_PARAMETER in message.parameters
                 and bool_parameter(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
-            request = self._calls.begin(raw, self._budget_left(), self._tenant)
+            request = self._begin_call(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
             self._fail(request_id, error)
             return error

@@ -75,7 +75,7 @@ class StoreServicer:
                 sha256, received = chunk.sha256, chunk.offset
             else:
                 caller.check_valid()
-            await self._pacer.take(len(chunk.data))
+            await self._pacer.wait_turn(len(chunk.data))
             received = await self._store.append(push, sha256, received, chunk.data)
             del chunk
         if push is None:
@@ -100,7 +100,7 @@ class StoreServicer:
         current_caller().check(Role.OPERATE, engine=request.engine)
         stored = self._store.get(request.engine, request.version)
         self._placements.check_moved(stored, parse_placement(request.placement))
-        stored = await self._store.place(request.engine, request.version, request.placement)
+        stored = await self._store.set_placement(request.engine, request.version, request.placement)
         return self._message(stored)
 
     async def remove(

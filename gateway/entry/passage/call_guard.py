@@ -15,7 +15,7 @@ from gateway.entry.access.methods import METHODS, ROUTES, check_call
 from gateway.entry.audit.calls import AuditedCall, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
-from synergai.wire.method_handlers import behaviour_of, with_behaviour
+from synergai.wire.server_call import behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence

@@ -47,7 +47,7 @@ class Pacer:
         self._look_at = self._busy_until = -math.inf
         self._turn = asyncio.Lock()
 
-    async def take(self, size: int) -> None:
+    async def wait_turn(self, size: int) -> None:
         """Wait until `size` bytes may be transferred."""
         while size > 0:
             part = min(size, _TURN_BYTES)

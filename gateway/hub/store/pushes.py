@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.files import Threads
     from synergai.models.manifest import Manifest
 
+
 KEEP_FREE_BYTES: Final = 512 << 20
 """Space that pushes leave on the disk of the state directory, which has the journal as well."""
 ABANDONED_S: Final = 3600.0
@@ -106,7 +107,7 @@ class Pushes:
             partial(shutil.rmtree, self._folder / key.folder, ignore_errors=True)
         )
 
-    async def begin(
+    async def begin_push(
         self, key: PushKey, push: Push, readable: Mapping[str, int], stored: Mapping[str, int]
     ) -> list[Missing]:
         """Begin or continue a push; return the content that is to be uploaded.

@@ -199,7 +199,7 @@ class EngineStore:
         if stored is not None and push.contents.keys() <= readable.keys():
             return digest, True, []
         key = PushKey(caller.name, engine, version, digest)
-        return digest, False, await self._pushes.begin(key, push, readable, self._content)
+        return digest, False, await self._pushes.begin_push(key, push, readable, self._content)
 
     async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
         """Append to content that is being uploaded; see `Pushes.append`."""
@@ -259,7 +259,9 @@ class EngineStore:
         return stored
 
     @_completed
-    async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
+    async def set_placement(
+        self, engine: str, version: int, placement: Sequence[str]
+    ) -> StoredVersion:
         """Change which workers fetch a version."""
         selectors = parse_placement(placement)
         async with self._changes:

@@ -33,7 +33,7 @@ from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.job_inputs import chain_digest
-from synergai.wire.oip_stream import is_cancel_request
+from synergai.wire.parameters import is_cancel_request
 from synergai.wire.server_call import ServerCall
 from synergai.wire.status import stream_error
 from tests.grpc_servers import new_server

@@ -21,8 +21,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import Route
 
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
 from gateway.entry.access.caller import UNRESTRICTED
+from gateway.grpc_server import UNSUPPORTED_METHODS
 from gateway.server import SERVICES, Gateway
 from synergai.domain import EngineName, JobSpec
 from synergai.models.manifest import Manifest, ManifestFile

@@ -18,7 +18,7 @@ import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
 import worker_agent.hosts.residents
-from gateway.serve.local_hub import LocalHub
+from gateway.serve.server import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse

@@ -20,8 +20,8 @@ from synergai.errors import (
 )
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
-from synergai.wire.call_errors import error_from_call
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
+from synergai.wire.status import error_from_call
 
 
 def a_job(state: JobState, reason: str = "") -> jobs_pb2.Job:

@@ -91,9 +91,15 @@ class GatewayHarness:
         core = SchedulerCore(
             SchedulingSettings(policy="synergai"), self.dictionary, self.journal.epoch
         )
-        self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
+        self.dispatcher = Dispatcher(
+            core,
+            self.journal,
+            self.clock,
+            on_learned=lambda _: None,
+            unloaded=self.catalogue.unloaded,
+        )
         self.intake = ReportIntake(self.dispatcher, self.clock, self.metrics)
-        variants = FleetVariants(self.dictionary, self.dispatcher.workers)
+        variants = FleetVariants(self.dictionary, self.dispatcher.workers.values)
         self.versions = Versions(self.catalogue, check_floor=variants.check_floor)
         self.inference = Inference(
             self.dispatcher,
@@ -107,7 +113,9 @@ class GatewayHarness:
         self.store = DataStore(self.directory)
         self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
-        self.routes = JobRoutes(self.dispatcher, self.versions.routes, load_nothing)
+        self.routes = JobRoutes(
+            self.dispatcher.workers, core.profiles, self.versions.routes, load_nothing
+        )
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
 from gateway.jobs.tracker import LEAST, PRIOR
 from synergai.core.scheduling.events import (
@@ -31,6 +30,7 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
+from synergai.wire.agent_messages import ProtocolViolation
 from tests.message_fields import ProgressFields, RequestFields
 from tests.unit.gateway.conftest import ENGINE, GatewayHarness, make_worker
 from tests.waiting import turns
@@ -89,7 +89,8 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
 
 
 def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
+    """Let the scheduler fail at the next event, and only there."""
+    core, failures = harness.dispatcher.core, iter([RuntimeError("a bug")])
     handle = core.handle
 
     def fail_once(event: Event, now: float) -> list[Command]:
@@ -129,7 +130,7 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_event_that_
     assert harness.assignments(harness.add_worker("w2")) == []
     harness.begin_request()
     assert len(failed) == 1
-    assert len(harness.dispatcher._core.state.fleet.workers) == 2
+    assert len(harness.dispatcher.core.state.fleet.workers) == 2
 
 
 async def test_request_that_is_abandoned_after_its_response_has_succeeded(
@@ -306,10 +307,9 @@ async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     worker = make_worker()
     new, later = EngineName("new"), EngineName("later")
     worker.engines[new] = replace(ENGINE, name=new)
-    assert not harness.dispatcher.is_unprofiled(worker, new), "not in the fleet yet"
     harness.dispatcher.add_worker(worker)
-    assert harness.dispatcher.is_unprofiled(worker, new)
-    assert not harness.dispatcher.is_unprofiled(worker, ENGINE.name)
+    assert harness.dispatcher.core.is_unprofiled(worker.id, new)
+    assert not harness.dispatcher.core.is_unprofiled(worker.id, ENGINE.name)
 
     worker.engines[later] = replace(ENGINE, name=later)
     harness.dispatcher.post(EnginesChanged(worker.id, worker.usable_engines), source=worker)
@@ -487,7 +487,7 @@ async def test_request_on_a_silent_worker_is_answered_by_another_and_its_late_an
     later = harness.clock.now() + 1000.0
     monkeypatch.setattr(type(harness.clock), "now", lambda _: later)
     harness.dispatcher.post(ProgressChecked(), after_pending=True)
-    assert harness.dispatcher.is_ejected(silent)
+    assert harness.dispatcher.core.ejected(silent.id)
     assert harness.dispatcher.ejections == 1
     (again,) = harness.assignments(other)
     harness.complete(silent, first, done=1, responses=[b"late"])

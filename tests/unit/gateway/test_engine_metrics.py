@@ -17,9 +17,13 @@ from gateway.monitoring.counts import (
     job_outcome,
     request_outcome,
 )
-from gateway.monitoring.families import FamilyCollector, MetricFamily
-from gateway.monitoring.metrics import engine_families, tenant_families
-from gateway.monitoring.worker_metrics import worker_families
+from gateway.monitoring.metrics import (
+    FamilyCollector,
+    MetricFamily,
+    engine_families,
+    tenant_families,
+    worker_families,
+)
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (
     Cancelled,
@@ -32,7 +36,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.wire.tcp_info import SentOver
+from synergai.wire.work_transport import SentOver
 from tests.unit.gateway.conftest import GatewayHarness
 
 

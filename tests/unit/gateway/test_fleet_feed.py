@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
-from gateway.monitoring import fleet_feed
-from gateway.monitoring.fleet_feed import MAX_VIEWERS, FleetFeed
+from gateway.calls.http import fleet_page
+from gateway.calls.http.fleet_page import MAX_VIEWERS, FleetFeed
 from synergai.errors import Overloaded
 from synergai.fleet_page.page_state import PageState
 from tests.staged_runs import staged_run
@@ -15,7 +15,7 @@ from tests.staged_runs import staged_run
 
 @pytest.fixture(autouse=True)
 def _no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_feed, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(fleet_page, "INTERVAL_S", 0.0)
 
 
 def make_feed() -> FleetFeed:
@@ -57,7 +57,7 @@ async def test_viewer_that_missed_changes_gets_the_state_again() -> None:
 
 
 async def test_large_state_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_feed, "_PART", 10)
+    monkeypatch.setattr(fleet_page, "_PART", 10)
     feed = make_feed()
     async with aclosing(feed.messages()) as messages:
         assert await kind(messages) == b"event: state"

@@ -6,8 +6,7 @@ from typing import cast
 import pytest
 
 from gateway.fleet.worker import ConnectedWorker
-from gateway.hub.connections import AgentConnection
-from gateway.hub.heartbeats import HeartbeatMonitor
+from gateway.hub.connections import AgentConnection, HeartbeatMonitor
 
 
 def seen(at: float, unread_s: float = 0.0) -> tuple[AgentConnection, ConnectedWorker]:

@@ -10,11 +10,10 @@ import pytest
 
 from gateway.calls.requests.inference import Request
 from gateway.calls.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
-from gateway.calls.servicers.inference_calls import InferenceCalls
 from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
-from synergai.wire.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.wire.parameters import WINDOW_METADATA, cancel_request
 from synergai.wire.request_codec import RequestHeader, parse_header
 from synergai.wire.rpc import Malformed, RawRequest
 from synergai.wire.unread import COUNTED_BYTES, UnreadResponses
@@ -75,7 +74,7 @@ class Streaming:
     def __init__(self, window: int, unread: UnreadResponses | None = None) -> None:
         self.calls = FakeCalls()
         self.stream = InferenceStream(
-            cast("InferenceCalls", self.calls),
+            cast("Any", self.calls.begin),
             None,
             "",
             window=window,
@@ -228,7 +227,7 @@ class HarnessCalls(FakeCalls):
 
 async def test_answered_request_leaves_no_garbage(harness: GatewayHarness) -> None:
     worker, streaming = harness.add_worker(), Streaming(window=4)
-    streaming.stream._calls = cast("InferenceCalls", HarnessCalls(harness))
+    streaming.stream._begin_call = HarnessCalls(harness).begin
     gc.collect()
     gc.disable()
     try:
@@ -250,7 +249,7 @@ async def test_response_that_disconnects_its_client_ends_its_request_once(
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
     worker = harness.add_worker()
     streaming = Streaming(window=4, unread=UnreadResponses(max_bytes=COUNTED_BYTES))
-    streaming.stream._calls = cast("InferenceCalls", HarnessCalls(harness))
+    streaming.stream._begin_call = HarnessCalls(harness).begin
     async with streaming.reading(requests("a")):
         [assignment] = harness.assignments(worker)
         large = oip.ModelInferResponse(id="a", raw_output_contents=[bytes(2 * COUNTED_BYTES)])

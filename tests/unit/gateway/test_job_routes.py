@@ -6,7 +6,6 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.job_routes import REVIEW_S, REVIEWS, JobRoutes
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.routes import Routes
@@ -15,7 +14,7 @@ from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.versions import stage_name
-from synergai.wire.tcp_info import SentOver
+from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.cores import new_entry
 from tests.unit.gateway.conftest import make_worker
@@ -37,7 +36,11 @@ class Fleet:
         for worker in self.fleet.values():
             worker.engines = {}
         self.routes = JobRoutes(
-            cast("Dispatcher", self), Routes(self.catalogue), self.load, self.clock
+            cast("dict[WorkerId, ConnectedWorker]", self.fleet),
+            lambda worker_id: self.profiles(self.fleet[worker_id]),
+            Routes(self.catalogue),
+            self.load,
+            self.clock,
         )
         self.routes.queries_left = lambda _: iter([self.left])
         self.routes.on_changed = self.moved
@@ -47,9 +50,6 @@ class Fleet:
         self.fails = False
         self.all_run = True
         self.are_profiled = True
-
-    def worker(self, worker_id: WorkerId) -> ConnectedWorker | None:
-        return self.fleet.get(worker_id)
 
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
         return [
@@ -315,10 +315,11 @@ def test_unused_link_between_workers_that_may_be_at_the_same_site_is_taken_for_f
 
 def test_known_links_are_those_that_were_used_however_many_workers_there_are() -> None:
     fleet = Fleet()
-    fleet.fleet = {f"w{number}": make_worker(f"w{number}") for number in range(100)}
+    fleet.fleet.clear()
+    fleet.fleet.update({f"w{number}": make_worker(f"w{number}") for number in range(100)})
     for name, worker in fleet.fleet.items():
         worker.engines, worker.peer_address = {}, f"{name}:9000"
         fleet.add(name, stage(0, 5), stage(5, 9))
     fleet.fleet["w0"].peer_links = {"w1": FAST}
-    known = fleet.routes._known(fleet.catalogue.candidates(NET))
+    known = fleet.routes._known(fleet.catalogue.stages.candidates(NET))
     assert [*known.links] == [("w1", "w0")]

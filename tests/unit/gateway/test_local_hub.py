@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gateway.serve.local_hub import LocalConnection, LocalHub
+from gateway.serve.server import LocalConnection, LocalHub
 from gateway.server import Gateway
 from synergai.errors import Unavailable
 from synergai.v1 import hub_pb2

@@ -32,7 +32,7 @@ class Fleet:
     def __init__(self, harness: GatewayHarness, dictionary: ConfigurationDictionary) -> None:
         self.harness = harness
         self.control = ModelControl(
-            harness.dispatcher, harness.catalogue, dictionary, harness.journal
+            harness.dispatcher.workers, harness.catalogue, dictionary, harness.journal
         )
 
     def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:

@@ -7,12 +7,11 @@ from typing import Any, cast
 from starlette.routing import Route
 
 from gateway.calls.http.bodies import Bodies
-from gateway.calls.http.fleet_page import fleet_page_routes
-from gateway.calls.http.monitoring import monitoring_routes
-from gateway.calls.http.pages import page_routes
+from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
+from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import UNSUPPORTED, RestCalls
-from gateway.calls.servicers.inference_calls import InferenceCalls
-from gateway.monitoring.fleet_feed import FleetFeed
+from gateway.calls.servicers.engines import EngineCalls
+from gateway.calls.servicers.inference import InferenceCalls
 
 DOCUMENT: dict[str, Any] = json.loads(
     files("gateway.calls.http").joinpath("openapi.json").read_text()
@@ -24,11 +23,11 @@ async def render(_accepted: str) -> tuple[bytes, str]:
 
 
 def routes() -> list[Route]:
-    calls = cast("InferenceCalls", None)
+    calls, engines = cast("InferenceCalls", None), cast("EngineCalls", None)
     every = [
-        *RestCalls(calls, Bodies(1, 1)).routes(),
+        *RestCalls(calls, engines, Bodies(1, 1)).routes(),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
-        *page_routes(calls),
+        *page_routes(engines),
         *fleet_page_routes(cast("FleetFeed", None), cast("Any", None)),
     ]
     return [route for route in every if isinstance(route, Route)]

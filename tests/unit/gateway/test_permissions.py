@@ -7,6 +7,7 @@ from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.entry.access.caller import UNRESTRICTED, Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
+from synergai.core.explanations.facts import Explanation
 from synergai.domain import EngineName, JobId, JobSpec
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.oip import inference_pb2 as oip
@@ -73,6 +74,10 @@ async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) ->
         await anext(statuses)
 
 
+def explanation(harness: GatewayHarness, caller: Caller, name: str) -> Explanation:
+    return explain(caller, harness.dispatcher.core, name, harness.clock.now())
+
+
 async def test_request_that_was_refused_before_it_began_has_an_explanation(
     harness: GatewayHarness,
 ) -> None:
@@ -80,7 +85,7 @@ async def test_request_that_was_refused_before_it_began_has_an_explanation(
     fault = Unavailable("connected workers lack stages of engine 'net'")
     call = InferenceCall(UNRESTRICTED, infer_request("net"), None, "", request_id)
     harness.inference.count_rejected(Admitted(call, EngineName("net"), "camera"), fault)
-    found = explain(UNRESTRICTED, harness.dispatcher, "r1-7")
+    found = explanation(harness, UNRESTRICTED, "r1-7")
     assert (found.engine, found.refusal, found.client_id) == ("net", "no worker", "mine")
     assert "lack stages" in found.reason
 
@@ -93,10 +98,10 @@ async def test_explanation_is_for_the_tenant_and_hides_the_work_of_others(
     harness.begin(infer_request(), caller=lab)
     request = harness.begin(infer_request(), 60.0, camera)
     name = request.job.id
-    assert explain(UNRESTRICTED, harness.dispatcher, name).tenant == "camera"
-    [mine] = explain(camera, harness.dispatcher, name).ahead
+    assert explanation(harness, UNRESTRICTED, name).tenant == "camera"
+    [mine] = explanation(harness, camera, name).ahead
     assert (mine.worker, mine.engine, mine.tenant) == ("w1", "", "")
-    [seen] = explain(client("eye", Role.OBSERVE, tenants="*"), harness.dispatcher, name).ahead
+    [seen] = explanation(harness, client("eye", Role.OBSERVE, tenants="*"), name).ahead
     assert (seen.engine, seen.tenant) == ("echo", "lab")
     with pytest.raises(NotFound, match="nothing is known of"):
-        explain(lab, harness.dispatcher, name)
+        explanation(harness, lab, name)

@@ -54,7 +54,8 @@ async def test_the_order_to_preload_says_so(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     worker.control = SendQueue(100)
     harness.dispatcher._execute(Load(worker.id, FIRST, 3.0), 0.0)
-    harness.dispatcher.unloaded = {SECOND.engine}
+    harness.catalogue.add_known([SECOND.engine])
+    harness.catalogue.unload(SECOND.engine)
     harness.dispatcher._execute(Load(worker.id, SECOND, 3.0), 0.0)
     [order] = worker.control.get_batch_nowait()
     assert order.load.preload

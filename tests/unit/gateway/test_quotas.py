@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.components import quota_families
 from gateway.entry.access.table import AccessTable, Quota
 from gateway.entry.admission.admission import Admission
 from gateway.entry.admission.tenant_usage import TenantUsage, TokenBucket
-from gateway.monitoring.families import FamilyCollector
-from gateway.parts.entry import quota_families
+from gateway.monitoring.metrics import FamilyCollector
 from synergai.errors import Overloaded, QuotaExceeded
 from tests.unit.gateway.conftest import FakeClock
 

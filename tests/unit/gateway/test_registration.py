@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from gateway.fleet.agent_validation import engine_from_agent
 from gateway.fleet.worker import ConnectedWorker
-from gateway.hub.registration import worker_from_registration
+from gateway.hub.hub import worker_from_registration
 from synergai.core.scheduling.events import SessionSize
 from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire.agent_messages import read_engine, read_registration
 from synergai.wire.converters import engine_to_proto
 from synergai.wire.hub import HUB_VERSION
 from tests.unit.gateway.conftest import ECHO, ENGINE
@@ -42,7 +42,7 @@ def register(
             for each in sessions
         ],
     )
-    return worker_from_registration(message, 0.0)
+    return worker_from_registration(read_registration(message), None, 0.0)
 
 
 def variant(name: str, accuracy: float = 0.0, origin: str = "declared") -> common_pb2.Variant:
@@ -95,7 +95,7 @@ def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
     message.unused_variants.add(name="int8", reason=text)
     for name in ("digest", "fault", "unverified", "samples_digest"):
         setattr(message, name, text)
-    engine = engine_from_agent(message)
+    engine = read_engine(message)
     texts = {engine.digest, engine.fault, engine.unverified, engine.samples_digest}
     texts |= {engine.variants[0].digest, engine.unused_variants[0].reason}
     assert texts == {"one?[2J two"}
@@ -117,14 +117,14 @@ def test_memory_of_sessions_and_cores_of_engines_reach_the_scheduler() -> None:
             hub_pb2.SessionMemory(session=common_pb2.Session(engine="removed"), bytes=7),
         ],
     )
-    worker = worker_from_registration(message, 0.0).to_scheduling()
+    worker = worker_from_registration(read_registration(message), None, 0.0).to_scheduling()
     assert worker.memory_bytes == 1 << 30
     assert worker.cores == 4
     assert worker.session_sizes == (SessionSize(Session(ECHO, Configuration(1)), 7),)
     message.ClearField("session_memory")
     message.ClearField("session_budget_bytes")
     message.ClearField("engine_cores")
-    earlier = worker_from_registration(message, 0.0).to_scheduling()  # of an agent that tells none
+    earlier = worker_from_registration(read_registration(message), None, 0.0).to_scheduling()
     assert earlier.memory_bytes == 0
     assert earlier.cores == 0
     assert not earlier.session_sizes

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import (
     ConnectedWorker,
     DropTensors,
@@ -30,6 +29,7 @@ from synergai.jobs import JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
 from synergai.versions import stage_name
+from synergai.wire.agent_messages import ProtocolViolation
 from synergai.wire.job_inputs import split_input
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import parse_header

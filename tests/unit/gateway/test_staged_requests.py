@@ -94,9 +94,13 @@ class Begun:
 
 
 class FakeInference:
-    """Runs what the test answers, on workers that take a second for each stage."""
+    """Runs what the test answers, on workers that take a second for each stage.
+
+    It is its dispatcher and the core as well.
+    """
 
     def __init__(self) -> None:
+        self.dispatcher = self.core = self
         self.begun: list[Begun] = []
         self.counted: list[tuple[str, object]] = []
         self.seconds: dict[str, float] = {}
@@ -154,7 +158,7 @@ class Harness:
         data = request.SerializeToString()
         raw = RawRequest(data, RequestDecoder().decode(data))
         ids = RequestId(JobId("first"), "mine")
-        begun = self.staged.begin(InferenceCall(UNRESTRICTED, raw, budget_s, "", ids))
+        begun = self.staged.begin_staged(InferenceCall(UNRESTRICTED, raw, budget_s, "", ids))
         assert begun is not None
         self.request = begun
         return begun.result
@@ -269,7 +273,7 @@ async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -
         ids = RequestId(gateway.inference.new_id())
         raw = RawRequest(data, RequestDecoder().decode(data))
         call = InferenceCall(UNRESTRICTED, raw, None, "", ids)
-        request = staged.begin(call) or gateway.inference.begin_request(call)
+        request = staged.begin_staged(call) or gateway.inference.begin_request(call)
         begun.add(type(request))
         request.abandon()
         await turns()

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.calls.requests.timings import join_timings
+from gateway.calls.requests.parameters import join_timings
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.fleet.catalogue import Catalogue

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.calls.servicers.engine_messages import engine_config, engine_statistics
-from gateway.fleet.agent_validation import ProtocolViolation
+from gateway.calls.servicers.engines import engine_config, engine_statistics
 from gateway.monitoring.counts import EngineStatistics
 from synergai.domain import Engine
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
+from synergai.wire.agent_messages import ProtocolViolation
 from tests.unit.gateway.conftest import GatewayHarness
 
 

@@ -34,7 +34,7 @@ async def test_client_decides_and_a_share_of_the_others_is_traced(
     traceparent: str, share: float, traced: bool
 ) -> None:
     tracing = Tracing("http://127.0.0.1:1", share, Clock())
-    assert (tracing.begin(traceparent) is not None) == traced
+    assert (tracing.begin_trace(traceparent) is not None) == traced
     await tracing.close()
 
 

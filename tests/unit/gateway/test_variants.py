@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.calls.servicers.inference_calls import of_variant, with_variants
+from gateway.calls.servicers.engines import of_variant, with_variants
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries, ConnectedWorker
 from gateway.monitoring.counts import EngineMetrics

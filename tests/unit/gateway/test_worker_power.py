@@ -4,21 +4,25 @@ import math
 
 import pytest
 
-from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.power import WorkerPower
-from gateway.hub.registration import worker_from_registration
-from gateway.monitoring.families import FamilyCollector
-from gateway.monitoring.worker_metrics import worker_families
+from gateway.fleet.worker import WorkerPower
+from gateway.hub.hub import worker_from_registration
+from gateway.monitoring.metrics import FamilyCollector, worker_families
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
+from synergai.wire.agent_messages import (
+    PowerDraw,
+    ProtocolViolation,
+    read_heartbeat,
+    read_registration,
+)
 from synergai.wire.hub import HUB_VERSION
 
 DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
 
 
-def draw(joules: float, watts: float = 10.0) -> hub_pb2.Draw:
-    return hub_pb2.Draw(watts=watts, joules=joules)
+def draw(joules: float, watts: float = 10.0) -> PowerDraw:
+    return PowerDraw(watts, joules)
 
 
 def test_an_engine_is_charged_the_machines_power_while_it_computed() -> None:
@@ -43,13 +47,25 @@ def test_concurrent_engines_are_charged_no_more_than_the_machine_used() -> None:
     assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
 
 
-@pytest.mark.parametrize("impossible", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
-def test_impossible_energy_is_a_violation(impossible: hub_pb2.Draw) -> None:
+def test_energy_that_decreases_is_a_violation() -> None:
     power = WorkerPower(meter="INA3221")
     power.update(draw(10.0), now=1.0)
     with pytest.raises(ProtocolViolation):
-        power.update(impossible, now=2.0)
+        power.update(draw(1.0), now=2.0)
     assert power.joules == 10.0
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        hub_pb2.Draw(watts=1.0, joules=math.nan),
+        hub_pb2.Draw(watts=math.inf, joules=1.0),
+        hub_pb2.Draw(watts=-1.0, joules=1.0),
+    ],
+)
+def test_impossible_power_is_a_violation(impossible: hub_pb2.Draw) -> None:
+    with pytest.raises(ProtocolViolation):
+        read_heartbeat(hub_pb2.Heartbeat(draw=impossible))
 
 
 @pytest.mark.parametrize(("power_mode", "meter"), [("a mode", ""), ("", "x\n"), ("", "x" * 300)])
@@ -64,7 +80,7 @@ def test_a_registration_with_an_impossible_mode_or_meter_is_refused(
         meter=meter,
     )
     with pytest.raises(InvalidInput):
-        worker_from_registration(message, 0.0)
+        worker_from_registration(read_registration(message), None, 0.0)
 
 
 def test_metrics_cover_only_measured_machines() -> None:
@@ -74,7 +90,9 @@ def test_metrics_cover_only_measured_machines() -> None:
         )
         for name, meter in (("board", "INA3221"), ("cloud", ""))
     ]
-    board, cloud = (worker_from_registration(message, 0.0) for message in registered)
+    board, cloud = (
+        worker_from_registration(read_registration(message), None, 0.0) for message in registered
+    )
     board.power.update(draw(10.0), now=0.0)
     for worker in (board, cloud):
         worker.power.add_compute(DIGITS, 1.0)

@@ -9,7 +9,7 @@ import pytest
 from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
-from gateway.calls.servicers.engine_messages import engine_config, engine_metadata
+from gateway.calls.servicers.engines import engine_config, engine_metadata
 from synergai.client.casting import cast_value
 from synergai.domain import UNKNOWN_RANK, Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput

@@ -18,9 +18,14 @@ from synergai.errors import InvalidInput, NotSupported
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2
 from synergai.wire import arrays
-from synergai.wire.oip_rest import responses, tensors
-from synergai.wire.oip_rest.requests import MAX_JSON_BYTES, OutputForm, read_request
-from synergai.wire.oip_rest.responses import message_to_json, write_response
+from synergai.wire.oip_rest import messages, tensors
+from synergai.wire.oip_rest.messages import (
+    MAX_JSON_BYTES,
+    OutputForm,
+    message_to_json,
+    read_request,
+    write_response,
+)
 from synergai.wire.parameters import read_parameters
 from synergai.wire.validation import DATATYPES
 from tests.inference_messages import build_response
@@ -363,7 +368,7 @@ def test_output_that_json_cannot_represent_is_to_be_requested_as_binary(value: f
 
 
 def test_outputs_together_are_limited_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_JSON_ELEMENTS", 10)
+    monkeypatch.setattr(messages, "MAX_JSON_ELEMENTS", 10)
     outputs = {name: np.zeros(5, np.float32) for name in ("a", "b")}
     write_response(build_response("e", outputs).SerializeToString(), OutputForm())
     large = build_response("e", outputs | {"c": np.zeros(1)}).SerializeToString()

@@ -10,7 +10,7 @@ from typing import TypedDict
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
+from gateway.grpc_server import UNSUPPORTED_METHODS
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 
 SCRIPT = Path(__file__).with_name("triton_numbers.py")

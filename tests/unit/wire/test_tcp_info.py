@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from synergai.wire.tcp_info import LEAST_BYTES, LinkMeter, SentOver
+from synergai.wire.work_transport import LEAST_BYTES, LinkMeter, SentOver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these figures")
 ROUND_TRIP_S = 0.003

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.servicers.unimplemented import UNSUPPORTED_METHODS
 from gateway.entry.access.caller import READERS, Caller
 from gateway.entry.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
 from gateway.entry.access.roles import ANONYMOUS, Grant, Role
+from gateway.grpc_server import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
 
 NOBODY = Caller("nobody", "nobody", ())

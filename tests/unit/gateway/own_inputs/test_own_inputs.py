@@ -17,8 +17,8 @@ from synergai.domain import Job, JobSpec, JobState
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
-from synergai.wire.tcp_info import SentOver
 from synergai.wire.validation import SAMPLE
+from synergai.wire.work_transport import SentOver
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness, own_data
 from tests.waiting import turns, until
 

@@ -310,7 +310,7 @@ async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
 
     async def begin(engine: str, pushed: Folder) -> None:
         push = Push(pushed.manifest, read_manifest(pushed.manifest))
-        await pushes.begin(key(engine, 1, pushed.manifest), push, {}, {})
+        await pushes.begin_push(key(engine, 1, pushed.manifest), push, {}, {})
 
     await begin("a", folder())
     now = ABANDONED_S - 1
@@ -400,7 +400,11 @@ async def test_nothing_changes_in_another_storage_than_the_one_in_use(at: Fixtur
     own = at.files.files.read("store-id")
     before = at.files.sizes("")
     at.files.files.remove("store-id")
-    for call in (push(store, version=2), store.place("a", 1, ("w1",)), store.remove("a", 1)):
+    for call in (
+        push(store, version=2),
+        store.set_placement("a", 1, ("w1",)),
+        store.remove("a", 1),
+    ):
         with pytest.raises(Unavailable, match="mounted"):
             await call
         assert "mounted" in store.fault
@@ -447,9 +451,9 @@ async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> 
     assert (await at.start()).get("a", 1).placement == ("worker=edge-2",)
     store = at.store
     store.follow(lambda: calls.append(len(store.versions)))
-    await store.place("a", 1, ())
+    await store.set_placement("a", 1, ())
     with pytest.raises(InvalidInput, match="select"):
-        await store.place("a", 1, ("colour=red",))
+        await store.set_placement("a", 1, ("colour=red",))
     await store.remove("a", 1)
     assert calls == [1, 1, 1, 0]
 
@@ -470,7 +474,7 @@ async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None
     pushes = Pushes(tmp_path / "uploads", threads, keep_free_bytes=0, clock=lambda: now)
     at = key("a", 1, folder().manifest)
     await pushes.expire()
-    await pushes.begin(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
+    await pushes.begin_push(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
     await pushes.append(at, model, 0, MODEL[:10])
     part = tmp_path / "uploads" / at.folder / model
     for age_s, continued_s in ((KEPT_S - 5, ABANDONED_S + 1), (KEPT_S + 5, 0)):
@@ -478,7 +482,9 @@ async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None
         now += continued_s
         await pushes.expire()
         assert part.exists()
-        await pushes.begin(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
+        await pushes.begin_push(
+            at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {}
+        )
     now += ABANDONED_S + 1
     await pushes.expire()
     assert list((tmp_path / "uploads").iterdir()) == []

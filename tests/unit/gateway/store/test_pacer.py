@@ -35,7 +35,7 @@ async def transfer(machine: Machine, pacer: Pacer, size: int) -> float:
     """Return the seconds that `size` bytes take."""
     started = machine.time
     for _ in range(size // CHUNK):
-        await pacer.take(CHUNK)
+        await pacer.wait_turn(CHUNK)
     return machine.time - started
 
 
@@ -56,12 +56,12 @@ async def test_cancelled_transfers_do_not_delay_others() -> None:
         await turn.wait()
 
     pacer = Pacer(CHUNK, 0, lambda: False, lambda: 100.0, sleep)
-    await pacer.take(CHUNK)
-    cancelled = [asyncio.create_task(pacer.take(CHUNK)) for _ in range(100)]
+    await pacer.wait_turn(CHUNK)
+    cancelled = [asyncio.create_task(pacer.wait_turn(CHUNK)) for _ in range(100)]
     await asyncio.sleep(0)
     for each in cancelled:
         each.cancel()
     await asyncio.wait(cancelled)
     turn.set()
-    await pacer.take(CHUNK)
+    await pacer.wait_turn(CHUNK)
     assert sum(slept[1:]) == pytest.approx(1.0, abs=0.1)

@@ -1,25 +1,19 @@
-"""The calls of the Open Inference Protocol, independent of their transport, for the caller."""
+"""The calls on the server and its engines, for gRPC and REST alike."""
 
 from __future__ import annotations
 
-import asyncio
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec.structs import replace
 
-from gateway.calls.requests.parameters import InferenceCall, RequestId
-from gateway.calls.servicers.engine_messages import (
-    engine_config,
-    engine_metadata,
-    engine_statistics,
-)
 from gateway.entry.access.caller import READERS, current_caller, visible_engines
 from gateway.entry.access.roles import Role
-from gateway.entry.audit.calls import REFUSALS, record_refusal
 from gateway.fleet.stages import EngineInStages
 from synergai.core.route import Route
-from synergai.errors import EnginePending, NotSupported, SynergaiError
+from synergai.domain import UNKNOWN_RANK
+from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.versions import (
     parse_version,
@@ -28,25 +22,20 @@ from synergai.versions import (
     versioned,
     versioned_variant,
 )
-from synergai.wire.call_metadata import NO_IDS, TRACEPARENT, valid_id
+from synergai.wire.converters import UNKNOWN_RANK_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.calls.requests.held import HeldRequests
-    from gateway.calls.requests.inference import Inference
-    from gateway.calls.requests.staged import StagedRequests
     from gateway.entry.admission.admission import Admission
     from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
+    from gateway.monitoring.counts import Duration, EngineStatistics
     from gateway.monitoring.metrics import Metrics
-    from gateway.monitoring.tracing import Trace, Tracing
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import Engine, EngineName, TensorSpec
     from synergai.runtime.clock import Clock
-    from synergai.wire.call_metadata import CallIds
-    from synergai.wire.request_codec import Buffer, RequestHeader
-    from synergai.wire.rpc import PendingCall, RawRequest
 
+_STRING: Final = "BYTES"
 _EXTENSIONS: Final = (
     "binary_tensor_data",
     "classification",
@@ -74,8 +63,8 @@ def server_metadata() -> inference_pb2.ServerMetadataResponse:
     )
 
 
-class InferenceCalls:
-    """The calls, which gRPC servicers and REST routes convert.
+class EngineCalls:
+    """The calls; gRPC servicers and REST routes convert what they return.
 
     All that concern an engine raise `Unauthenticated` or `PermissionDenied` if the caller may not
     make them, and for an engine the errors of `Versions.find`.
@@ -83,93 +72,23 @@ class InferenceCalls:
 
     def __init__(
         self,
-        inference: Inference,
-        held: HeldRequests,
-        staged: StagedRequests,
         versions: Versions,
         admission: Admission,
         metrics: Metrics,
         model_control: ModelControl,
         clock: Clock,
-        tracing: Tracing | None = None,
     ) -> None:
         self.metadata = server_metadata()
-        self._inference = inference
-        self._held = held
-        self._staged = staged
         self._versions = versions
         self._catalogue = versions.catalogue
         self._admission = admission
         self._metrics = metrics
         self._model_control = model_control
         self._clock = clock
-        self._tracing = tracing
 
     def is_ready(self) -> bool:
         """Return whether requests are accepted."""
         return self._admission.open
-
-    # --- inference ------------------------------------------------------------------------------
-
-    async def infer(
-        self,
-        raw: RawRequest[RequestHeader],
-        budget_s: float | None,
-        tenant: str,
-        ids: CallIds = NO_IDS,
-    ) -> Buffer:
-        """Run one request and return the serialised response; cancelling cancels it."""
-        pending = self.begin(raw, budget_s, tenant, ids)
-        try:
-            return await pending.result
-        except asyncio.CancelledError:
-            pending.abandon()
-            raise
-
-    def begin(
-        self,
-        raw: RawRequest[RequestHeader],
-        budget_s: float | None,
-        tenant: str,
-        ids: CallIds = NO_IDS,
-    ) -> PendingCall:
-        """Accept a request, and start it or hold it while its engine is being inspected.
-
-        The `ids` of the call precede the message's.
-        """
-        message = raw.parsed.message
-        request_id = RequestId(
-            self._inference.new_id(),
-            ids.chosen or (message.id and valid_id(message.id)),
-            None if self._tracing is None else self._trace(self._tracing, ids, message),
-        )
-        call = InferenceCall(current_caller(), raw, budget_s, tenant, request_id)
-        try:
-            try:
-                if self._catalogue.has_any_stages and (staged := self._staged.begin(call)):
-                    return staged
-                return self._inference.begin_request(call)
-            except EnginePending:
-                return self._held.hold(call)
-        except SynergaiError as error:
-            error.request_id = request_id.job
-            if request_id.trace is not None:
-                shown = request_id.client or request_id.job
-                request_id.trace.refuse(message.model_name, shown, error)
-            if isinstance(error, REFUSALS):
-                record_refusal(error, message.model_name)
-            raise
-
-    def _trace(
-        self, tracing: Tracing, ids: CallIds, message: inference_pb2.ModelInferRequest
-    ) -> Trace | None:
-        """Return the trace of a request, if it is sampled."""
-        traceparent = ids.traceparent
-        if not traceparent and TRACEPARENT in message.parameters:
-            traceparent = message.parameters[TRACEPARENT].string_param
-        return tracing.begin(traceparent)
-
-    # --- engines --------------------------------------------------------------------------------
 
     def find_engine(self, name: str, version: str) -> Engine:
         """Return a version of an engine in service, or a variant of it."""
@@ -288,3 +207,144 @@ def _check_control_parameters(parameters: Iterable[str]) -> None:
                 f"the parameter {parameter!r} is not supported: engines are defined in the "
                 "workers' model directories; add or change them there"
             )
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.ModelMetadataResponse:
+    """Convert an engine to the protocol's metadata."""
+    # Clients of the protocol do not learn otherwise which version the tensors are of.
+    described = {"version": engine.version} if len(versions) > 1 else {}
+    return inference_pb2.ModelMetadataResponse(
+        name=split_version(engine.name)[0],
+        versions=versions,
+        platform=engine.backend,
+        inputs=map(_tensor_metadata, engine.inputs),
+        outputs=map(_tensor_metadata, engine.outputs),
+        properties=engine_properties(engine) | described,
+    )
+
+
+def _tensor_metadata(spec: TensorSpec) -> inference_pb2.ModelMetadataResponse.TensorMetadata:
+    return inference_pb2.ModelMetadataResponse.TensorMetadata(
+        name=spec.name, datatype=spec.datatype, shape=_shape(spec)
+    )
+
+
+def _shape(spec: TensorSpec, leading: int = 0) -> tuple[int, ...]:
+    """Return a shape without its `leading` dimensions.
+
+    The protocol knows no unknown rank: one dynamic dimension is the closest shape, and a property
+    names these tensors.
+    """
+    return (-1,) if spec.shape == UNKNOWN_RANK else spec.shape[leading:]
+
+
+def engine_properties(engine: Engine) -> dict[str, str]:
+    """Return the engine's nonempty properties beyond the protocol's own fields."""
+    tensors = (*engine.inputs, *engine.outputs)
+    unranked = [spec.name for spec in tensors if spec.shape == UNKNOWN_RANK]
+    properties = {
+        UNKNOWN_RANK_PROPERTY: msgspec.json.encode(unranked).decode() if unranked else "",
+        "digest": engine.digest,
+        "preprocess": engine.preprocess,
+        "postprocess": engine.postprocess,
+        "unverified": engine.unverified,
+    }
+    return {name: value for name, value in properties.items() if value}
+
+
+def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
+    """Return the configuration of `engine` as Triton's ``ModelConfig``.
+
+    As in Triton, shapes exclude the batch dimension if the engine supports batching; otherwise
+    ``max_batch_size`` is 0 and shapes are complete.
+    """
+    batched = engine.max_batch > 1
+    leading = 1 if batched else 0
+    return model_config_pb2.ModelConfig(
+        name=split_version(engine.name)[0],
+        platform=engine.backend,
+        backend=engine.backend,
+        version_policy=model_config_pb2.ModelVersionPolicy(
+            specific=model_config_pb2.ModelVersionPolicy.Specific(
+                versions=[int(split_variant(engine.version)[0])]
+            )
+        ),
+        max_batch_size=engine.max_batch if batched else 0,
+        dynamic_batching=model_config_pb2.ModelDynamicBatching() if batched else None,
+        input=[
+            model_config_pb2.ModelInput(
+                name=spec.name, data_type=_data_type(spec.datatype), dims=_shape(spec, leading)
+            )
+            for spec in engine.inputs
+        ],
+        output=[
+            model_config_pb2.ModelOutput(
+                name=spec.name, data_type=_data_type(spec.datatype), dims=_shape(spec, leading)
+            )
+            for spec in engine.outputs
+        ],
+        parameters={
+            name: model_config_pb2.ModelParameter(string_value=value)
+            for name, value in engine_properties(engine).items()
+        },
+        model_transaction_policy=model_config_pb2.ModelTransactionPolicy(decoupled=False),
+    )
+
+
+def _data_type(datatype: str) -> model_config_pb2.DataType.ValueType:
+    name = "STRING" if datatype == _STRING else datatype
+    return model_config_pb2.DataType.Value(f"TYPE_{name}")
+
+
+def engine_statistics(
+    engine: Engine, statistics: EngineStatistics, clock: Clock
+) -> statistics_pb2.ModelStatistics:
+    """Convert `statistics` to Triton's ``ModelStatistics``."""
+    last = statistics.last_query_at
+    infer, queries = _message(statistics.compute), statistics.compute.count
+    executions = statistics.executions()
+    transfer = _message(statistics.transfer)
+    output = statistics_pb2.StatisticDuration(count=statistics.transfer.count)
+    return statistics_pb2.ModelStatistics(
+        name=split_version(engine.name)[0],
+        version=engine.version,
+        last_inference=0 if last is None else round(clock.to_unix(last) * 1e3),
+        inference_count=queries,
+        execution_count=sum(duration.count for duration in executions.values()),
+        inference_stats=statistics_pb2.InferStatistics(
+            success=_message(statistics.success),
+            fail=_message(statistics.fail),
+            queue=_message(statistics.queue),
+            compute_input=transfer,
+            compute_infer=infer,
+            compute_output=output,
+            rejected=_message(statistics.rejected),
+            expired=_message(statistics.expired),
+            cancelled=_message(statistics.cancelled),
+        ),
+        batch_stats=[
+            statistics_pb2.InferBatchStatistics(
+                batch_size=size,
+                # Transfer time is not known by batch size.
+                compute_input=transfer if size == 1 else None,
+                compute_infer=_message(duration),
+                compute_output=output if size == 1 else None,
+            )
+            for size, duration in executions.items()
+        ],
+        # Triton's own tools read cancellations from here.
+        response_stats={
+            "0": statistics_pb2.InferResponseStatistics(
+                success=_message(statistics.success),
+                fail=_message(statistics.fail),
+                cancel=_message(statistics.cancelled),
+            )
+        },
+    )
+
+
+def _message(duration: Duration) -> statistics_pb2.StatisticDuration:
+    return statistics_pb2.StatisticDuration(count=duration.count, ns=round(duration.seconds * 1e9))

@@ -1,4 +1,4 @@
-"""Conversion of inference requests in REST form to the protocol's messages.
+"""Conversion between the REST form of inference calls and the protocol's messages.
 
 A body is a JSON object. With the binary tensor data extension, it is followed by the raw contents
 of tensors, and a header of the call has the length of the JSON part. An optional field that is null
@@ -7,7 +7,7 @@ stands for one that is left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -18,16 +18,20 @@ from synergai.wire.oip_rest.tensors import (
     MAX_JSON_ELEMENTS,
     MAX_JSON_STRINGS,
     element_count,
+    json_from_raw,
     raw_from_json,
 )
-from synergai.wire.parameters import ParameterValue, set_parameter
-from synergai.wire.request_codec import RequestHeader, serialise_request
+from synergai.wire.parameters import ParameterValue, read_parameters, set_parameter
+from synergai.wire.request_codec import RequestHeader, parse_response, serialise_request
 from synergai.wire.rpc import RawRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from google.protobuf.message import Message
+
     from synergai.wire.request_codec import Buffer
+
 
 T = TypeVar("T")
 
@@ -214,4 +218,84 @@ def _bool(parameters: Mapping[str, object], name: str, where: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise InvalidInput(f"{where}: the parameter {name!r} must be true or false")
+    return value
+
+
+class RestResponse(NamedTuple):
+    """Body of an inference response, and the length of its JSON part if it has another one."""
+
+    body: bytes
+    json_bytes: int | None
+
+
+def write_response(data: Buffer, form: OutputForm) -> RestResponse:
+    """Convert the serialised ``ModelInferResponse`` in `data`, which must have raw contents."""
+    message, raw = parse_response(data)
+    outputs: list[dict[str, Any]] = []
+    binary: list[Buffer] = []
+    elements = 0
+    for tensor, content in zip(message.outputs, raw, strict=True):
+        output: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
+        parameters = read_parameters(tensor.parameters) if tensor.parameters else {}
+        if form.is_binary(tensor.name):
+            output["parameters"] = parameters | {"binary_data_size": len(content)}
+            binary.append(content)
+        else:
+            if parameters:
+                output["parameters"] = parameters
+            values = json_from_raw(tensor.name, tensor.datatype, content)
+            elements += len(values)
+            if elements > MAX_JSON_ELEMENTS:
+                raise InvalidInput(
+                    f"the outputs have more than {MAX_JSON_ELEMENTS:,} elements in JSON, the "
+                    "limit: request binary_data"
+                )
+            output["data"] = values
+        outputs.append(output)
+    response: dict[str, Any] = {"model_name": message.model_name}
+    if message.model_version:
+        response["model_version"] = message.model_version
+    if message.id:
+        response["id"] = message.id
+    if message.parameters:
+        response["parameters"] = read_parameters(message.parameters)
+    response["outputs"] = outputs
+    text = msgspec.json.encode(response)
+    if not binary:
+        return RestResponse(text, None)
+    return RestResponse(b"".join((text, *binary)), len(text))
+
+
+def message_to_json(message: Message) -> dict[str, Any]:
+    """Return the fields of `message` by their names in the protocol, those without value included.
+
+    Unlike ``google.protobuf.json_format``, 64-bit integers are numbers; unset messages are omitted.
+    """
+    return {
+        field.name: _field(message, field)
+        for field in message.DESCRIPTOR.fields
+        if field.message_type is None or field.is_repeated or message.HasField(field.name)
+    }
+
+
+# The stubs lack the type of the descriptors that the C implementation returns.
+def _field(message: Message, field: Any) -> object:
+    value = getattr(message, field.name)
+    if not field.is_repeated:
+        return _value(value, field)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of_value = field.message_type.fields_by_name["value"]
+        return {str(key): _value(each, of_value) for key, each in value.items()}
+    return [_value(each, field) for each in value]
+
+
+def _value(value: Any, field: Any) -> object:
+    if field.message_type is not None:
+        return message_to_json(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
     return value

@@ -1,0 +1,170 @@
+"""What registered agents report on their control streams, and what follows from it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from synergai.core.scheduling.events import (
+    ConfigurationsUnusable,
+    ModeChanged,
+    SessionDropped,
+    SessionLoaded,
+    WorkerDraining,
+)
+from synergai.errors import Unavailable
+from synergai.v1 import hub_pb2
+from synergai.wire.agent_messages import (
+    MAX_ENGINES,
+    MAX_UNUSABLE,
+    Draining,
+    EngineChange,
+    Heartbeat,
+    PlacementReport,
+    PowerChange,
+    ProtocolViolation,
+    Registration,
+    SessionChange,
+    UnusableConfigurations,
+)
+
+if TYPE_CHECKING:
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.connections import AgentConnection
+    from gateway.hub.model_control import ModelControl
+    from gateway.hub.offered_engines import OfferedEngines
+    from gateway.hub.placements import Placements
+    from synergai.domain import Engine, Session
+    from synergai.wire.agent_messages import ControlMessage
+
+_log = logging.getLogger(__name__)
+
+
+class ControlReports:
+    """Applies the reports of registered agents."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        engines: OfferedEngines,
+        model_control: ModelControl,
+        placements: Placements,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._engines = engines
+        self._model_control = model_control
+        self._placements = placements
+
+    def apply(
+        self,
+        connection: AgentConnection,
+        worker: ConnectedWorker,
+        message: ControlMessage | None,
+        now: float,
+    ) -> None:
+        """Apply a message of a registered agent, received at `now`."""
+        worker.last_seen_at = now
+        match message:
+            case Heartbeat():
+                self._apply_heartbeat(connection, worker, message)
+            case SessionChange():
+                self._apply_session(worker, message)
+            case EngineChange(engine):
+                if engine.name not in worker.offered and len(worker.offered) >= MAX_ENGINES:
+                    raise ProtocolViolation(f"a worker has at most {MAX_ENGINES:,} engines")
+                self._engines.offer(connection, worker, [engine])
+            case UnusableConfigurations():
+                self._apply_unusable(worker, message)
+            case PowerChange(mode, switch_s):
+                worker.power.mode = mode
+                if switch_s > 0:
+                    worker.power.switch_s = switch_s
+                self._dispatcher.post(ModeChanged(worker.id, mode, switch_s), source=worker)
+            case PlacementReport():
+                self._placements.report(worker, message)
+            case Draining():
+                _log.info("worker %s is draining", worker.id)
+                worker.draining = True
+                self._dispatcher.post(WorkerDraining(worker.id), source=worker)
+            case Registration():
+                raise ProtocolViolation("this stream is registered already")
+            case None:
+                pass  # from a later version; incompatible ones raise the protocol version
+
+    def worker_left(self, worker: ConnectedWorker) -> None:
+        """Remove a worker whose control stream has ended."""
+        self._engines.withdraw_all(worker)
+        worker.orders.close(Unavailable("the control stream has ended"))
+        self._dispatcher.remove_worker(worker)
+        self._model_control.on_worker_left(worker)
+        _log.info("worker %s has left", worker.id)
+
+    def _apply_heartbeat(
+        self, connection: AgentConnection, worker: ConnectedWorker, heartbeat: Heartbeat
+    ) -> None:
+        worker.engines_rss_bytes = heartbeat.engines_rss_bytes
+        worker.received_bytes_per_s = heartbeat.sent_bytes_per_s
+        worker.peer_links = heartbeat.peers
+        if heartbeat.draw is not None:
+            worker.power.update(heartbeat.draw, worker.last_seen_at)
+        ack = hub_pb2.HeartbeatAck(sequence=heartbeat.sequence)
+        connection.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
+        self._model_control.enforce_unloads(worker)
+
+    def _apply_session(self, worker: ConnectedWorker, change: SessionChange) -> None:
+        session = change.session
+        if session.engine in worker.forgotten and change.resident:
+            return
+        if session.engine not in worker.engines and session.engine not in worker.forgotten:
+            raise ProtocolViolation(f"worker {worker.id!r} has no engine {session.engine!r}")
+        refused = change.resident and lacks_variant(worker.offered[session.engine], session)
+        if change.resident and not refused:
+            worker.sessions.add(session)
+            loaded = SessionLoaded(worker.id, session, change.setup_s, change.bytes)
+            self._dispatcher.preloads.loaded(worker.id, session, change.setup_s)
+            self._dispatcher.post(loaded, source=worker)  # which may use the session at once
+            self._model_control.on_session_changed(worker, session, resident=True)
+            return
+        fault = lacking_text(session) if refused else change.fault
+        if fault:
+            _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
+        worker.sessions.discard(session)
+        dropped = SessionDropped(worker.id, session, change.no_room, change.bytes)
+        self._dispatcher.post(dropped, source=worker)
+        self._dispatcher.preloads.dropped(worker.id, session)
+        self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
+
+    def _apply_unusable(self, worker: ConnectedWorker, change: UnusableConfigurations) -> None:
+        engine = change.engine
+        if engine in worker.forgotten:
+            return
+        if engine not in worker.engines:
+            raise ProtocolViolation(f"worker {worker.id!r} has no engine {engine!r}")
+        others = {s: reason for s, reason in worker.unusable.items() if s.engine != engine}
+        for session, reason in change.reasons.items():
+            if worker.unusable.get(session) != reason:
+                text = "worker %s: engine %s cannot be used with %s: %s"
+                _log.warning(text, worker.id, engine, session.configuration, reason)
+        worker.unusable = others | dict(change.reasons)
+        if len(worker.unusable) > MAX_UNUSABLE:
+            raise ProtocolViolation(f"more than {MAX_UNUSABLE:,} unusable configurations")
+        configurations = frozenset(session.configuration for session in change.reasons)
+        changed = ConfigurationsUnusable(worker.id, engine, configurations)
+        self._dispatcher.post(changed, source=worker)
+        # What could run in no configuration may be able to now.
+        self._dispatcher.post(worker.engines_changed(), source=worker)
+
+
+def lacks_variant(engine: Engine, session: Session) -> bool:
+    """Return whether a session has a variant that its engine, if described, does not have.
+
+    An agent may load one that has just been removed from its folder, so this is no violation.
+    """
+    variant = session.configuration.variant
+    return bool(variant) and not engine.fault and not engine.has_variant(variant)
+
+
+def lacking_text(session: Session) -> str:
+    """Return why a session that `lacks_variant` is not used."""
+    return f"engine {session.engine!r} has no variant {session.configuration.variant!r} there"
