@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,9 @@ _REFUSED_CHECKS: Final = 10
 """Intervals within which the calls of such a client are answered."""
 _HALF_CLOSED_S: Final = 0.2
 """Interval of pings to a client that has closed its side, which fail if it has gone."""
+_LEAVE_S: Final = 1.0
+"""Time that a client gets to close after its last response. HAProxy drops the end of responses that
+arrive together with the end of the connection."""
 _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
@@ -202,7 +206,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         self._transport.write(self._session.last_frame())
+        since = self._session.idle_since if self._has_begun and not self._at_eof else None
         self._turns.serve(self.begin_calls)
+        if since is not None and (left_s := since + _LEAVE_S - time.monotonic()) > 0:
+            self._transport.resume_reading()  # to see that the client closes
+            self._timer = self._handlers.loop.call_later(left_s, self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the connection once the client has read what was sent."""
         if self._transport.can_write_eof() and not self._at_eof:
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()
