@@ -96,7 +96,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        buffer = self._message_buffer()
+        buffer = self._message_buffer() if self._session.data_to_come else None
         return self._received if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
@@ -104,7 +104,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
-        buffer = self._message_buffer()
+        buffer = self._message_buffer() if self._session.data_to_come else None
         if buffer is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
@@ -128,9 +128,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         except ConnectionFault as fault:
             self._refuse(fault)
             return 0, False
-        self._read_if_wanted()
-        self._retire_further()
-        return self._session.begun, self._session.held and not self._full
+        held = self._session.held
+        if held or not self._reading:
+            self._read_if_wanted()
+        if self._retiring:
+            self._retire_further()
+        return self._session.begun, held and not self._full
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""
@@ -234,8 +237,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        session = self._session
-        return session.message_buffer() if session.data_to_come and not self._unread else None
+        return None if self._unread else self._session.message_buffer()
 
     def _send_blocked(self) -> None:
         if not self._full:
@@ -250,10 +252,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._ended:
             self._limits.respond(len(data))
             self._transport.write(data)
-            self._retire_further()
+            if self._retiring:
+                self._retire_further()
 
     def _retire_further(self) -> None:
-        if not self._retiring or self._ended or not self._session.between_frames:
+        if self._ended or not self._session.between_frames:
             return
         if not self._retired:
             self._retired = True
