@@ -22,6 +22,8 @@ from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.integration.gateway.conftest import InferStream
 
 
@@ -93,7 +95,7 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
-FLOODS = {
+FLOODS: dict[str, Callable[[], bytes]] = {
     "resets": lambda: 1500 * http2.reset(1),
     "pings": lambda: 1500 * http2.frame(http2.PING, 0, 0, bytes(8)),
     "unknown frames": lambda: 1500 * http2.frame(0xFA, 0, 0),

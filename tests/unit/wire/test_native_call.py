@@ -6,6 +6,7 @@ import gzip
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any
@@ -32,7 +33,7 @@ from tests import http2
 from tests.http2 import DATA, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until
 
-TRANSITIONS: dict[str, dict[IntEnum, set[IntEnum]]] = {
+TRANSITIONS: dict[str, dict[IntEnum, AbstractSet[IntEnum]]] = {
     "state": {
         CallState.RECEIVING: {CallState.HANDLING, CallState.ENDED, CallState.LOST},
         CallState.HANDLING: {CallState.RESPONDING, CallState.ENDED, CallState.LOST},
