@@ -97,10 +97,8 @@ class Call:
         if self.requests_state is not IGNORED:
             self._ignore_requests()
 
-    def _enter_requests(self, state: RequestState) -> None:
-        previous, self.requests_state = self.requests_state, state
-        if previous is PARTIAL:
-            self._handlers.incomplete.remove(self.peer.host, self._refuse)
+    def _forget_incomplete(self) -> None:
+        self._handlers.incomplete.remove(self.peer.host, self._refuse)
 
     # --- the stream ---------------------------------------------------------------------------
 
@@ -120,10 +118,11 @@ class Call:
         if arrived:
             self._requests += arrived
             if self.requests_state is PARTIAL:
-                self._enter_requests(BETWEEN)
+                self.requests_state = BETWEEN
+                self._forget_incomplete()
         if self._reader.to_come:
             if self.requests_state is BETWEEN:
-                self._enter_requests(PARTIAL)
+                self.requests_state = PARTIAL
             self._handlers.incomplete.add(self.peer.host, self._refuse, len(data))
             if self.requests_state is IGNORED:  # refused, as there are too many
                 return
@@ -135,9 +134,12 @@ class Call:
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
-        if self.requests_state is not IGNORED:
-            self._enter_requests(COMPLETE)
-            self._on_requests()
+        if self.requests_state is IGNORED:
+            return
+        if self.requests_state is PARTIAL:
+            self._forget_incomplete()
+        self.requests_state = COMPLETE
+        self._on_requests()
 
     def sent(self) -> None:
         """Note that all data has been sent."""
@@ -169,10 +171,13 @@ class Call:
 
     def _ignore_requests(self) -> None:
         """Keep nothing of what the client has sent, or sends."""
-        if self.requests_state is not IGNORED:
-            self._enter_requests(IGNORED)
-            self._requests.clear()
-            self._reader.clear()
+        if self.requests_state is IGNORED:
+            return
+        if self.requests_state is PARTIAL:
+            self._forget_incomplete()
+        self.requests_state = IGNORED
+        self._requests.clear()
+        self._reader.clear()
 
     # --- ends ---------------------------------------------------------------------------------
 

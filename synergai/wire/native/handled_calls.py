@@ -70,12 +70,8 @@ class TaskCall(Call):
 
     async def find_and_handle(self) -> None:
         """Handle the call by its method."""
-        if not self._headers.is_grpc:
-            self._enter_end(ENDED)
-            self._stream.end_response(UNSUPPORTED_TYPE)
-            return
-        if (fault := self._headers.fault) is not None:
-            self._end(status_code(fault), error_details(fault))
+        if not self._headers.is_grpc or self._headers.fault is not None:
+            self._refuse_headers()
             return
         handler = self._handlers.find(self._headers.path)
         if self._handlers.interceptor is not None:
@@ -83,9 +79,6 @@ class TaskCall(Call):
         if handler is None:
             self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
-        await self._handle(handler)
-
-    async def _handle(self, handler: Any) -> None:
         self._serialise = handler.response_serializer
         self._deserialise = read = handler.request_deserializer or bytes
         request: Any
@@ -109,6 +102,13 @@ class TaskCall(Call):
             self._end(grpc.StatusCode.OK, "")
         else:
             self.respond(await (handler.stream_unary or handler.unary_unary)(request, self))
+
+    def _refuse_headers(self) -> None:
+        if self._headers.is_grpc and (fault := self._headers.fault) is not None:
+            self._end(status_code(fault), error_details(fault))
+        else:
+            self._enter_end(ENDED)
+            self._stream.end_response(UNSUPPORTED_TYPE)
 
     def respond(self, response: Any) -> None:
         """Send the only response, and end the call."""
