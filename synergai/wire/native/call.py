@@ -229,7 +229,8 @@ class Call:
     async def write(self, message: Any) -> None:
         """Send a response, and wait until the client takes it."""
         data: bytes = message if self._serialise is None else self._serialise(message)
-        await self.send_initial_metadata(())
+        if self.state is HANDLING:
+            await self.send_initial_metadata(())
         if self.state is not RESPONDING:  # the task is about to be cancelled
             return
         if len(data) > http2.MAX_FRAME:  # not copied, as it may wait for long

@@ -48,14 +48,9 @@ class ConnectionFault(InvalidInput):
         self.code = code
 
 
-def header(size: int, kind: int, flags: int, stream: int) -> bytes:
-    """Return the header of a frame."""
-    return HEADER.pack(size << 8 | kind, flags, stream)
-
-
 def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
     """Return a frame."""
-    return b"".join((header(len(payload), kind, flags, stream), payload))
+    return b"".join((HEADER.pack(len(payload) << 8 | kind, flags, stream), payload))
 
 
 def block_frames(flags: int, stream: int, block: bytes) -> bytes:
