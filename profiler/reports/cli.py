@@ -44,7 +44,7 @@ class CharacterisationSettings(Settings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_REPORT_"
 
-    dictionary: Annotated[Path, "The dictionary: a .db, .csv or .json file."] = msgspec.field(
+    dictionary: Annotated[Path, "The dictionary: a .db or .csv file."] = msgspec.field(
         default_factory=default_dictionary
     )
     reconstructed: Annotated[
@@ -68,7 +68,7 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
 
     dictionary: Annotated[
         Path,
-        "The dictionary: a .db, .csv or .json file. The default is reconstructed from "
+        "The dictionary: a .db or .csv file. The default is reconstructed from "
         "the figures printed in the thesis.",
     ] = RECONSTRUCTED_PROFILE
     experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(

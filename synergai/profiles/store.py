@@ -236,7 +236,7 @@ class DictionaryStore:
         if isinstance(error, apsw.NotADBError):
             return InvalidInput(
                 f"{self._path} is not a SQLite database, or its beginning is damaged; convert a "
-                ".csv or .json file by 'synergai dictionary import'"
+                ".csv file by 'synergai dictionary import'"
             )
         if database.is_damage(error):
             return self._damaged(database.describe(error))

@@ -33,7 +33,7 @@ def prefix(message: Buffer) -> bytes:
 
 def prefixed(message: Buffer) -> bytes:
     """Return a message as the data of a call."""
-    return prefix(message) + message
+    return b"\0" + len(message).to_bytes(4) + message
 
 
 class Compressed(bytes):
@@ -51,6 +51,7 @@ class MessageReader:
 
     Attributes:
         to_come: bytes that are missing of the message whose beginning has arrived.
+        uncut: data behind the messages that were returned.
     """
 
     def __init__(self, max_bytes: int, encoding: str) -> None:
@@ -62,7 +63,7 @@ class MessageReader:
         # Bytes of the last piece that have arrived.
         self._filled = 0
         self.to_come = 0
-        self._uncut: deque[Buffer] = deque()
+        self.uncut: deque[Buffer] = deque()
 
     @property
     def is_within_message(self) -> bool:
@@ -75,7 +76,7 @@ class MessageReader:
         Data that was received there is fed as the part of the message that it fills. The first data
         of one has no such memory.
         """
-        return self._free_buffer() if self._pieces and not self._uncut else None
+        return self._free_buffer() if self._pieces and not self.uncut else None
 
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
         """Return the messages that the data completes, this many at most; `cut` returns others.
@@ -83,8 +84,8 @@ class MessageReader:
         Raises:
             Overloaded: a message is too large.
         """
-        if self._uncut or most <= 0:
-            self._uncut.append(bytes(data))
+        if self.uncut or most <= 0:
+            self.uncut.append(bytes(data))
             return []
         return self._cut(data, most)
 
@@ -95,8 +96,8 @@ class MessageReader:
             Overloaded: a message is too large.
         """
         messages: list[Buffer] = []
-        while self._uncut and not messages:
-            messages = self._cut(self._uncut.popleft(), MOST_CUT)
+        while self.uncut and not messages:
+            messages = self._cut(self.uncut.popleft(), MOST_CUT)
         return messages
 
     def _cut(self, data: Buffer, most: int) -> list[Buffer]:
@@ -130,7 +131,7 @@ class MessageReader:
                 pieces.clear()
                 self._prefix = b""
         if at < end and len(messages) == most:
-            self._uncut.appendleft(bytes(data[at:]))
+            self.uncut.appendleft(bytes(data[at:]))
         return messages
 
     def _add(self, data: Buffer) -> None:
@@ -168,7 +169,7 @@ class MessageReader:
     def clear(self) -> None:
         """Drop all data that is not part of a message returned."""
         self._pieces.clear()
-        self._uncut.clear()
+        self.uncut.clear()
 
     def decompress(self, data: Compressed) -> bytes:
         """Return a message that was compressed.

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
@@ -17,7 +17,7 @@ from synergai.wire.native.headers import RESPONSE, encoded, status_fields
 from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from synergai.wire.native.handlers import Handlers
     from synergai.wire.native.headers import CallHeaders
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CallState(enum.IntEnum):
-    """Lifecycle of a call; see `CALL_TRANSITIONS`."""
+    """Lifecycle of a call, in this order; any may be left out but the end."""
 
     RECEIVING = enum.auto()  # a call without a task waits for its request
     HANDLING = enum.auto()  # the handler works, and nothing was sent
@@ -38,7 +38,7 @@ class CallState(enum.IntEnum):
 
 
 class RequestState(enum.IntEnum):
-    """Lifecycle of the requests of a call; see `REQUEST_TRANSITIONS`."""
+    """Lifecycle of the requests of a call, which alternates between the first two."""
 
     BETWEEN = enum.auto()  # whatever has begun to arrive has arrived
     PARTIAL = enum.auto()  # a request has arrived in part, which counts for `IncompleteRequests`
@@ -49,20 +49,6 @@ class RequestState(enum.IntEnum):
 # Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
 RECEIVING, HANDLING, RESPONDING, ENDED, LOST = CallState
 BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
-
-CALL_TRANSITIONS: Final[Mapping[CallState, frozenset[CallState]]] = {
-    RECEIVING: frozenset((HANDLING, ENDED, LOST)),
-    HANDLING: frozenset((RESPONDING, ENDED, LOST)),
-    RESPONDING: frozenset((ENDED, LOST)),
-    ENDED: frozenset((LOST,)),
-    LOST: frozenset(),
-}
-REQUEST_TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
-    BETWEEN: frozenset((PARTIAL, COMPLETE, IGNORED)),
-    PARTIAL: frozenset((BETWEEN, COMPLETE, IGNORED)),
-    COMPLETE: frozenset((IGNORED,)),
-    IGNORED: frozenset(),
-}
 
 
 class Call:
@@ -106,20 +92,13 @@ class Call:
         self._trailers: Metadata = ()
         self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
-    def _enter(self, state: CallState) -> None:
-        if state not in CALL_TRANSITIONS[self.state]:
-            raise RuntimeError(f"call: {self.state.name} before {state.name}")
+    def _enter_end(self, state: CallState) -> None:
         self.state = state
-        if state >= ENDED and self.requests_state is not IGNORED:
+        if self.requests_state is not IGNORED:
             self._ignore_requests()
 
-    def _enter_requests(self, state: RequestState) -> None:
-        previous = self.requests_state
-        if state not in REQUEST_TRANSITIONS[previous]:
-            raise RuntimeError(f"requests of a call: {previous.name} before {state.name}")
-        self.requests_state = state
-        if previous is PARTIAL:
-            self._handlers.incomplete.remove(self.peer.host, self._refuse)
+    def _forget_incomplete(self) -> None:
+        self._handlers.incomplete.remove(self.peer.host, self._refuse)
 
     # --- the stream ---------------------------------------------------------------------------
 
@@ -139,10 +118,11 @@ class Call:
         if arrived:
             self._requests += arrived
             if self.requests_state is PARTIAL:
-                self._enter_requests(BETWEEN)
+                self.requests_state = BETWEEN
+                self._forget_incomplete()
         if self._reader.to_come:
             if self.requests_state is BETWEEN:
-                self._enter_requests(PARTIAL)
+                self.requests_state = PARTIAL
             self._handlers.incomplete.add(self.peer.host, self._refuse, len(data))
             if self.requests_state is IGNORED:  # refused, as there are too many
                 return
@@ -154,9 +134,12 @@ class Call:
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
-        if self.requests_state is not IGNORED:
-            self._enter_requests(COMPLETE)
-            self._on_requests()
+        if self.requests_state is IGNORED:
+            return
+        if self.requests_state is PARTIAL:
+            self._forget_incomplete()
+        self.requests_state = COMPLETE
+        self._on_requests()
 
     def sent(self) -> None:
         """Note that all data has been sent."""
@@ -164,7 +147,7 @@ class Call:
 
     def lost(self) -> None:
         """Note that the client has cancelled the call, or left."""
-        self._enter(LOST)
+        self._enter_end(LOST)
         self._cancel()
         complete(self._was_sent)
 
@@ -179,7 +162,7 @@ class Call:
     def _next_arrived(self) -> Buffer:
         """Return the first request, and cut others out of the data if it was the last."""
         request = self._requests.popleft()
-        if not self._requests:
+        if self._reader.uncut and not self._requests:
             try:
                 self._requests += self._reader.cut()
             except SynergaiError as error:
@@ -188,10 +171,13 @@ class Call:
 
     def _ignore_requests(self) -> None:
         """Keep nothing of what the client has sent, or sends."""
-        if self.requests_state is not IGNORED:
-            self._enter_requests(IGNORED)
-            self._requests.clear()
-            self._reader.clear()
+        if self.requests_state is IGNORED:
+            return
+        if self.requests_state is PARTIAL:
+            self._forget_incomplete()
+        self.requests_state = IGNORED
+        self._requests.clear()
+        self._reader.clear()
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -200,7 +186,7 @@ class Call:
         if self.state >= ENDED:
             return
         has_begun = self.state is RESPONDING
-        self._enter(ENDED)
+        self._enter_end(ENDED)
         self._status = code, details
         block = status_fields(code, details, self._trailers)
         self._stream.end_response(block if has_begun else RESPONSE + block)
@@ -237,13 +223,14 @@ class Call:
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Begin the response, unless it has begun."""
         if self.state is HANDLING:
-            self._enter(RESPONDING)
+            self.state = RESPONDING
             self._stream.begin_response(RESPONSE + encoded(metadata))
 
     async def write(self, message: Any) -> None:
         """Send a response, and wait until the client takes it."""
         data: bytes = message if self._serialise is None else self._serialise(message)
-        await self.send_initial_metadata(())
+        if self.state is HANDLING:
+            await self.send_initial_metadata(())
         if self.state is not RESPONDING:  # the task is about to be cancelled
             return
         if len(data) > http2.MAX_FRAME:  # not copied, as it may wait for long

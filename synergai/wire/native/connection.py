@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,9 @@ _REFUSED_CHECKS: Final = 10
 """Intervals within which the calls of such a client are answered."""
 _HALF_CLOSED_S: Final = 0.2
 """Interval of pings to a client that has closed its side, which fail if it has gone."""
+_LEAVE_S: Final = 1.0
+"""Time that a client gets to close after its last response. HAProxy drops the end of responses that
+arrive together with the end of the connection."""
 _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
@@ -92,7 +96,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        buffer = self._message_buffer()
+        buffer = self._message_buffer() if self._session.data_to_come else None
         return self._received if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
@@ -100,7 +104,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
-        buffer = self._message_buffer()
+        buffer = self._message_buffer() if self._session.data_to_come else None
         if buffer is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
@@ -124,9 +128,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         except ConnectionFault as fault:
             self._refuse(fault)
             return 0, False
-        self._read_if_wanted()
-        self._retire_further()
-        return self._session.begun, self._session.held and not self._full
+        held = self._session.held
+        if held or not self._reading:
+            self._read_if_wanted()
+        if self._retiring:
+            self._retire_further()
+        return self._session.begun, held and not self._full
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""
@@ -202,7 +209,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         self._transport.write(self._session.last_frame())
+        since = self._session.idle_since if self._has_begun and not self._at_eof else None
         self._turns.serve(self.begin_calls)
+        if since is not None and (left_s := since + _LEAVE_S - time.monotonic()) > 0:
+            self._transport.resume_reading()  # to see that the client closes
+            self._timer = self._handlers.loop.call_later(left_s, self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the connection once the client has read what was sent."""
         if self._transport.can_write_eof() and not self._at_eof:
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()
@@ -221,8 +237,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
-        session = self._session
-        return session.message_buffer() if session.data_to_come and not self._unread else None
+        return None if self._unread else self._session.message_buffer()
 
     def _send_blocked(self) -> None:
         if not self._full:
@@ -237,10 +252,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._ended:
             self._limits.respond(len(data))
             self._transport.write(data)
-            self._retire_further()
+            if self._retiring:
+                self._retire_further()
 
     def _retire_further(self) -> None:
-        if not self._retiring or self._ended or not self._session.between_frames:
+        if self._ended or not self._session.between_frames:
             return
         if not self._retired:
             self._retired = True

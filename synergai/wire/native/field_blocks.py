@@ -21,7 +21,8 @@ TABLE_BYTES: Final = 4096
 """Largest table: that of a server whose settings name no other."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
-_SHORT_INDICES: Final = re.compile(rb"[\x81-\xfe]+")
+_SHORT_INDICES: Final = bytes(range(0x81, 0xFF))
+_RUN_OF_INDICES: Final = re.compile(rb"[\x81-\xfe]+")
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
@@ -55,9 +56,9 @@ class BlockDecoder:
             while at < end:
                 first = block[at]
                 if first & 0x80:
-                    if room < 0 and (run := _SHORT_INDICES.match(block, at)) is not None:
+                    if room < 0 and (run := _RUN_OF_INDICES.match(block, at)) is not None:
                         at = run.end()  # a bomb: only whether they exist is looked at
-                        self._entry(max(run[0]) & 0x7F)
+                        self._check_entries(run[0])
                         continue
                     index, at = _integer(block, at, 0x7F)
                     field = self._entry(index)
@@ -80,6 +81,11 @@ class BlockDecoder:
         if not index:
             raise IndexError
         return _STATIC[index - 1] if index <= len(_STATIC) else self._entries[index - _NEWEST]
+
+    def _check_entries(self, indexed: bytes) -> None:
+        """Check that the entries exist of fields that consist of one byte."""
+        if indexed.translate(None, _SHORT_INDICES[: len(_STATIC) + len(self._entries)]):
+            raise IndexError
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index, at = _integer(block, at, mask)

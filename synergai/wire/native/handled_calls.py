@@ -12,7 +12,6 @@ from synergai.errors import SynergaiError
 from synergai.wire.message_framing import PREFIX_BYTES, Compressed, prefixed
 from synergai.wire.native.call import COMPLETE, ENDED, HANDLING, RESPONDING, Call, complete
 from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
-from synergai.wire.rpc import BegunUnary
 from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:
@@ -23,16 +22,15 @@ if TYPE_CHECKING:
     from synergai.wire.native.sending import Stream
     from synergai.wire.peer import Peer
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.rpc import PendingCall
+    from synergai.wire.rpc import BegunUnary, PendingCall
 
 
 def accept_call(stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers) -> Call:
     """Return the call that a client has begun on a stream, which it owns."""
     loop, timeout_s = handlers.loop, headers.timeout_s
     deadline = None if timeout_s is None else loop.time() + timeout_s
-    handler = handlers.find(headers.path)
-    is_sound = headers.is_grpc and headers.fault is None
-    if isinstance(handler, BegunUnary) and handlers.interceptor is None and is_sound:
+    handler = handlers.taskless.get(headers.path)
+    if handler is not None and headers.is_grpc and headers.fault is None:
         taskless = TasklessCall(stream, headers, peer, handlers, deadline)
         taskless.handler = handler
         stream.owner = taskless
@@ -67,16 +65,13 @@ class TaskCall(Call):
         finally:
             self._take = None  # whose owner may have this call: a cycle
             self._stop_timer()
-            self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
+            if self.state < ENDED:
+                self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
 
     async def find_and_handle(self) -> None:
         """Handle the call by its method."""
-        if not self._headers.is_grpc:
-            self._enter(ENDED)
-            self._stream.end_response(UNSUPPORTED_TYPE)
-            return
-        if (fault := self._headers.fault) is not None:
-            self._end(status_code(fault), error_details(fault))
+        if not self._headers.is_grpc or self._headers.fault is not None:
+            self._refuse_headers()
             return
         handler = self._handlers.find(self._headers.path)
         if self._handlers.interceptor is not None:
@@ -84,9 +79,6 @@ class TaskCall(Call):
         if handler is None:
             self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
-        await self._handle(handler)
-
-    async def _handle(self, handler: Any) -> None:
         self._serialise = handler.response_serializer
         self._deserialise = read = handler.request_deserializer or bytes
         request: Any
@@ -111,17 +103,26 @@ class TaskCall(Call):
         else:
             self.respond(await (handler.stream_unary or handler.unary_unary)(request, self))
 
+    def _refuse_headers(self) -> None:
+        if self._headers.is_grpc and (fault := self._headers.fault) is not None:
+            self._end(status_code(fault), error_details(fault))
+        else:
+            self._enter_end(ENDED)
+            self._stream.end_response(UNSUPPORTED_TYPE)
+
     def respond(self, response: Any) -> None:
         """Send the only response, and end the call."""
         data: bytes = response if self._serialise is None else self._serialise(response)
         if self.state < ENDED:
             first = b"" if self.state is RESPONDING else RESPONSE
-            self._enter(ENDED)
+            self._enter_end(ENDED)
             last = SUCCEEDED + encoded(self._trailers) if self._trailers else SUCCEEDED
             self._stream.respond(first, prefixed(data), last)
 
     def _on_requests(self) -> None:
-        if self._take is not None and self._arrived is not None and not self._arrived.done():
+        if self._arrived is None or self._arrived.done():
+            return
+        if self._take is not None:
             while self._requests and not isinstance(self._requests[0], Compressed):
                 if not self._take(self._requests[0]):
                     break
@@ -176,7 +177,7 @@ class TasklessCall(Call):
             if self._requests or self.requests_state is COMPLETE:
                 self._hand_over(None)
             return
-        self._enter(HANDLING)
+        self.state = HANDLING
         request = self.handler.request_deserializer(self._requests.popleft())
         self._ignore_requests()
         context: Any = self
@@ -193,7 +194,7 @@ class TasklessCall(Call):
         """Send the only response in the turn in which it arrives, if the client takes it now."""
         pending, self._pending = self._pending, None
         if self._stream.takes(PREFIX_BYTES + len(response)):
-            self._enter(ENDED)
+            self._enter_end(ENDED)
             self._stream.respond_at_once(RESPONSE, prefixed(response), SUCCEEDED)
             self._stop_timer()
         elif pending is not None:
@@ -218,7 +219,7 @@ class TasklessCall(Call):
             call.start(call.find_and_handle)
         else:
             call.start(partial(_respond_with, call, self.handler, result))
-        self._enter(ENDED)
+        self._enter_end(ENDED)
         self._stop_timer()
         self._stream.owner = call
 

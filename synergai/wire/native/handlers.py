@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.incomplete import IncompleteRequests
 from synergai.wire.limits import MAX_INCOMPLETE_BYTES
-from synergai.wire.rpc import Service
+from synergai.wire.rpc import BegunUnary, Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +37,7 @@ class Handlers:
     Attributes:
         incomplete: the requests that have not arrived in full.
         connection_age: seconds after which a connection is retired, and after which it then ends.
+        taskless: handlers, by path, of calls that need no task until they respond.
         received: memory into which connections receive what they handle at once.
     """
 
@@ -53,6 +54,7 @@ class Handlers:
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()
         self.interceptor = interceptor
+        self.taskless: dict[str, BegunUnary[Any]] = {}
         self._methods: dict[str, Any] = {}
         self._others: list[Any] = []
 
@@ -61,7 +63,10 @@ class Handlers:
         for handler in handlers:
             if isinstance(handler, Service):
                 for name, method in handler.methods.items():
-                    self._methods.setdefault(f"/{handler.name}/{name}", method)
+                    path = f"/{handler.name}/{name}"
+                    found = self._methods.setdefault(path, method)
+                    if isinstance(found, BegunUnary) and self.interceptor is None:
+                        self.taskless[path] = found
             else:
                 self._others.append(handler)
 

@@ -18,8 +18,8 @@ DEFAULT_WINDOW: Final = 65_535
 MAX_NUMBER: Final = (1 << 31) - 1
 """Largest window, and largest number of a stream."""
 HEADER_BYTES: Final = 9
-HEADER: Final = struct.Struct(">HBBBI")
-"""Length, its last byte apart, kind, flags and stream."""
+HEADER: Final = struct.Struct(">IBI")
+"""Length with the kind as its last byte, flags, and stream."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 
@@ -48,14 +48,22 @@ class ConnectionFault(InvalidInput):
         self.code = code
 
 
-def header(size: int, kind: int, flags: int, stream: int) -> bytes:
-    """Return the header of a frame."""
-    return HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
-
-
 def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
     """Return a frame."""
-    return b"".join((header(len(payload), kind, flags, stream), payload))
+    return b"".join((HEADER.pack(len(payload) << 8 | kind, flags, stream), payload))
+
+
+def block_frames(flags: int, stream: int, block: bytes) -> bytes:
+    """Return the frames of a header block, whose first one has these flags."""
+    size = len(block)
+    if size <= MAX_FRAME:
+        return HEADER.pack(size << 8 | HEADERS, flags | END_HEADERS, stream) + block
+    frames = [frame(HEADERS, flags, stream, block[:MAX_FRAME])]
+    for start in range(MAX_FRAME, size, MAX_FRAME):
+        end = start + MAX_FRAME
+        ends = END_HEADERS if end >= size else 0
+        frames.append(frame(CONTINUATION, ends, stream, block[start:end]))
+    return b"".join(frames)
 
 
 def number_frame(kind: int, stream: int, number: int) -> bytes:

@@ -108,8 +108,7 @@ class Stream:
 
     def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        block = self._sender.block(fields)
-        self._sender.send(http2.frame(http2.HEADERS, http2.END_HEADERS, self._number, block))
+        self._sender.send(http2.block_frames(0, self._number, self._sender.block(fields)))
 
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
@@ -157,15 +156,11 @@ class Stream:
         sender, number, size = self._sender, self._number, len(data)
         sender.window -= size
         self._forget(number)
-        begin: tuple[bytes, ...] = ()
-        if first:
-            block = sender.block(first)
-            begin = http2.header(len(block), http2.HEADERS, http2.END_HEADERS, number), block
-        of_data = http2.header(size, http2.DATA, 0, number)
-        flags = http2.END_HEADERS | http2.END_STREAM
-        end = http2.header(len(last), http2.HEADERS, flags, number), last
+        begin = http2.block_frames(0, number, sender.block(first)) if first else b""
+        of_data = http2.HEADER.pack(size << 8, 0, number)
+        end = http2.block_frames(http2.END_STREAM, number, last)
         rest = self._reset_of_rest() if self.is_open else b""
-        sender.gather(b"".join((*begin, of_data, data, *end, rest)))
+        sender.gather(b"".join((begin, of_data, data, end, rest)))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -206,8 +201,8 @@ class Stream:
 
     def _end(self, fields: bytes) -> bytes:
         """Return the frames that end the stream; the client need not send the rest."""
-        flags, block = http2.END_HEADERS | http2.END_STREAM, self._sender.block(fields)
-        last = http2.frame(http2.HEADERS, flags, self._number, block)
+        block = self._sender.block(fields)
+        last = http2.block_frames(http2.END_STREAM, self._number, block)
         return last + self._reset_of_rest() if self.is_open else last
 
     def _reset_of_rest(self) -> bytes:

@@ -195,7 +195,8 @@ class NativeServer:
 
 
 def _watch(connection: socket.socket) -> None:
-    """Let the system close the connection of a client whose machine has gone."""
+    """Let the system send at once, and close the connection of a client whose machine has gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_INTERVAL_S)

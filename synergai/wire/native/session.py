@@ -197,8 +197,8 @@ class NativeSession:
             start = at + http2.HEADER_BYTES
             if start > end:
                 break
-            high, low, kind, flags, number = http2.HEADER.unpack_from(data, at)
-            size = high << 8 | low
+            length, flags, number = http2.HEADER.unpack_from(data, at)
+            size, kind = length >> 8, length & 0xFF
             number &= http2.MAX_NUMBER
             is_plain = kind <= http2.HEADERS or (kind == http2.WINDOW_UPDATE and size == _NUMBER)
             if not is_plain or size > http2.MAX_FRAME or self._is_strict:

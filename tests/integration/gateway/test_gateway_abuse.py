@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import random
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,11 +17,13 @@ from synergai.v1 import hub_pb2
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from tests import http2
 from tests.calls import raw_unary
+from tests.gate.conversation import Conversation
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.message_fields import RequestFactory
-from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.integration.gateway.conftest import InferStream
 
 
@@ -33,6 +34,7 @@ METHODS = [
 ]
 
 
+ENHANCE_YOUR_CALM = 11
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 
 
@@ -93,32 +95,50 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
-async def until_closed(connection: http2.Http2Connection) -> None:
-    await until(lambda: connection.is_closed(), 0.05)
-
-
-FLOODS = {
+FLOODS: dict[str, Callable[[], bytes]] = {
     "resets": lambda: 1500 * http2.reset(1),
     "pings": lambda: 1500 * http2.frame(http2.PING, 0, 0, bytes(8)),
     "unknown frames": lambda: 1500 * http2.frame(0xFA, 0, 0),
-    "a field that is repeated": lambda: http2.headers(
-        1, LIVE, block=b"\x40\x01x\x01v" + b"\xbe" * 200
+    "calls with too many fields": lambda: b"".join(
+        http2.headers(stream, LIVE, block=b"\x40\x01x\x01v" + b"\xbe" * 600)
+        for stream in range(1, 201, 2)
     ),
-    "headers without end": lambda: http2.headers(1, LIVE, ends=False),
+    "headers without end": lambda: (
+        http2.headers(1, LIVE, ends=False)
+        + 10 * http2.frame(http2.CONTINUATION, 0, 1, bytes(16384))
+    ),
 }
 
 
+def answer_to(address: str, flood: bytes) -> tuple[int, str] | None:
+    """Return code and text of the server's GOAWAY."""
+    with Conversation(address) as client:
+        client.send(flood)
+        client.outcome(1, is_answered=True)
+        return client.goaway
+
+
+def answers_to_calls(address: str, *paths: str) -> list[str]:
+    """Return the outcomes of calls on one connection."""
+    with Conversation(address) as client:
+        outcomes = []
+        for stream, path in enumerate(paths):
+            client.send(http2.headers(2 * stream + 1, path) + http2.message(2 * stream + 1, b""))
+            outcomes.append(client.outcome(2 * stream + 1, is_answered=True))
+        return outcomes
+
+
 @pytest.mark.parametrize("port", ["clients", "agents"])
-async def test_floods_of_frames_end_their_connections_and_no_other(
+async def test_floods_of_frames_end_their_connections_with_a_reason_and_no_other(
     gateway: Gateway, caller: Caller, port: str
 ) -> None:
     address = gateway.address if port == "clients" else gateway.hub_address
-    with ExitStack() as stack:
-        floods = {kind: stack.enter_context(http2.Http2Connection(address)) for kind in FLOODS}
-        for kind, connection in floods.items():
-            connection.send([FLOODS[kind]()])
-        for connection in floods.values():
-            await until_closed(connection)
+    for flood in FLOODS.values():
+        answer = await asyncio.to_thread(answer_to, address, flood())
+        assert answer is not None
+        code, text = answer
+        assert code == ENHANCE_YOUR_CALM
+        assert text
     await caller.oip.ServerLive(oip.ServerLiveRequest(), timeout=30)
 
 
@@ -142,7 +162,7 @@ async def test_calls_beyond_the_limit_of_a_connection_open_another(
             call.cancel()
 
 
-async def test_path_that_is_not_utf8_ends_no_call(
+async def test_path_that_is_not_utf8_ends_its_call_and_no_other(
     gateway: Gateway,
     agent: FakeAgent,
     caller: Caller,
@@ -161,9 +181,9 @@ async def test_path_that_is_not_utf8_ends_no_call(
     await agent.until(lambda: len(agent.assignments) > 0)
     async with asyncio.timeout(30):
         for address in (gateway.address, gateway.hub_address):
-            with http2.Http2Connection(address) as connection:
-                connection.send([http2.headers(1, "/\udcff")])
-                await until_closed(connection)
+            paths = "/\udcff", "/grpc.health.v1.Health/Nothing"
+            outcomes = await asyncio.to_thread(answers_to_calls, address, *paths)
+            assert outcomes == ["status 12", "status 12"]
         answered.set()
         for _ in range(2):
             answer = await stream.read()

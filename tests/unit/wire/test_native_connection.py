@@ -246,6 +246,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have connections that are no longer read looked at in every turn of the event loop."""
     monkeypatch.setattr(connection_module, "_REFUSED_S", 0.0)
     monkeypatch.setattr(connection_module, "_HALF_CLOSED_S", 0.0)
+    monkeypatch.setattr(connection_module, "_LEAVE_S", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -296,11 +297,35 @@ async def test_client_that_closes_its_side_without_a_whole_request_is_gone(
 async def test_last_frame_of_a_connection_says_which_calls_were_handled(client: Client) -> None:
     client.connection.retire()
     client.send(message(1, b"x") + frame(PING, 1, 0, b"synergai"))
-    await until(lambda: client.transport.closed)
+    await until(lambda: len(goodbyes(client.transport.written)) == 2)
     assert goodbyes(client.transport.written) == [((1 << 31) - 1, 0, b""), (1, 0, b"")]
 
 
+@pytest.mark.parametrize("leave_s", [60.0, 0.001])
+async def test_client_gets_time_to_close_behind_its_last_response(
+    client: Client, monkeypatch: pytest.MonkeyPatch, leave_s: float
+) -> None:
+    monkeypatch.setattr(connection_module, "_LEAVE_S", leave_s)
+    client.connection.retire()
+    client.send(message(1, b"x") + frame(PING, 1, 0, b"synergai"))
+    await until(lambda: len(goodbyes(client.transport.written)) == 2)
+    assert not client.transport.closed
+    if leave_s < 1.0:
+        await until(lambda: client.transport.closed)
+
+
+async def test_connection_without_recent_calls_is_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_LEAVE_S", 0.0)
+    client = Client()
+    client.send(PREFACE + frame(SETTINGS, 0, 0))
+    client.connection.end()
+    assert client.transport.closed
+
+
 @pytest.mark.parametrize("grace_s", [0.0, 0.001])
+@pytest.mark.usefixtures("quick")
 async def test_connection_is_retired_at_its_age_and_its_calls_get_the_grace(grace_s: float) -> None:
     client = Client(connection_age=(0.001, grace_s))
     client.reads.clear()

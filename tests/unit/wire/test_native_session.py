@@ -188,6 +188,21 @@ async def test_response_ends_its_stream(connection: Connection) -> None:
     assert connection.session.ended
 
 
+@pytest.mark.parametrize("size", [16383, 16384, 40000])
+async def test_large_header_block_is_sent_in_several_frames(
+    connection: Connection, size: int
+) -> None:
+    connection.call().stream.end_response(bytes(size))
+    frames = await connection.sent()
+    kinds = [kind for kind, *_ in frames if kind != RST_STREAM]
+    assert kinds == [HEADERS, *[CONTINUATION] * (size // 16384)]
+    blocks = [(flags, payload) for kind, flags, _, payload in frames if kind != RST_STREAM]
+    assert b"".join(payload for _, payload in blocks) == NO_TABLE + bytes(size)
+    assert all(len(payload) <= 16384 for _, payload in blocks)
+    assert [flags & END_HEADERS for flags, _ in blocks] == [0] * (len(blocks) - 1) + [END_HEADERS]
+    assert [flags & END_STREAM for flags, _ in blocks] == [END_STREAM] + [0] * (len(blocks) - 1)
+
+
 async def test_responses_begin_with_a_table_that_no_setting_can_make_too_large() -> None:
     connection = Connection((1, 0))
     connection.call().stream.respond(RESPONSE, b"data", SUCCEEDED)
