@@ -163,7 +163,7 @@ def _archive(path: Path) -> dict[str, Any]:
 def _image(path: Path, engine: Engine) -> bytes:
     if not engine.preprocess and engine.inputs[0].datatype != "BYTES":
         raise InvalidInput(
-            f"engine {engine.name!r} takes tensors only; "
-            "set preprocess in its engine.toml to send it images"
+            f"engine {engine.name!r} takes tensors only; to send it images, "
+            'set preprocess = "resnet50", "mobilenet" or "ssd" in its engine.toml'
         )
     return path.read_bytes()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
 _TENSORS_ONLY: Final = (
     "the engine takes tensors only, in .npy, .npz, .parquet, .csv and .jsonl files; for images, "
-    "set preprocess in its engine.toml"
+    'set preprocess = "resnet50", "mobilenet" or "ssd" in its engine.toml'
 )
 _LENGTH_BYTES: Final = 4
 _CHUNK_BYTES: Final = 1 << 20
