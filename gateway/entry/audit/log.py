@@ -23,9 +23,9 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     _Kind: TypeAlias = tuple[str, ...]
-    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
