@@ -307,7 +307,6 @@ _STATES: Final[dict[int, str]] = {
     common_pb2.PLACED_STATE_CONFLICT: "conflict",
 }
 
-
 _COUNTERS: Final[dict[str, tuple[str, Value]]] = {
     "queries": ("Queries that the worker completed.", lambda each: each.queries_done),
     "busy_seconds": ("Time that the worker's engines computed.", lambda each: each.busy_s),

@@ -40,7 +40,6 @@ MAX_TEXT: Final = 256
 _TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
 """Fields of a line, in its order."""
 
-
 MAX_QUEUED: Final = 8192
 """Lines that wait for the disk."""
 _MAX_BATCH: Final = 256
