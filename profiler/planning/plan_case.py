@@ -19,7 +19,7 @@ from synergai.core.routes.optimal import optimal_route
 from synergai.core.routes.plan import RoutePlan, partition, pour
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
-from synergai.domain import WorkerClass  # noqa: TC001 - msgspec reads the annotations
+from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.directory import ModelDirectory
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from profiler.dictionary.stages import ClassTimes
     from synergai.core.routes.problem import Leg
+    from synergai.domain import WorkerClass
     from synergai.models.cutting.cuts import Cut
     from synergai.profiles.dictionary import ConfigurationDictionary
 
