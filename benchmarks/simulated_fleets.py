@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from profiler.measuring.search.space import (
-    FULL_ERROR,
     SHORT_ERROR,
     Knobs,
     Point,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 PLAN: Final = SearchPlan()
 _WATTS_ERROR: Final = 0.03
+_FULL_ERROR: Final = 0.02
 
 X86: Final = (Knobs(16, 16, 2100.0, 2666.0),)
 AGX: Final = (
@@ -117,7 +117,7 @@ class Measurements:
         """Return the result of a measurement, which takes no time."""
         qps = float(self._fleet.qps[trial.point])
         setup_s = float(self._fleet.setup_s[trial.point])
-        error = FULL_ERROR if trial.full else SHORT_ERROR
+        error = _FULL_ERROR if trial.full else SHORT_ERROR
         noise = self._random.standard_normal(2)
         watts = float(self._fleet.watts[trial.point]) * math.exp(_WATTS_ERROR * noise[1])
         return TrialResult(

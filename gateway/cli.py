@@ -129,8 +129,8 @@ LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
 _PREFIX: Final = "SYNERGAI_GATEWAY_"
 _HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
 SERVICE: Final = "synergai-gateway.service"
-STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
-"""The state directory of the service's dynamic user: a link, and where it leads."""
+STATE_DIRECTORIES: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
+"""State directory of the service's dynamic user: a link, and where it leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
     if purge:
         yield RemovePath(ENVIRONMENT)
         yield RemovePath(LOCAL_ENVIRONMENT)
-        yield from map(RemovePath, STATE)
+        yield from map(RemovePath, STATE_DIRECTORIES)
 
 
 def run(settings: GatewaySettings) -> None:

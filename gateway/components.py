@@ -75,7 +75,7 @@ class SharedComponents:
 
 
 def build_shared(config: GatewaySettings, stack: AsyncExitStack) -> SharedComponents:
-    """Return the foundation of a gateway."""
+    """Return what the other components of a gateway share."""
     tasks, unread = TaskBag(), UnreadResponses(config.max_response_bytes)
     metrics = Metrics()
     metrics.add_gauge(

@@ -12,7 +12,7 @@ from synergai.domain import TensorSpec, UnusedVariant, WorkerId
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from synergai.domain import Engine, EngineName, Variant, WorkerId
+    from synergai.domain import Engine, EngineName, Variant
 
 
 DIGEST_SHOWN: Final = 12

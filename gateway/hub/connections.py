@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _CONTROL_LIMIT: Final = 1024
-INTERVAL_S: Final = 600.0
+REFUSAL_INTERVAL_S: Final = 600.0
 """Time after which a refusal that repeats is logged again, with their number."""
-MAX_KINDS: Final = 64
+MAX_REFUSAL_KINDS: Final = 64
 """Agents and reasons that are told apart."""
 _OTHERS: Final = ("other agents", "")
 
@@ -161,7 +161,7 @@ class RefusalLog:
         now = self._clock()
         self._forget_old(now)
         kind = (agent, reason)
-        if kind not in self._repeated and len(self._repeated) >= MAX_KINDS:
+        if kind not in self._repeated and len(self._repeated) >= MAX_REFUSAL_KINDS:
             kind = _OTHERS
         repeated = self._repeated.get(kind)
         if repeated is None:
@@ -170,7 +170,7 @@ class RefusalLog:
             return
         repeated.count += 1
         elapsed_s = now - repeated.logged_at
-        if elapsed_s >= INTERVAL_S:
+        if elapsed_s >= REFUSAL_INTERVAL_S:
             what = f"{kind[0]}: {kind[1]}".removesuffix(": ")
             _log.warning(
                 "refused %d times more in the last %.0f s: %s", repeated.count, elapsed_s, what
@@ -182,7 +182,7 @@ class RefusalLog:
         """Forget agents that have not been refused for two intervals, the oldest first."""
         while self._repeated:
             kind, repeated = next(iter(self._repeated.items()))
-            if now - repeated.logged_at < 2 * INTERVAL_S:
+            if now - repeated.logged_at < 2 * REFUSAL_INTERVAL_S:
                 return
             del self._repeated[kind]
 

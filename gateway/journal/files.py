@@ -23,7 +23,6 @@ RESERVE: Final = "journal.reserve"
 CLUSTER: Final = "journal.cluster"
 """The cluster whose journal is in PostgreSQL, and the last epoch in which this gateway led it."""
 
-
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 """About the size of the write-ahead log, which does not grow further once it has been reused."""
 

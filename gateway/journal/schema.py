@@ -106,7 +106,6 @@ CREATE TRIGGER {name} BEFORE {event} ON executions BEGIN
 END;
 """
 
-
 _RULES: Final = {"new_queries_only": "INSERT", "further_queries_only": "UPDATE"}
 
 

@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from gateway.monitoring.counts import Exemplar, TenantState, WorkMetrics
-
-    Series: TypeAlias = tuple[Sequence[str], float | HistogramSnapshot]
-
     from gateway.fleet.descriptions import EngineConflict
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.monitoring.counts import Exemplar, TenantState, WorkMetrics
     from synergai.domain import EngineName, WorkerId
     from synergai.wire.work_transport import SentOver
 
+    Series: TypeAlias = tuple[Sequence[str], float | HistogramSnapshot]
     Value: TypeAlias = Callable[[ConnectedWorker], float | None]
 
 
@@ -308,7 +306,6 @@ _STATES: Final[dict[int, str]] = {
     common_pb2.PLACED_STATE_FAILED: "failed",
     common_pb2.PLACED_STATE_CONFLICT: "conflict",
 }
-
 
 _COUNTERS: Final[dict[str, tuple[str, Value]]] = {
     "queries": ("Queries that the worker completed.", lambda each: each.queries_done),

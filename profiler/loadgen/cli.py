@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from profiler.loadgen.summary import Summary
-
 
 _ADVICE: Final = {
     "Min duration": "LoadGen ran out of queries; raise --queries, or in Offline --rate",

@@ -16,17 +16,13 @@ from synergai.errors import InvalidInput, NotFound
 from synergai.models.postprocess import BOX_FIELDS, BOXES, CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from synergai.domain import Engine
 
     Array: TypeAlias = NDArray[Any]
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     Predictions: TypeAlias = Mapping[int, NDArray[np.float32]]
 
 

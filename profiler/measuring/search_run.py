@@ -24,7 +24,7 @@ from profiler.measuring.search.space import (
     device_of,
 )
 from profiler.measuring.search.state import Search, SearchPlan
-from synergai.domain import Configuration, Session, WorkerClass
+from synergai.domain import Configuration, Session
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, PREDICTED, ProfileEntry
 

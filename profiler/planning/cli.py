@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 
-
 _Fleet = Annotated[
     Path | None,
     typer.Option(

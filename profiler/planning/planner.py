@@ -21,7 +21,6 @@ Search = Generator[Route, RouteTimes, Route | None]
 A driver decides what a trial is: the simulator computes it, a live one runs queries.
 """
 
-
 ROUTE_PLANNERS: Final = Registry[Search](
     "synergai.route_planners",
     {

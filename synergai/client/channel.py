@@ -59,7 +59,6 @@ CALL_TIMEOUT_S: Final = 10.0
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
-
 _BACKOFF_OF_SEVERAL: Final = Backoff(max_s=1.0)
 """For several gateways: one of them takes over within seconds, and each is tried less often."""
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
-
 _IN_USE: Final = "the port is in use"
 _OF_ANOTHER_MACHINE: Final = "the host is not an address of this machine"
 _REASONS: Final = {EADDRINUSE: _IN_USE, EADDRNOTAVAIL: _OF_ANOTHER_MACHINE}

@@ -159,7 +159,7 @@ async def _trimming() -> AsyncIterator[None]:
 # `retain_freed_memory` lets the C library keep freed memory for the next message. It may be hours
 # until there is another large one, so an idle process gives the memory back.
 
-INTERVAL_S: Final = 15.0
+TRIM_INTERVAL_S: Final = 15.0
 IDLE_SHARE: Final = 0.3
 """Share of a processor below which a process counts as idle: a trim stalls its threads for some
 milliseconds, and the next large message page-faults its memory in again."""
@@ -199,5 +199,5 @@ class IdleTrimmer:
     async def run(self) -> None:
         """Look at the heap from time to time until cancelled."""
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(TRIM_INTERVAL_S)
             await asyncio.to_thread(self.look)

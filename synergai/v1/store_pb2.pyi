@@ -36,7 +36,7 @@ class OpenRequest(_message.Message):
     engine: _builtins.str
     version: _builtins.int
     manifest: _builtins.bytes
-    """JSON, see docs/distribution.md"""
+    """JSON, see synergai/models/manifest.py"""
     @_builtins.property
     def placement(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """that of PublishRequest, to check it before anything is sent"""

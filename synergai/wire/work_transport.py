@@ -17,6 +17,7 @@ from synergai.errors import SynergaiError
 from synergai.wire.rpc import log_internal_error
 
 if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
     from collections.abc import Callable
 
     from synergai.wire.request_codec import Buffer
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     WorkMessage: TypeAlias = Orders | Reports
     """A message; neither end modifies it, or what it refers to, once it is sent."""
-    from asyncio.trsock import TransportSocket
 
 
 LEAST_BYTES: Final = 1 << 20

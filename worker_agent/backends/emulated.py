@@ -63,7 +63,6 @@ _POLL_S: Final = 0.001
 _SETUP_JOB_S: Final = 0.05
 """The engine was loaded for a job that begins within this time after the setup."""
 
-
 _Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 
 

@@ -180,7 +180,6 @@ UNRESTRICTED: Final[Caller] = _Unrestricted(
 
 _caller: Final = ContextVar("caller", default=UNRESTRICTED)
 
-
 current_caller: Final = _caller.get
 """Returns the caller of the current call."""
 

@@ -23,9 +23,9 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     _Kind: TypeAlias = tuple[str, ...]
-    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ MAX_TEXT: Final = 256
 """Longest value in characters; clients choose some of them."""
 _TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
 """Fields of a line, in its order."""
-
 
 MAX_QUEUED: Final = 8192
 """Lines that wait for the disk."""

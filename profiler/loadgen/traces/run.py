@@ -161,7 +161,6 @@ START_DELAY_S: Final = 0.05
 _YIELD_EVERY: Final = 64
 """Number of requests started between yields to the event loop while sending is behind."""
 
-
 Send: TypeAlias = "Callable[[int, float | None], Awaitable[str]]"
 """Sends one request, given its number from 0 and the seconds to its deadline (None for none), and
 returns the version of the engine that answered; raises `SynergaiError` if it fails."""

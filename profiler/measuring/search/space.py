@@ -94,7 +94,6 @@ class SearchSpace:
 SHORT_ERROR: Final = 0.024
 """Standard error of the logarithm of the QPS of a short run: 2 % from run to run, and 10 % from
 query to query, over 64 queries."""
-FULL_ERROR: Final = 0.02
 
 
 class Trial(NamedTuple):

@@ -184,11 +184,6 @@ class EfficiencyFront:
         """Part of the energy per query that the most efficient one saves over the fastest."""
         return 1 - self.front[-1].joules / self.front[0].joules
 
-    @property
-    def price(self) -> float:
-        """Part of the highest QPS that the most efficient one gives up."""
-        return 1 - self.front[-1].qps / self.front[0].qps
-
 
 def efficiency(entry: ProfileEntry) -> float:
     """Return QPS per watt, the queries per joule; `watts` must not be 0."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from profiler.zoo.builders.architectures import Architecture
-    from profiler.zoo.builders.layer_builder import Array, Weights
+    from profiler.zoo.builders.layer_builder import Array
     from profiler.zoo.builders.ssd import SsdMobileNet
 
 

@@ -114,7 +114,6 @@ class Expect(Struct, frozen=True):
 
 Decision: TypeAlias = Assign | Preempt | Expect
 
-
 SIMILAR: Final = 1.25
 """Workers are as good for a request that would answer it within this multiple of the least time."""
 ENERGY_SLACK: Final = 0.7

@@ -10,7 +10,7 @@ from gateway.cli import (
     ENVIRONMENT,
     LOCAL_ENVIRONMENT,
     SERVICE,
-    STATE,
+    STATE_DIRECTORIES,
     GatewayInstallation,
     removal_steps,
 )
@@ -80,7 +80,7 @@ def test_further_settings_are_read_last_and_stay_until_purged(root: Path) -> Non
 @pytest.mark.usefixtures("systemd")
 def test_uninstalling_keeps_settings_and_jobs_unless_purged(root: Path) -> None:
     execute(list(wanted().steps(root)), root)
-    link, state = (root / path.lstrip("/") for path in STATE)
+    link, state = (root / path.lstrip("/") for path in STATE_DIRECTORIES)
     state.mkdir(parents=True)
     link.symlink_to(state)
     execute(list(removal_steps()), root)

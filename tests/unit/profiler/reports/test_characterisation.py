@@ -143,7 +143,6 @@ def test_front_has_what_no_other_configuration_surpasses() -> None:
     )
     assert front.front == (fast, middle, efficient)
     assert front.saving == pytest.approx(1 - 0.2 / 0.5)
-    assert front.price == pytest.approx(0.6)
 
 
 def test_reconstructed_profile_agrees_with_most_printed_numbers(
