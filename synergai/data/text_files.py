@@ -56,14 +56,14 @@ def read_lines(path: str, encoding: str, *, errors: str = "strict") -> Iterator[
     """Yield the lines of a file with their ends.
 
     Raises:
-        InvalidInput: a byte is not of this encoding.
+        InvalidInput: the text is not of this encoding.
     """
     with Path(path).open("rb") as file:
         lines = io.TextIOWrapper(file, encoding, errors, newline="")
         try:
             yield next(lines, "").removeprefix(_BYTE_ORDER_MARK)
             yield from lines
-        except UnicodeDecodeError:
+        except UnicodeError:
             raise InvalidInput(
                 f"{_find_undecodable(path, encoding)} is not {encoding} text; name the encoding "
                 "with --encoding, such as latin-1 or utf-16"
@@ -71,7 +71,7 @@ def read_lines(path: str, encoding: str, *, errors: str = "strict") -> Iterator[
 
 
 def _find_undecodable(path: str, encoding: str) -> str:
-    """Return where the first byte is that is not of this encoding."""
+    """Return where the text is not of this encoding: the line, and the first such byte."""
     decoder = codecs.getincrementaldecoder(encoding)()
     begin, number = 0, 1
     with Path(path).open("rb") as file:
@@ -83,6 +83,8 @@ def _find_undecodable(path: str, encoding: str) -> str:
                 offset = begin - kept + error.start
                 byte = error.object[error.start]
                 return f"line {number}: byte 0x{byte:02X} at offset {offset:,}"
+            except UnicodeError:  # of no byte, such as UTF-16 without a byte order mark
+                return f"line {number}"
             begin += len(data)
     return "a byte"  # the file has changed
 

@@ -109,7 +109,11 @@ class HttpApp:
             _check_allowed(scope)
             if not self._any_host:
                 _check_host(HTTPConnection(scope).url.hostname or "")
-            await self._router(scope, receive, send_and_note)
+            try:
+                await self._router(scope, receive, send_and_note)
+            except SynergaiError as refusal:
+                await delay_refusal(refusal)
+                raise
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:
@@ -122,8 +126,6 @@ class HttpApp:
                 await response_to(error, chosen_id(scope))(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - a bug must not reach the client
             if not started:
-                if isinstance(error, SynergaiError):
-                    await delay_refusal(error)
                 response = _failure(scope, error)
                 if "expect" in Headers(scope=scope):  # its body, which may still be sent or not
                     response.headers["connection"] = "close"

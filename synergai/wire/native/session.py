@@ -388,7 +388,7 @@ class NativeSession:
         elif number > self._last and number & 1:
             self._open(number, headers, is_open=not flags & http2.END_STREAM)
         elif headers.has_pseudo or not number:  # else trailers of a call that has ended
-            raise ConnectionFault(f"a call on stream {number} is not allowed")
+            raise ConnectionFault(f"a call on stream {number}, which is used or not the client's")
 
     def _open(self, number: int, headers: CallHeaders, *, is_open: bool) -> None:
         """Begin a call, or refuse it."""

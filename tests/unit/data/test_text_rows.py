@@ -227,6 +227,13 @@ def test_text_of_another_encoding_is_refused_with_line_and_byte(
         read(tmp_path / name, TEXT)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "l.txt"])
+def test_text_without_the_byte_order_mark_of_utf_16_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b'{"t": "red"}\n')
+    with pytest.raises(InvalidInput, match=rf"{name}. line 1 is not utf-16.*--encoding"):
+        read(tmp_path / name, TEXT, text=TextFormat("utf-16"))
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-16", "utf-16-le", "cp1252"])
 def test_text_is_read_in_the_encoding_that_is_given(tmp_path: Path, encoding: str) -> None:
     text = TextFormat(encoding)
