@@ -10,7 +10,6 @@ from synergai.client.reconnecting import Patience, messages_of
 from synergai.data.items import JobResult
 from synergai.errors import Unavailable
 from synergai.v1 import jobs_pb2
-from synergai.wire.arrays import read_outputs
 from synergai.wire.converters import job_status_from_proto
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ async def read_batches(
 
 def _parse(message: jobs_pb2.JobResult) -> JobResult:
     from synergai.oip import inference_pb2
+    from synergai.wire.arrays import read_outputs
 
     if message.WhichOneof("outcome") != "response":
         return JobResult(message.index, message.name, {}, message.error or "it has no result")
