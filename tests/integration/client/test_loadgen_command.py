@@ -41,7 +41,7 @@ async def test_run_reports_figures_of_loadgen_and_synergai(
     [
         ("MultiStream", "identity/2", []),
         ("Server", "identity", ["--rate", "300"]),
-        ("Offline", "identity/2", ["--window", "8"]),
+        ("Offline", "identity/2", []),
     ],
 )
 async def test_every_scenario_runs_to_its_end(
