@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from synergai.versions import stage_name
+from synergai.names import stage_name
 from worker_agent.backends.emulated import SLOWDOWN_FILE
 
 if TYPE_CHECKING:

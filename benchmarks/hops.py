@@ -22,8 +22,8 @@ from onnx import TensorProto, helper
 
 from benchmarks.namespaces import Namespaces
 from synergai import SyncClient
+from synergai.names import stage_name
 from synergai.testing import LocalFleet, reserved_port
-from synergai.versions import stage_name
 
 SMALL, LARGE = 1 << 8, 3 << 20
 HOSTS = ("one", "two")

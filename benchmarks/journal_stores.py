@@ -21,7 +21,8 @@ from typing import Final
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql.leadership import LeaderCandidate
-from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.domain import EngineName, JobId
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Clock
 from tests.postgresql import find_programs, running_server, synchronous_standby
 

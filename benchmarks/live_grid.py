@@ -38,10 +38,10 @@ from synergai.core.routes.links import GATEWAY, Link, Links
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, Leg
 from synergai.core.routes.ranking import RankedChain, rank_chains
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.names import stage_name
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet, reserved_port
-from synergai.versions import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

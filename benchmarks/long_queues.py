@@ -38,8 +38,6 @@ QPS = {WorkerClass("server"): 1000.0, WorkerClass("edge"): 300.0}
 WORKERS = 4
 FEW = 3000
 """Waiting jobs with which many are compared."""
-UNBOUNDED = frozenset({"slo_mael"})
-"""Policies that weigh all waiting jobs at each event, which takes hours; named, they run too."""
 SUBMISSIONS = 100
 """Submissions in flight."""
 
@@ -175,8 +173,7 @@ def main() -> None:
     parser.add_argument("--part", choices=("core", "gateway", "both"), default="both")
     parser.add_argument("--rounds", type=int, default=20_000, help="arrivals per figure (core)")
     parser.add_argument("--jobs", default="1000,10000,100000", help="waiting jobs (core)")
-    bounded = [policy for policy in POLICIES.names() if policy not in UNBOUNDED]
-    parser.add_argument("--policies", default=",".join(bounded), help="(core)")
+    parser.add_argument("--policies", default=",".join(POLICIES.names()), help="(core)")
     parser.add_argument("--gateway-jobs", type=int, default=40_000, help="waiting jobs (gateway)")
     parser.add_argument("--requests", type=int, default=1000, help="requests (gateway)")
     arguments = parser.parse_args()

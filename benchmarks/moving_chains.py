@@ -31,8 +31,8 @@ from synergai import SyncClient
 from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.domain import EngineName
+from synergai.names import stage_name
 from synergai.testing import LocalFleet, reserved_port
-from synergai.versions import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

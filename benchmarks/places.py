@@ -21,10 +21,10 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
+from profiler.installation import stage_engine, write_definition
 from profiler.measuring.host_client import HostClient
 from profiler.zoo.recipes import build
 from synergai.domain import Configuration, EngineName, Session
-from synergai.models.installation import stage_engine, write_definition
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

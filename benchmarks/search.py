@@ -28,9 +28,9 @@ from benchmarks.simulated_fleets import (
 )
 from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
-from profiler.dictionary.pareto import front
 from profiler.measuring.search.space import Trial
 from profiler.measuring.search.state import DEFAULT_BUDGET, Search
+from profiler.reports.characterisation.fleet_profile import front
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from gateway.entry.access.table import LiveTable
-    from gateway.fleet.version_policy import VersionPolicy
+    from gateway.fleet.versions import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
     from gateway.monitoring.metrics import Metrics
 

@@ -16,8 +16,10 @@ from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_json, print_table
+from synergai.cli.serving import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
+from synergai.runtime.addresses import check_free
 from synergai.runtime.durations import parse_duration
 from synergai.runtime.installation import (
     SETTINGS,
@@ -29,8 +31,6 @@ from synergai.runtime.installation import (
     read_unit,
 )
 from synergai.runtime.paths import dictionary_path, gateway_state
-from synergai.runtime.ports import check_free
-from synergai.runtime.reexec import run_instead
 from synergai.runtime.setting_types import validate_address
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check(state: State = None, as_json: AsJson = False) -> None:
 
 def _check(state: Path) -> Iterator[_Checked]:
     from gateway.entry.access.enrolments import FILE, EnrolmentStore
-    from gateway.fleet.version_policy import POLICY_FILE, PolicyFile
+    from gateway.fleet.versions import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
     from synergai.profiles.files import check_dictionary
 
@@ -226,7 +226,7 @@ def run(settings: GatewaySettings) -> None:
     """
     require("prometheus_client")
     check_free(settings.addresses)  # now, as the gateway's start takes seconds
-    run_instead("gateway.process", settings)
+    serve_instead("gateway.server:GatewayProcess", settings)
 
 
 def install(

@@ -20,12 +20,11 @@ from gateway.entry.access.exposure import check_exposure
 from gateway.entry.access.table import LiveTable
 from gateway.entry.admission.admission import Admission
 from gateway.entry.audit.log import AuditFile, AuditLog
-from gateway.entry.passage.call_guard import CallGuard
+from gateway.entry.call_guard import CallGuard
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.variants import FleetVariants
-from gateway.fleet.version_policy import PolicyFile
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import PolicyFile, Versions
 from gateway.hub.connections import AgentConnections
 from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
-    from synergai.domain import JobSpec as JobSpec
-    from synergai.domain import JobState as JobState
     from synergai.domain import TensorSpec as TensorSpec
     from synergai.errors import Cancelled as Cancelled
     from synergai.errors import Conflict as Conflict
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError as SynergaiError
     from synergai.errors import Unavailable as Unavailable
     from synergai.jobs import Execution as Execution
+    from synergai.jobs import JobSpec as JobSpec
+    from synergai.jobs import JobState as JobState
     from synergai.jobs import JobStatus as JobStatus
 
 _EXPORTS = {
@@ -55,7 +55,7 @@ _EXPORTS = {
     "synergai.data.items": ("JobResult", "NamedInput"),
     "synergai.data.text_files": ("TextFormat",),
     "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
-    "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
+    "synergai.domain": ("Configuration", "Engine", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",
         "Conflict",
@@ -69,7 +69,7 @@ _EXPORTS = {
         "SynergaiError",
         "Unavailable",
     ),
-    "synergai.jobs": ("Execution", "JobStatus"),
+    "synergai.jobs": ("Execution", "JobSpec", "JobState", "JobStatus"),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 

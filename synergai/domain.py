@@ -1,4 +1,4 @@
-"""Domain model shared by all packages: engines, configurations, jobs and their states.
+"""Domain model shared by all packages: engines, configurations and accepted jobs.
 
 Bare floats are seconds on the monotonic clock of the process; other units carry a suffix. All
 types are immutable and independent of transport and storage.
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NewType
 from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
-from synergai.names import is_number, validate_name
-from synergai.versions import FIRST_VERSION, validate_variant, validate_version, versioned
-from synergai.versions import EngineName as EngineName  # part of the model
+from synergai.names import EngineName as EngineName  # part of the model
+from synergai.names import is_number, validate_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -325,92 +324,6 @@ class UnusableSession(Struct, frozen=True, order=True):
 
     session: Session
     reason: str
-
-
-class JobState(enum.Enum):
-    """State of a job, with the values of ``synergai.v1.JobState``."""
-
-    QUEUED = 1
-    RUNNING = 2
-    SUCCEEDED = 3
-    FAILED = 4
-    CANCELLED = 5
-    REJECTED = 6
-    EXPIRED = 7
-
-    @property
-    def ended(self) -> bool:
-        """Whether the state is final."""
-        return self not in (JobState.QUEUED, JobState.RUNNING)
-
-
-MAX_PRIORITY: Final = 9
-MAX_QUERIES: Final = 1_000_000_000
-
-
-def validate_priority(priority: int) -> None:
-    """Check that a priority is in range."""
-    if not 0 <= priority <= MAX_PRIORITY:
-        raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
-
-
-class JobSpec(Struct, frozen=True, kw_only=True):
-    """Specification of a job: `queries` of `engine`, to be completed within `qos` seconds.
-
-    Attributes:
-        qos: seconds from acceptance to the deadline; infinite for no deadline.
-        priority: 0 (default) to 9 (most urgent).
-        tenant: tenant for fair sharing; empty is a tenant too.
-        upload_id: upload whose inputs the queries are; empty for the workers' sample sets. With
-            one, `queries` may be 0, which stands for the number of its inputs.
-        max_failures: inputs of the upload that may fail before the job does; None for all.
-        version: version of the engine; empty leaves the choice to the gateway. Every accepted job
-            has one.
-        variant: variant of the engine that all queries use; empty leaves the choice to the gateway.
-        min_accuracy: lowest accuracy, 0 to 1, of the variants that may be used.
-    """
-
-    engine: EngineName
-    queries: int = 1
-    qos: float = math.inf
-    priority: int = 0
-    tenant: str = ""
-    upload_id: str = ""
-    max_failures: int | None = None
-    version: str = ""
-    variant: str = ""
-    min_accuracy: float = 0.0
-
-    def __post_init__(self) -> None:
-        validate_name(self.engine, "engine name")
-        if self.version:
-            validate_version(self.version)
-        if self.variant:
-            validate_variant(self.variant)
-        validate_accuracy(self.min_accuracy, "min_accuracy")
-        least = 0 if self.upload_id else 1
-        if not least <= self.queries <= MAX_QUERIES:
-            raise InvalidInput(
-                f"queries must be from {least} to {MAX_QUERIES:,}, not {self.queries}"
-            )
-        if not self.qos > 0:
-            raise InvalidInput(f"the QoS time must be positive, not {self.qos} s")
-        validate_priority(self.priority)
-        if self.tenant:
-            validate_name(self.tenant, "tenant name")
-        if self.upload_id:
-            validate_name(self.upload_id, "upload id")
-        elif self.max_failures is not None:
-            raise InvalidInput("max_failures is for jobs over the inputs of an upload only")
-        if self.max_failures is not None and not 0 <= self.max_failures <= MAX_QUERIES:
-            raise InvalidInput(
-                f"max_failures must be from 0 to {MAX_QUERIES:,}, not {self.max_failures}"
-            )
-
-    @property
-    def engine_version(self) -> EngineName:
-        """The version of the engine that the job runs, once it is accepted."""
-        return versioned(self.engine, self.version or FIRST_VERSION)
 
 
 class Job(Struct, frozen=True, kw_only=True):

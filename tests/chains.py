@@ -7,7 +7,7 @@ from typing import Final
 import onnx
 from onnx import TensorProto, helper
 
-from synergai.versions import stage_name
+from synergai.names import stage_name
 
 ENGINE: Final = "chain"
 

@@ -11,8 +11,8 @@ import typer
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
+from synergai.cli.serving import serve_instead
 from synergai.runtime.paths import default_worker_class
-from synergai.runtime.reexec import run_instead
 from synergai.runtime.setting_types import HUB
 from worker_agent.agent_settings import AgentSettings
 
@@ -190,7 +190,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 def _run(settings: AgentSettings) -> None:
     """Connect to a gateway and run the assignments for this machine's engines."""
     require("numpy")
-    run_instead("worker_agent.serve", settings)
+    serve_instead("worker_agent.app:Agent", settings)
 
 
 app.callback(

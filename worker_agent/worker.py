@@ -1,6 +1,6 @@
 """A worker of this machine: what runs one assignment at a time.
 
-A machine may be several of them; see `worker_agent.layout`. The gateway knows them by ids of their
+A machine may be several of them; see `worker_agent.machine`. The gateway knows them by ids of their
 own: what it says of a worker, it says of them. They share the machine's model directory, the limit
 of its memory and its class.
 """
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.client import HubClient
-    from worker_agent.layout import WorkerPlan
-    from worker_agent.machine import Machine
+    from worker_agent.machine import Machine, WorkerPlan
     from worker_agent.placements.reconciler import Fetch, Reconciler
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10

@@ -15,14 +15,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.live_experiment.emulation import number_configurations, predefined_configurations
+from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.live import run_live
 from benchmarks.live_experiment.timeline import plot_timeline
 from profiler.simulator.audit import audit
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC
+from profiler.simulator.sweep import PROFILE_AGNOSTIC
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.cli.output import print_json, print_table
 from synergai.core.scheduling.registry import POLICIES
@@ -46,9 +46,6 @@ def main() -> None:
     """Run the experiment; exit with 1 if the replay gives other commands."""
     options = _parse()
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
-    predefined = {}
-    if options.policy in PROFILE_AGNOSTIC:
-        predefined = predefined_configurations(profile, PREDEFINED)
     workload = draw(
         number_configurations(profile),
         EXPERIMENTS[options.experiment],
@@ -56,10 +53,10 @@ def main() -> None:
         sessions=options.sessions,
         estimate_error=0.15,
     )
-    simulated = simulate(workload, scheduling_settings(options.policy, predefined))
+    simulated = simulate(workload, scheduling_settings(options.policy))
     audit(simulated)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
-    recording = run_live(workload, options.policy, options.time_scale, directory, predefined)
+    recording = run_live(workload, options.policy, options.time_scale, directory)
     results = {"simulated": summarize(simulated), "live": summarize(recording.run)}
     records = {name: result.record() for name, result in results.items()}
     if options.json:
@@ -82,7 +79,8 @@ def _parse() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--policy", choices=POLICIES.names(), default="synergai")
+    offered = [name for name in POLICIES.names() if name not in PROFILE_AGNOSTIC]
+    parser.add_argument("--policy", choices=offered, default="synergai")
     parser.add_argument("--experiment", choices=list(EXPERIMENTS), default="DH-FH")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--time-scale", type=float, default=60.0, help="speed-up of the run")

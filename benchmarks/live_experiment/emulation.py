@@ -17,7 +17,7 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from profiler.simulator.workload import Workload
@@ -49,22 +49,6 @@ def number_configurations(profile: Profile) -> Profile:
                 for entry in profile.entries(engine, worker_class)
             )
     return Profile(entries)
-
-
-def predefined_configurations(profile: Profile, options: Mapping[str, str]) -> dict[str, str]:
-    """Return one configuration per worker class, as `number_configurations` names it.
-
-    Args:
-        options: configurations by worker class; the default is the largest one.
-    """
-    result = {}
-    for worker_class in profile.classes:
-        number_of = configuration_numbers(profile, worker_class)
-        largest = max(number_of.values())
-        preferred = options.get(worker_class)
-        number = number_of.get(Configuration.parse(preferred), largest) if preferred else largest
-        result[str(worker_class)] = str(Configuration(number))
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +95,13 @@ class Emulation:
         """Return the thread counts that stand for a class's configurations."""
         return sorted(configuration_numbers(self.workload.profile, worker_class).values())
 
-    def pin_options(self, worker_class: WorkerClass, preferred: str = "") -> dict[str, str]:
-        """Return a configuration of every engine, as passed to ``--pin``.
-
-        The preferred one if the engine is profiled in it, else the engine's fastest.
-        """
+    def pin_options(self, worker_class: WorkerClass) -> dict[str, str]:
+        """Return the fastest configuration of every engine, as passed to ``--pin``."""
         profile = self.workload.profile
-        result = {}
-        for engine in self.engines():
-            known = {str(e.configuration) for e in profile.entries(engine, worker_class)}
-            best = str(profile.best(engine, worker_class).configuration)
-            result[str(engine)] = preferred if preferred in known else best
-        return result
+        return {
+            str(engine): str(profile.best(engine, worker_class).configuration)
+            for engine in self.engines()
+        }
 
     def write_pace(self, job: Job, submitted_as: str) -> None:
         """Tell the engines a job's deviation from the profile once its id is known."""

@@ -33,16 +33,12 @@ _JOIN_TIMEOUT_S: Final = 120.0
 _TIMEOUT_MARGIN_S: Final = 60.0
 
 
-def run_live(
-    workload: Workload, policy: str, scale: float, directory: Path, options: Mapping[str, str]
-) -> Recording:
+def run_live(workload: Workload, policy: str, scale: float, directory: Path) -> Recording:
     """Run a workload on a real gateway and read the result from its event log.
 
     Args:
         workload: with numbered configurations and warm or prewarmed sessions.
         directory: for models, state and logs; empty or new.
-        options: policy options in profiled time, including predefined configurations by worker
-            class.
     """
     if workload.sessions == "cold" or workload.t_pre != "fixed":
         raise InvalidInput(
@@ -59,12 +55,12 @@ def run_live(
                 *("--policy", policy),
                 *("--event-log", str(log)),
             ],
-            prefix=("env", *_internal_settings(policy, options, scale)),
+            prefix=("env", *_internal_settings(policy, scale)),
         )
         for worker_class in workload.profile.classes:
             warm = {}
             if workload.sessions == "prewarmed":
-                warm = emulation.pin_options(worker_class, options.get(worker_class, ""))
+                warm = emulation.pin_options(worker_class)
             fleet.start_agent(
                 worker_class,
                 models=emulation.models(worker_class),
@@ -116,21 +112,21 @@ def _serial_time_s(workload: Workload) -> float:
     )
 
 
-def _scaled_options(policy: str, options: Mapping[str, str], scale: float) -> dict[str, str]:
-    """Return the policy's options with durations (names ending in ``_s``) divided by `scale`."""
-    scaled = dict(options)
-    for name, parameter in signature(POLICIES.get(policy)).parameters.items():
-        if name.endswith("_s"):
-            scaled[name] = str(float(scaled.get(name, parameter.default)) / scale)
-    return scaled
+def _scaled_options(policy: str, scale: float) -> dict[str, str]:
+    """Return the policy's durations (options that end in ``_s``) divided by `scale`."""
+    return {
+        name: str(float(parameter.default) / scale)
+        for name, parameter in signature(POLICIES.get(policy)).parameters.items()
+        if name.endswith("_s")
+    }
 
 
-def _internal_settings(policy: str, options: Mapping[str, str], scale: float) -> Iterator[str]:
+def _internal_settings(policy: str, scale: float) -> Iterator[str]:
     """Yield environment variables that divide the scheduler's time constants by `scale`."""
     defaults = SchedulingSettings()
     for name in ("pace_half_life_s", "reassess_s"):
         yield f"SYNERGAI_GATEWAY_{name.upper()}={getattr(defaults, name) / scale}"
-    if scaled := _scaled_options(policy, options, scale):
+    if scaled := _scaled_options(policy, scale):
         yield f"SYNERGAI_GATEWAY_POLICY_OPTIONS={_pairs(scaled)}"
 
 

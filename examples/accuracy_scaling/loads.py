@@ -17,7 +17,7 @@ from profiler.loadgen.traces.run import send_open_loop
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
-from synergai.versions import split_variant
+from synergai.names import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

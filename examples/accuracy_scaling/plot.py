@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from profiler.figures import make_figure, plain_ticks, save, use_log
 from profiler.loadgen.outcome import RequestOutcome
 from profiler.loadgen.traces.request_log import by_second
+from profiler.reports.figures import make_figure, plain_ticks, save, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

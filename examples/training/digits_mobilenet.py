@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 from sklearn import datasets
 
 from profiler.cutting.heads import train_head
+from profiler.installation import stage_engine, write_definition
 from profiler.zoo import recipes as zoo
 from synergai.models.formats.model_files import digest
-from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples
 
 if TYPE_CHECKING:

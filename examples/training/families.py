@@ -15,12 +15,12 @@ import onnxruntime
 from threadpoolctl import threadpool_limits
 
 from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCnn, Training
+from profiler.installation import stage_engine, write_definition
 from profiler.zoo.builders.onnx_graph import write_model
 from profiler.zoo.int8 import quantise
 from synergai.domain import EngineName, Origin
 from synergai.models.definition import VariantKeys
 from synergai.models.formats.model_files import digest
-from synergai.models.installation import stage_engine, write_definition
 from synergai.models.samples import write_samples
 from synergai.runtime.memory import retain_freed_memory
 

@@ -15,8 +15,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.dispatch.preloads import PreloadCosts
 from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
+from gateway.monitoring.counts import PreloadCosts
 from synergai.core.scheduling.events import (
     AssignmentsRevoked,
     Dispatch,
@@ -41,7 +41,8 @@ from synergai.core.scheduling.events import (
     WorkerLeft,
 )
 from synergai.core.scheduling.state.loads import preload_limit_s
-from synergai.domain import Fault, JobState, Session
+from synergai.domain import Fault, Session
+from synergai.jobs import JobState
 from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
 

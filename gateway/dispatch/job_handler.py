@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.domain import Fault, JobState
+from synergai.domain import Fault
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -20,6 +20,7 @@ from synergai.errors import (
     TensorsLost,
     Unavailable,
 )
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,9 +23,9 @@ from gateway.fleet.stages import tensor_bytes
 from synergai.core.route import Route
 from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import engine_of_stage
 from synergai.profiles.dictionary import OBSERVED
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import engine_of_stage
 from synergai.wire.validation import STAY
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from synergai.core.routes.links import Link, Links
     from synergai.core.routes.problem import Leg
     from synergai.core.routes.ranking import RankedChain
-    from synergai.domain import Engine, EngineName, JobSpec
+    from synergai.domain import Engine, EngineName
+    from synergai.jobs import JobSpec
     from synergai.profiles.dictionary import ProfileEntry
 
     Candidates: TypeAlias = Mapping[tuple[int, int], Engine]

@@ -23,7 +23,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
-from synergai.versions import by_version, engine_of_stage
+from synergai.names import by_version, engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set

@@ -8,7 +8,7 @@ from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import EngineNotFound
-from synergai.versions import by_version, is_stage, split_version
+from synergai.names import by_version, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

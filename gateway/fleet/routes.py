@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.core.route import ExitRates, Route
 from synergai.errors import InvalidInput
-from synergai.versions import split_version
+from synergai.names import split_version
 from synergai.wire.stages import has_left, parse_stage_response
 from synergai.wire.validation import DROP, LEAVE, STAY
 

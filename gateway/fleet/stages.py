@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import EngineUnusable
-from synergai.versions import engine_of_stage, stage_positions
+from synergai.names import engine_of_stage, stage_positions
 from synergai.wire.validation import ELEMENT_BYTES
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import Session
 from synergai.errors import InvalidInput
-from synergai.versions import split_version, versioned_variant
+from synergai.names import split_version, versioned_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

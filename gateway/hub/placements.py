@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from gateway.hub.store.storage import selects
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
+from synergai.names import versioned
 from synergai.v1 import common_pb2, hub_pb2
-from synergai.versions import versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

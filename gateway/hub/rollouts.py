@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.stages import EngineInStages
-from gateway.fleet.version_policy import LATEST, VersionPolicy
+from gateway.fleet.versions import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
+from synergai.names import split_version, validate_version, versioned
 from synergai.runtime.state_file import without_path
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import split_version, validate_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -11,7 +11,7 @@ from gateway.entry.access.caller import READERS
 from synergai.core.explanations.wording import duration, worded
 from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound
-from synergai.versions import engine_of_stage
+from synergai.names import engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

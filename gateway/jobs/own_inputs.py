@@ -15,8 +15,9 @@ from gateway.journal.errors import StoreFull
 from gateway.journal.records.log import DamagedLog, is_out_of_space
 from gateway.journal.records.results import ResultLog
 from gateway.journal.records.store import DataKey
-from synergai.domain import Fault, JobState
+from synergai.domain import Fault
 from synergai.errors import InvalidInput, SynergaiError, Unavailable, UploadNotFound, UploadUsed
+from synergai.jobs import JobState
 from synergai.runtime.backoff import Backoff
 from synergai.runtime.tasks import TaskBag
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.journal.job_record import RecordedJob, UploadUse
     from gateway.journal.journal import Journal
     from gateway.journal.records.store import DataStore, OpenLog, Stored
-    from synergai.domain import JobSpec
+    from synergai.jobs import JobSpec
     from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.jobs.permissions import check_visible
+from gateway.entry.access.caller import check_visible
 from gateway.journal.records.store import DataKey
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 

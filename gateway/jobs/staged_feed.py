@@ -21,11 +21,12 @@ from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES, Suspects, read_inputs
 from gateway.journal.records.log import DamagedLog
 from synergai.core.scheduling.events import QueriesReady
-from synergai.domain import Fault, JobState
+from synergai.domain import Fault
 from synergai.errors import InvalidInput
+from synergai.jobs import JobState
+from synergai.names import engine_of_stage, split_version
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import engine_of_stage, split_version
 from synergai.wire.job_inputs import input_of, sample_input, split_input
 from synergai.wire.stages import as_inputs, of_stage
 from synergai.wire.validation import EXIT, LABEL

@@ -23,8 +23,9 @@ from gateway.journal.job_record import RecordedExecution
 from gateway.journal.records.results import InputResult
 from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
 from synergai.core.scheduling.state.jobs import Ranges
-from synergai.domain import AssignmentId, Fault, JobId, JobState, WorkerId
+from synergai.domain import AssignmentId, Fault, JobId, WorkerId
 from synergai.errors import InternalError
+from synergai.jobs import JobState
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.stages import as_whole, parse_stage_response
 from synergai.wire.validation import CORRECT

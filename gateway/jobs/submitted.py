@@ -10,10 +10,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from gateway.entry.access.caller import check_cancel, check_visible, in_tenant, may_see
 from gateway.fleet.stages import EngineInStages
 from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, TensorRoom
 from gateway.jobs.own_inputs import Reopening
-from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.staged_job import StagedJobs
 from gateway.jobs.submitted_job import (
     Phase,
@@ -25,8 +25,9 @@ from gateway.jobs.submitted_job import (
 from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
-from synergai.domain import JobId, JobState
+from synergai.domain import JobId
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
+from synergai.jobs import JobState
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from gateway.journal.job_record import RecordedJob, SubmissionTerms
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import EngineName, JobSpec
-    from synergai.jobs import JobStatus
+    from synergai.domain import EngineName
+    from synergai.jobs import JobSpec, JobStatus
     from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)

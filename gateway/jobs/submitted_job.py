@@ -16,7 +16,8 @@ from gateway.jobs.staged_job import StagedJob
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.monitoring.counts import job_outcome
-from synergai.domain import Fault, Job, JobId, JobState
+from synergai.domain import Fault, Job, JobId
+from synergai.jobs import JobState
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from gateway.journal.records.results import InputResult
     from gateway.monitoring.metrics import Metrics
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Engine, JobSpec
+    from synergai.domain import Engine
+    from synergai.jobs import JobSpec
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
 

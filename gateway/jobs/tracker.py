@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.journal.job_record import Executions
-from synergai.domain import JobState
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
+    from synergai.names import EngineName
     from synergai.runtime.clock import Clock
-    from synergai.versions import EngineName
 
 WINDOW: Final = 200
 """Completed jobs that are remembered."""

@@ -19,7 +19,6 @@ from gateway.entry.audit.calls import current_call
 from gateway.journal.errors import StoreFull
 from gateway.journal.records.log import Record, is_out_of_space
 from gateway.journal.records.store import DataKey
-from synergai.domain import MAX_QUERIES
 from synergai.errors import (
     Conflict,
     InternalError,
@@ -29,6 +28,7 @@ from synergai.errors import (
     UploadNotFound,
     UploadUsed,
 )
+from synergai.jobs import MAX_QUERIES
 from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag, run_to_end
 from synergai.v1.jobs_pb2 import UploadRequest

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
-from synergai.domain import JobState
-from synergai.jobs import Execution, JobStatus
+from synergai.jobs import Execution, JobState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import AssignmentId, Configuration, EngineName, JobId, JobSpec, WorkerId
+    from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
+    from synergai.jobs import JobSpec
 
     _End: TypeAlias = tuple[WorkerId, Configuration, int]
 

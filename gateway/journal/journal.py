@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from gateway.journal.job_record import RecordedExecution, RecordedJob, SubmissionTerms
     from gateway.journal.records.results import InputResult, ResultLog
     from gateway.journal.store import Connection, Operation, Store
-    from synergai.domain import AssignmentId, JobId, JobSpec
+    from synergai.domain import AssignmentId, JobId
+    from synergai.jobs import JobSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")

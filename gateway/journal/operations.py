@@ -16,9 +16,10 @@ import msgspec
 from gateway.fleet.descriptions import CommittedDescription
 from gateway.journal.errors import RuleViolated
 from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, UploadUse
-from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
+from synergai.domain import Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
-from synergai.versions import split_version
+from synergai.jobs import JobSpec, JobState
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

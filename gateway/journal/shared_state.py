@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gateway.entry.access import enrolments
-from gateway.fleet.version_policy import POLICY_FILE
+from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.errors import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
 from synergai.profiles.records import KEY, from_record, to_record

@@ -6,8 +6,8 @@ import typer
 
 from gateway.serve.serve_settings import ServeSettings
 from synergai.cli.commands import require, settings_command
-from synergai.runtime.ports import check_free
-from synergai.runtime.reexec import run_instead
+from synergai.cli.serving import serve_instead
+from synergai.runtime.addresses import check_free
 
 
 def run(settings: ServeSettings) -> None:
@@ -19,7 +19,7 @@ def run(settings: ServeSettings) -> None:
     """
     require("prometheus_client")
     check_free(settings.gateway.addresses)  # now, as the server's start takes seconds
-    run_instead("gateway.serve.process", settings)
+    serve_instead("gateway.serve.server:LocalServer", settings)
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.gateway_settings import GatewaySettings
 from synergai.runtime.paths import worker_state
-from synergai.runtime.setting_types import POSITIONAL
+from synergai.runtime.setting_types import POSITIONAL, LogLevel
 from synergai.runtime.settings import Settings
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 
@@ -25,6 +25,11 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     )
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     gateway: GatewaySettings = msgspec.field(default_factory=GatewaySettings)
+
+    @property
+    def log_level(self) -> LogLevel:
+        """Lowest severity that is logged."""
+        return self.gateway.log_level
 
     @property
     def agent(self) -> AgentSettings:

@@ -10,7 +10,7 @@ from synergai.core.routes.problem import Chain
 from synergai.errors import InvalidInput
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import size_bytes
-from synergai.versions import is_stage
+from synergai.names import is_stage
 from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:

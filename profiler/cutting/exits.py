@@ -15,12 +15,11 @@ from profiler.cutting.cuts import Cut, select_cuts
 from profiler.cutting.heads import StageHead, calibrate, check_labels, train_head
 from profiler.cutting.process import StageFile, feature_name, write_stages
 from profiler.cutting.stages import CutEngine, split_engine
+from profiler.installation import link_file, staging_folder
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
-from synergai.models.installation import link_file
 from synergai.models.postprocess import CLASSES, CLASSES_WITH_BACKGROUND
-from synergai.models.staging import staging_folder
-from synergai.versions import split_version
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from profiler.cutting.heads import Floats
+    from profiler.installation import Check
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
-    from synergai.models.installation import Check
 
     Outputs: TypeAlias = Mapping[str, NDArray[np.float32]]
     RunSamples: TypeAlias = Callable[[Path, str], tuple[Outputs, NDArray[np.int64] | None]]

@@ -8,9 +8,8 @@ import numpy as np
 
 from profiler.cutting.cuts import select_cuts
 from profiler.cutting.process import StageFile, write_stages
-from synergai.models.installation import link_file
-from synergai.models.staging import staging_folder
-from synergai.versions import split_version
+from profiler.installation import link_file, staging_folder
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,22 +10,22 @@ from msgspec import structs
 
 from profiler.cutting.cuts import Cut, select_cuts
 from profiler.cutting.process import StageFile, find_cuts, write_stages
+from profiler.installation import link_file, stage_engine, write_definition
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
-from synergai.models.installation import link_file, stage_engine, write_definition
-from synergai.versions import FIRST_VERSION, is_stage, split_version, stage_name
+from synergai.names import FIRST_VERSION, is_stage, split_version, stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from profiler.cutting.heads import StageHead
+    from profiler.installation import Check
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
-    from synergai.models.installation import Check
-    from synergai.versions import EngineName
+    from synergai.names import EngineName
 
 _FILE: Final = "model.onnx"
 _OF_INPUTS: Final = ("preprocess", "warmup")

@@ -104,7 +104,7 @@ def _select(
     entries: Sequence[ProfileEntry], engine: str | None, worker_class: str | None
 ) -> list[ProfileEntry]:
     """Return the entries of an engine and a worker class, if these are given; there must be any."""
-    from synergai.versions import is_selected
+    from synergai.names import is_selected
 
     engines = {entry.engine for entry in entries}
     _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import NotFound
-from synergai.versions import stage_name
+from synergai.names import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

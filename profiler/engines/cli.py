@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from profiler.engines import stages, variants
-from synergai.cli import engine_store, served_engines
+from profiler.engines import engine_store, served_engines, stages, variants
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -196,7 +195,7 @@ def _find_model(engine: str, models: Path) -> _FoundModel:
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
     from synergai.models.formats.model_files import is_saved_model
-    from synergai.versions import parse_version, split_version, versioned
+    from synergai.names import parse_version, split_version, versioned
 
     path = Path(engine)
     if (path.suffix and path.exists()) or is_saved_model(path):
@@ -298,9 +297,9 @@ def add(
 
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
+    from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.published import find_published
-    from synergai.models import installation
 
     published = find_published(recipe) if recipe else None
     if published is not None:

@@ -124,8 +124,8 @@ def front(
     is at least as fast and as accurate; differences below their standard error are ignored.
     """
     from synergai.errors import NotFound
+    from synergai.names import validate_engine
     from synergai.profiles.files import load_dictionary
-    from synergai.versions import validate_engine
 
     name = validate_engine(engine)
     entries = [

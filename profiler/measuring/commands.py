@@ -27,10 +27,10 @@ from profiler.measuring.stages import StageSetting, measure_stages, measured_cut
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.names import is_stage
 from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.runtime.text import counted
-from synergai.versions import is_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -24,12 +24,11 @@ from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.names import validate_name
+from synergai.names import stage_name, validate_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.profiles.files import load_dictionary
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
-from synergai.versions import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from profiler.figures import is_dwarfed, plain_ticks, use_log
 from profiler.reports.drawing import (
     COLOURS,
     INK,
@@ -28,6 +27,7 @@ from profiler.reports.drawing import (
     tint,
     use_round_ticks,
 )
+from profiler.reports.figures import is_dwarfed, plain_ticks, use_log
 from profiler.reports.wording import shorten
 
 if TYPE_CHECKING:

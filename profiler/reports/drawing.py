@@ -15,7 +15,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.ticker import MaxNLocator
 
-from profiler.figures import plain_ticks
+from profiler.reports.figures import plain_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

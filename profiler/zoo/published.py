@@ -15,7 +15,7 @@ from synergai.errors import InvalidInput, NotFound
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.models.installation import Value
+    from profiler.installation import Value
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from profiler.installation import stage_engine, write_definition
 from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, digest, find_models
-from synergai.models.installation import stage_engine, write_definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from profiler.installation import Value
     from synergai.models.directory import EngineDefinition
-    from synergai.models.installation import Value
 
 
 ProgressCallback: TypeAlias = "Callable[[float], None]"

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from profiler.installation import link_file, staging_folder, write_definition
 from profiler.zoo.int8 import quantise
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import VariantKeys, read_definition, read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
-from synergai.models.installation import link_file, write_definition
 from synergai.models.samples import load_samples
-from synergai.models.staging import staging_folder
-from synergai.versions import split_version
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -30,17 +30,6 @@ def require(module: str) -> None:
         raise ModuleNotFoundError(name=module)
 
 
-def check_plot(path: Path) -> None:
-    """Check, before a measurement, that its plot can be drawn into a file."""
-    require("matplotlib")
-    if path.suffix.lower() != ".png":
-        raise InvalidSettings(f"--plot: {path} must end in .png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidSettings(f"--plot: {path.parent} cannot be made: {error.strerror}") from error
-
-
 def settings_command(
     settings: type[SettingsT], run: Callable[[SettingsT], None]
 ) -> Callable[..., None]:

@@ -22,8 +22,8 @@ from synergai.cli.output import (
     print_json,
     print_table,
 )
-from synergai.domain import JobState
 from synergai.errors import InvalidInput, Unavailable
+from synergai.jobs import JobState
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:

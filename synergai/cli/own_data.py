@@ -21,7 +21,7 @@ from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.text_files import TextFormat
-from synergai.domain import JobState
+from synergai.jobs import JobState
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
 from synergai.wire.validation import check_output_names

@@ -10,8 +10,8 @@ from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.job_options import INPUTS_HELP, JobTerms, OwnInputs
 from synergai.cli.jobs import FailOnViolation, follow, print_accepted
 from synergai.cli.options import AsJson
-from synergai.domain import JobState
 from synergai.errors import InvalidSettings
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from synergai.client.client import Client

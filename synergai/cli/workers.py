@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.engine_store import placed_rows
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, format_age, format_seconds, format_watts, print_table
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from synergai.client.fleet import WorkerStatus
+    from synergai.client.store import PlacedEngine
     from synergai.domain import Engine
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -108,8 +108,24 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
 
 
 def _placed_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
-    for name, state in placed_rows(worker.placed):
-        yield worker.id, name, Text("to be fetched: ").append(state)
+    from synergai.client.store import PlacedState
+
+    for each in worker.placed:
+        if each.state is not PlacedState.INSTALLED:
+            state = Text("to be fetched: ").append(placed_text(each))
+            yield worker.id, f"{each.engine}/{each.version}", state
+
+
+def placed_text(placed: PlacedEngine) -> Text:
+    """Return the state of a placed version."""
+    from synergai.client.store import PlacedState
+
+    if placed.state is PlacedState.FETCHING and placed.size:
+        return Text(f"fetching, {placed.received * 100 // placed.size} %")
+    text = Text("waiting" if placed.state is PlacedState.UNKNOWN else placed.state.name.lower())
+    if placed.fault:
+        text = Text(f"{text.plain}: {placed.fault}", "red")
+    return text
 
 
 def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:

@@ -16,7 +16,7 @@ import grpc.aio
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.runtime.backoff import Backoff
 from synergai.wire.bearer_token import authorized
-from synergai.wire.call_metadata import ids_from_metadata
+from synergai.wire.parameters import ids_from_metadata
 from synergai.wire.rpc import channel_options
 from synergai.wire.status import error_from_call
 from synergai.wire.tls import open_channel

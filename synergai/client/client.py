@@ -36,8 +36,9 @@ from synergai.client.requests import (
 )
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.client.uploads import UploadProgress
-from synergai.domain import JobId, JobSpec, JobState
+from synergai.domain import JobId
 from synergai.errors import InvalidInput
+from synergai.jobs import JobSpec
 from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
     from synergai.data.text_files import TextFormat
-    from synergai.domain import JobSpec
-    from synergai.jobs import JobStatus
+    from synergai.jobs import JobSpec, JobState, JobStatus
     from synergai.oip import inference_pb2
 
 

@@ -13,8 +13,8 @@ from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
 from synergai.core.explanations.facts import Explanation
 from synergai.errors import NotFound, Unavailable
+from synergai.names import validate_stored_version
 from synergai.v1 import fleet_pb2
-from synergai.versions import validate_stored_version
 from synergai.wire.converters import profile_entry_from_proto
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class FleetOperations(GatewayConnection):
         one. The same version with the same files again changes nothing.
 
         Args:
-            manifest: its manifest, see `synergai.models.package.pack`.
+            manifest: its manifest, as ``synergai engines push`` makes it.
             paths: a file with each content of the manifest, by SHA-256.
             place: selectors of the workers that should fetch it, such as ``class=agx-xavier``; by
                 default, all that have its backend.

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from synergai.client.deadlines import normalize_deadline, to_microseconds
-from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
+from synergai.domain import EngineName, validate_accuracy
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
+from synergai.jobs import MAX_PRIORITY, JobSpec, validate_priority
+from synergai.names import parse_version
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.versions import engine_of_stage
+from synergai.names import engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,7 @@ from msgspec import Raw, Struct
 
 from synergai.core.scheduling.event_log import recorded_steps
 from synergai.errors import InvalidInput
-from synergai.fleet_page.page_state import INTERVAL_S, PageState
-from synergai.fleet_page.records import Batch, encode
+from synergai.fleet_page.page_state import INTERVAL_S, Batch, PageState, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

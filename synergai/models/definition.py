@@ -37,9 +37,8 @@ from synergai.models.formats.model_files import (
     is_version,
 )
 from synergai.models.warmup import WarmUpInput
-from synergai.names import validate_name
+from synergai.names import validate_name, validate_variant
 from synergai.runtime.toml_file import load_toml, read_toml
-from synergai.versions import validate_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from synergai.errors import NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.versions import split_version
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,14 +42,14 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
-from synergai.names import validate_name
-from synergai.versions import (
+from synergai.names import (
     FIRST_VERSION,
     by_version,
     engine_of_stage,
     is_stage,
     split_version,
     validate_engine,
+    validate_name,
     validate_version,
     versioned,
 )

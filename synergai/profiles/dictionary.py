@@ -23,8 +23,7 @@ from synergai.domain import (
     validate_accuracy,
 )
 from synergai.errors import InvalidInput
-from synergai.names import validate_name
-from synergai.versions import validate_engine
+from synergai.names import validate_engine, validate_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

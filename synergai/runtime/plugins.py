@@ -23,6 +23,10 @@ class Registry(Generic[T]):
         self._group = group
         self._builtin = dict(builtin)
 
+    def add(self, builtin: Mapping[str, str]) -> None:
+        """Add implementations of another part of this distribution."""
+        self._builtin.update(builtin)
+
     def names(self) -> list[str]:
         """Return all registered names, sorted."""
         plugins = (point.name for point in _entry_points(self._group))

@@ -25,8 +25,6 @@ from synergai.domain import (
     Engine,
     EngineName,
     Exit,
-    JobSpec,
-    JobState,
     Origin,
     Session,
     TensorSpec,
@@ -36,11 +34,16 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import InvalidInput
-from synergai.jobs import Execution, JobStatus
-from synergai.names import validate_name
+from synergai.jobs import Execution, JobSpec, JobState, JobStatus
+from synergai.names import (
+    parse_version,
+    split_version,
+    validate_engine,
+    validate_name,
+    validate_variant,
+)
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.v1 import common_pb2, jobs_pb2
-from synergai.versions import parse_version, split_version, validate_engine, validate_variant
 from synergai.wire.validation import DATATYPES
 
 if TYPE_CHECKING:

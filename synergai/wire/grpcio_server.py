@@ -17,11 +17,10 @@ from urllib.parse import unquote
 import grpc
 
 from synergai.errors import SynergaiError, Unavailable
-from synergai.runtime.ports import cannot_listen
+from synergai.runtime.addresses import cannot_listen
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.peer import Peer
-from synergai.wire.server_call import behaviour_of, with_behaviour
+from synergai.wire.server_call import Peer, behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, QuotaExceeded, SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.call_metadata import REQUEST_ID, ids_from_metadata
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.parameters import REQUEST_ID, ids_from_metadata
 from synergai.wire.status import (
     QUOTA_METADATA,
     RETRY_METADATA,

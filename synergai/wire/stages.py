@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from synergai.errors import InternalError
+from synergai.names import engine_of_stage, split_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.versions import engine_of_stage, split_version
 from synergai.wire.request_codec import RequestHeader, split_response
 from synergai.wire.validation import EXIT
 

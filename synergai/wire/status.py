@@ -15,7 +15,7 @@ import grpc
 from synergai import errors
 from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported, SynergaiError, Unavailable
 from synergai.runtime.text import encodable
-from synergai.wire.call_metadata import REQUEST_ID
+from synergai.wire.parameters import REQUEST_ID
 
 if TYPE_CHECKING:
     from synergai.oip import inference_pb2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
-from synergai.versions import split_variant
+from synergai.names import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.ports import bind
+from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.work_socket import WorkSocket
 

@@ -21,9 +21,9 @@ from typing import Final
 import psutil
 
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, JobState
+from synergai.domain import Configuration, EngineName
 from synergai.errors import Unavailable
-from synergai.jobs import JobStatus
+from synergai.jobs import JobState, JobStatus
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry

@@ -32,8 +32,8 @@ import uvloop
 
 from profiler.zoo.recipes import build
 from synergai import Client
-from synergai.domain import JobState
 from synergai.errors import Cancelled, SynergaiError, Unavailable
+from synergai.jobs import JobState
 from synergai.testing import LocalFleet
 from synergai.wire.tls import ClientTls
 from tests.acceptance import hostile_messages as hostile

@@ -27,15 +27,8 @@ from gateway.journal.errors import JournalBroken
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    JobSpec,
-    JobState,
-    WorkerId,
-)
+from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime import database
 from tests.acceptance.scripts import verdict
 

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from profiler.measuring.host_client import HostClient
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
+from synergai.jobs import JobState
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip

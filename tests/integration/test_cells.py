@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
-from synergai.domain import JobState
+from synergai.jobs import JobState
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path

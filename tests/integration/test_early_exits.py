@@ -22,7 +22,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
-from worker_agent.host.tensor_codec import BINARY_PARAMETER
+from worker_agent.host.query_codec import BINARY_PARAMETER
 
 ENGINE = "onnx_digits"
 HEAD, TAIL = f"{ENGINE}.s0-3", f"{ENGINE}.s3-11"

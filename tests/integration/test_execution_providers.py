@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, JobState, Session
+from synergai.domain import Configuration, EngineName, Session
+from synergai.jobs import JobState
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry

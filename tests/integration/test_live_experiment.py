@@ -34,7 +34,7 @@ def workload() -> Workload:
 
 
 def test_live_jobs_take_what_simulated_ones_take(workload: Workload, tmp_path: Path) -> None:
-    recording = run_live(workload, "malleable", SCALE, tmp_path / "run", {})
+    recording = run_live(workload, "malleable", SCALE, tmp_path / "run")
     live = summarize(recording.run)
     simulated = summarize(simulate(workload, scheduling_settings("malleable")))
     assert recording.mismatches == 0

@@ -15,7 +15,7 @@ from synergai.wire import rpc
 from synergai.wire.native import connection as connection_module
 from synergai.wire.native import server as server_module
 from synergai.wire.native.server import NativeServer
-from synergai.wire.peer import SocketPeer
+from synergai.wire.server_call import SocketPeer
 from tests import http2
 from tests.calls import raw_stream, raw_unary
 from tests.waiting import until

@@ -7,7 +7,7 @@ import pytest
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import Unavailable
-from synergai.runtime.ports import bind, check_free
+from synergai.runtime.addresses import bind, check_free
 from synergai.testing import reserved_port
 from synergai.wire.unread import UnreadResponses
 

@@ -79,8 +79,7 @@ def plan(folder: Path, fleet: str, *arguments: str) -> subprocess.CompletedProce
 
 
 def test_plan_weighs_measured_stages_against_the_whole(folder: Path) -> None:
-    plot = folder / "plan.png"
-    done = plan(folder, FLEET, "--queries", "50", "--deadline", "1h", "--json", "--plot", str(plot))
+    done = plan(folder, FLEET, "--queries", "50", "--deadline", "1h", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     names = [option["name"] for option in found["options"]]
@@ -91,7 +90,6 @@ def test_plan_weighs_measured_stages_against_the_whole(folder: Path) -> None:
     assert [split["cut"]["tensor"] for split in found["splits"]] == seams
     assert found["slack_s"] > 0
     assert all("busy machine" in note for note in found["notes"])
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_plan_that_is_impossible_is_told_in_one_line(folder: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from profiler.engines.check import check_variant
+from profiler.installation import write_definition
 from profiler.measuring.cli import profile
 from profiler.measuring.conditions import DISTURBED_SHARE
 from profiler.measuring.measurement import measure
@@ -22,7 +23,6 @@ from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
-from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary

@@ -21,10 +21,10 @@ from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
 from synergai.core.routes.links import GATEWAY
 from synergai.data.items import JobResult
-from synergai.domain import JobState
+from synergai.jobs import JobState
 from synergai.models.directory import ModelDirectory
+from synergai.names import stage_positions
 from synergai.testing import LocalFleet
-from synergai.versions import stage_positions
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 

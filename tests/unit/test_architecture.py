@@ -37,7 +37,6 @@ ORDER = {
         "oip",
         "errors",
         "names",
-        "versions",
         "domain",
         "jobs",
         "runtime",
@@ -68,7 +67,6 @@ ORDER = {
         "components",
         "app",
         "server",
-        "process",
         "serve",
         "cli",
         "__main__",
@@ -87,18 +85,16 @@ ORDER = {
         "placements",
         "runner",
         "hub_client",
-        "layout",
         "machine",
         "worker",
         "served_engines",
         "app",
-        "serve",
         "installer",
         "cli",
     ),
     "profiler": (
-        "figures",
         "report_pipe",
+        "installation",
         "cutting",
         "zoo",
         "loadgen",
@@ -127,7 +123,7 @@ OFFLINE_APART = {
 }
 """What the parts of the offline half do without."""
 
-PURE = {"errors", "names", "domain", "jobs", "versions", "profiles", "core"}
+PURE = {"errors", "names", "domain", "jobs", "profiles", "core"}
 PURE_RUNTIME = ("synergai.runtime.plugins", "synergai.runtime.text")
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
@@ -247,7 +243,7 @@ def test_search_is_pure() -> None:
         allowed = (
             "profiler.measuring.search",
             "synergai.domain",
-            "profiler.dictionary.pareto",
+            "profiler.reports.characterisation.fleet_profile",
             "synergai.errors",
             "synergai.runtime.plugins",
         )
@@ -291,7 +287,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_only_a_running_gateway_imports_the_http_server() -> None:
     program = (
-        "import sys; import gateway.cli, gateway.gateway_settings, synergai, worker_agent.serve\n"
+        "import sys; import gateway.cli, gateway.gateway_settings, synergai, worker_agent.app\n"
         "heavy = {'uvicorn', 'starlette', 'anyio', 'httptools', 'gateway.calls.http'}\n"
         "print(*sorted(heavy & sys.modules.keys()))"
     )
@@ -301,8 +297,8 @@ def test_only_a_running_gateway_imports_the_http_server() -> None:
 
 def test_serving_and_clients_load_nothing_of_the_offline_half() -> None:
     program = (
-        "import sys; import synergai.cli.main, gateway.process, gateway.serve.process\n"
-        "import worker_agent.serve, synergai\n"
+        "import sys; import synergai.cli.main, synergai.cli.serving, gateway.serve.server\n"
+        "import gateway.server, worker_agent.app, synergai\n"
         "for name in dir(synergai): getattr(synergai, name)\n"
         "print(*sorted(m for m in sys.modules if m.startswith('profiler')))"
     )
@@ -313,10 +309,11 @@ def test_serving_and_clients_load_nothing_of_the_offline_half() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("worker_agent.serve", {"click", "importlib.metadata", "numpy"}),
+        ("worker_agent.app", {"click", "importlib.metadata", "numpy"}),
         ("worker_agent.host.loop", {"asyncio", "grpc", "ssl"}),  # one process for each engine
-        ("gateway.process", {"jwt", "cryptography"}),
-        ("gateway.serve.process", {"jwt", "cryptography"}),
+        ("gateway.server", {"jwt", "cryptography"}),
+        ("gateway.serve.server", {"jwt", "cryptography"}),
+        ("synergai.cli.serving", {"click", "msgspec"}),
     ],
 )
 def test_serving_process_imports_no_command_line(module: str, absent: set[str]) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from demo import engines, report
 from demo.__main__ import ENGINES
-from synergai.domain import EngineName, JobId, JobSpec, JobState
-from synergai.jobs import JobStatus
+from synergai.domain import EngineName, JobId
+from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.dictionary import DISTURBED, MEASURED
 from tests.cores import new_entry

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai import errors
-from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, Session
+from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
-from synergai.names import validate_name
-from synergai.versions import (
+from synergai.jobs import MAX_PRIORITY, JobSpec
+from synergai.names import (
     parse_version,
     split_version,
     validate_engine,
+    validate_name,
     validate_version,
     versioned,
 )

@@ -26,8 +26,7 @@ from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
-from worker_agent.host.early_exit import check_exit
-from worker_agent.host.processing import Processing
+from worker_agent.host.processing import Processing, check_exit
 from worker_agent.host.query_codec import QueryCodec
 from worker_agent.ipc.frames import LoadFailed, Ready
 

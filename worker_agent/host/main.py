@@ -84,9 +84,8 @@ def _run(
     # A thread that loads a variant yields to the queries of others, if they hold the same lock.
     sys.setswitchinterval(_SWITCH_S)
     # Imported here because NumPy and the runtimes read the thread variables on import.
-    from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import ModelLoader
-    from worker_agent.host.loop import HostLoop
+    from worker_agent.host.loop import HostLoop, InterruptListener
 
     loader = ModelLoader(options.models, options.engine, threads, options.provider, arena)
     model, report = loader.load(options.variant, options.spawned_at)

@@ -19,7 +19,7 @@ def run(descriptor: int, agent: int) -> int:
     """Wait for the arguments of a host on its socket, and run it; return the exit code."""
     bind_to_agent(agent)
     set_threads(1)  # of NumPy; ONNX Runtime is told its own for each session
-    for module in ("interrupts", "loading", "loop"):
+    for module in ("loading", "loop"):
         import_module(f"worker_agent.host.{module}")
     with suppress(ImportError):
         import_module("onnxruntime")

@@ -14,11 +14,11 @@ from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
-from worker_agent.inventory.engines import pending_engine
-from worker_agent.inventory.snapshots import (
+from worker_agent.inventory.engines import (
     EngineSnapshot,
     folder_times,
     is_complete,
+    pending_engine,
     stamps_of,
     take_snapshots,
 )

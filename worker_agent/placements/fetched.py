@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, Overloaded
 from synergai.models.contents import Contents
 from synergai.models.directories import ModelDirectories
+from synergai.names import validate_engine
 from synergai.runtime.files import write_atomic
-from synergai.versions import validate_engine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -12,10 +12,9 @@ from msgspec import Struct
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest as model_digest
 from synergai.models.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest, validate_sha256
-from synergai.names import validate_name
+from synergai.names import validate_name, validate_stored_version, versioned
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2
-from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from synergai.domain import Configuration
-from synergai.runtime.reexec import decode_config, encode_config
+from synergai.runtime.config_text import decode_config, encode_config
 from worker_agent.providers.kinds import KINDS, ProviderKind
 
 if TYPE_CHECKING:

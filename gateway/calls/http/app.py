@@ -23,10 +23,10 @@ from starlette.routing import Router
 
 from gateway.calls.http.connections import SURPLUS, LimitedConnection
 from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
-from synergai.runtime.ports import bind
+from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import encodable
-from synergai.wire.call_metadata import REQUEST_ID, valid_id
+from synergai.wire.parameters import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
 from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 from synergai.wire.tls import server_context

@@ -16,8 +16,8 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.calls.http.bodies import MIN_BYTES_PER_S
-from gateway.entry.passage.call_guard import PEER
-from synergai.wire.peer import SocketPeer
+from gateway.entry.call_guard import PEER
+from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:
     import asyncio

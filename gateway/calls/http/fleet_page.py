@@ -13,11 +13,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from gateway.calls.http.app import cancelled_on_disconnect, json_response
-from gateway.entry.passage.call_guard import peer_of
+from gateway.entry.call_guard import peer_of
 from synergai.errors import NotFound, Overloaded
 from synergai.fleet_page.files import SCRIPTS, read_file
-from synergai.fleet_page.page_state import INTERVAL_S
-from synergai.fleet_page.records import Batch, encode
+from synergai.fleet_page.page_state import INTERVAL_S, Batch, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.explanations.facts import Explanation
-    from synergai.fleet_page.page_state import PageState
-    from synergai.fleet_page.records import PageRecord
+    from synergai.fleet_page.page_state import PageRecord, PageState
 
 
 MAX_VIEWERS: Final = 64

@@ -14,7 +14,7 @@ from gateway.entry.access.roles import Role
 from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
 from gateway.monitoring.tracing import TracedRun
-from synergai.domain import EngineName, Job, JobId, JobState
+from synergai.domain import EngineName, Job, JobId
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -28,8 +28,8 @@ from synergai.errors import (
     Unavailable,
     VersionNotFound,
 )
+from synergai.names import split_variant, split_version, versioned_variant
 from synergai.oip.inference_pb2 import ModelInferResponse
-from synergai.versions import split_variant, split_version, versioned_variant
 from synergai.wire.validation import check_header
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import Engine, Fault
+    from synergai.jobs import JobState
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
 

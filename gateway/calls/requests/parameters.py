@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.entry.access.roles import Role
-from synergai.domain import MAX_PRIORITY, validate_accuracy
+from synergai.domain import validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
+from synergai.jobs import MAX_PRIORITY
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
-from synergai.wire.call_metadata import checked_tenant
-from synergai.wire.parameters import WINDOW_METADATA, read_parameters
+from synergai.wire.parameters import WINDOW_METADATA, checked_tenant, read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

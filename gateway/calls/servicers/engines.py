@@ -14,14 +14,8 @@ from gateway.fleet.stages import EngineInStages
 from synergai.core.route import Route
 from synergai.domain import UNKNOWN_RANK
 from synergai.errors import NotSupported, SynergaiError
+from synergai.names import parse_version, split_variant, split_version, versioned, versioned_variant
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-from synergai.versions import (
-    parse_version,
-    split_variant,
-    split_version,
-    versioned,
-    versioned_variant,
-)
 from synergai.wire.converters import UNKNOWN_RANK_PROPERTY
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from gateway.entry.access.roles import Role
 from gateway.jobs.explanations import explain
 from synergai.domain import UnusableSession
 from synergai.errors import InvalidInput, SynergaiError
-from synergai.names import validate_name
+from synergai.names import is_selected, split_version, validate_name
 from synergai.v1 import common_pb2, fleet_pb2
-from synergai.versions import is_selected, split_version
 from synergai.wire import rpc
 from synergai.wire.converters import (
     configuration_to_proto,

@@ -22,7 +22,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.runtime.tasks import TaskBag
 from synergai.wire import rpc
-from synergai.wire.call_metadata import (
+from synergai.wire.parameters import (
     NO_IDS,
     TRACEPARENT,
     ids_from_metadata,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.calls.servicers.engines import EngineCalls
     from gateway.fleet.stages import StageChains
     from gateway.monitoring.tracing import Trace, Tracing
-    from synergai.wire.call_metadata import CallIds
+    from synergai.wire.parameters import CallIds
     from synergai.wire.request_codec import Buffer, RequestHeader
     from synergai.wire.rpc import Malformed, PendingCall, RawRequest
     from synergai.wire.server_call import ServerCall

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.entry.access.caller import current_caller
 from gateway.entry.access.roles import Role
 from gateway.journal.job_record import SubmissionTerms
-from synergai.domain import JobState
 from synergai.errors import InvalidInput
+from synergai.jobs import JobState
 from synergai.v1 import jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.converters import job_spec_from_proto, job_status_to_proto

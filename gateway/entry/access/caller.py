@@ -10,15 +10,19 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from gateway.entry.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
-from synergai.domain import MAX_PRIORITY
-from synergai.errors import PermissionDenied, Unauthenticated
-from synergai.versions import engine_of_stage, is_stage, split_version
+from synergai.errors import JobNotFound, PermissionDenied, Unauthenticated
+from synergai.jobs import MAX_PRIORITY
+from synergai.names import engine_of_stage, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.domain import EngineName
+    from synergai.jobs import JobSpec, JobStatus
+
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
@@ -201,3 +205,32 @@ def is_visible(caller: Caller, engine: str) -> bool:
 def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
     """Return the engines that a caller may see, without stages, which are parts."""
     return [each for each in engines if not is_stage(each) and is_visible(caller, each)]
+
+
+# A job outside a caller's scope is not found: its id reveals nothing.
+
+
+def in_tenant(caller: Caller, spec: JobSpec) -> JobSpec:
+    """Return a submitted specification with its tenant."""
+    tenant = caller.tenant_of(spec.tenant, Role.SUBMIT, engine=spec.engine)
+    return spec if tenant == spec.tenant else replace(spec, tenant=tenant)
+
+
+def may_see(caller: Caller, engine: str, tenant: str) -> bool:
+    """Return whether a caller may follow the jobs of an engine and tenant."""
+    return caller.may(Role.SUBMIT, Role.OBSERVE, engine=engine, tenant=tenant)
+
+
+def check_visible(caller: Caller, status: JobStatus) -> None:
+    """Check that a caller may follow a job."""
+    caller.check_valid()
+    if not may_see(caller, status.spec.engine, status.spec.tenant):
+        raise JobNotFound(status.id)
+
+
+def check_cancel(caller: Caller, status: JobStatus) -> None:
+    """Check that a caller may cancel a job."""
+    spec = status.spec
+    if not caller.may(Role.SUBMIT, Role.OPERATE, engine=spec.engine, tenant=spec.tenant):
+        check_visible(caller, status)
+    caller.check(Role.SUBMIT, Role.OPERATE, engine=spec.engine, tenant=spec.tenant)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 from msgspec import Meta, Struct
 
 from gateway.entry.access.roles import ANONYMOUS, ANY, Grant, matches
-from synergai.domain import MAX_PRIORITY
 from synergai.errors import InvalidInput
+from synergai.jobs import MAX_PRIORITY
 from synergai.names import validate_name
 from synergai.runtime.toml_file import read_toml
 

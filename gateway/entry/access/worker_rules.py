@@ -17,9 +17,9 @@ from msgspec import Struct
 from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.entry.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
+from synergai.names import split_version
 from synergai.runtime.state_file import without_path
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

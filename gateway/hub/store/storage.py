@@ -16,9 +16,8 @@ from msgspec.structs import asdict, replace
 from gateway.entry.access.roles import matches
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.manifest import Manifest, content_digest, read_manifest
-from synergai.names import validate_name
+from synergai.names import validate_name, validate_stored_version, versioned
 from synergai.runtime.files import write_atomic
-from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -31,9 +31,8 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.manifest import content_digest, read_manifest
-from synergai.names import validate_name
+from synergai.names import split_version, validate_name, validate_stored_version, versioned
 from synergai.runtime.tasks import TaskBag
-from synergai.versions import split_version, validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

@@ -14,8 +14,9 @@ from gateway.journal.errors import Deposed, JournalBroken, RuleViolated, is_disk
 from gateway.journal.files import hold_cluster
 from gateway.journal.operations import Accept, check_repeated
 from gateway.journal.postgresql.session import where
-from synergai.domain import JobId, JobState
+from synergai.domain import JobId
 from synergai.errors import InternalError, SynergaiError, UploadUsed
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

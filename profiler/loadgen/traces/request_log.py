@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hdrh.histogram import HdrHistogram
 
 from profiler.loadgen.outcome import RequestOutcome, outcome_of
-from synergai.versions import split_variant, split_version, versioned
+from synergai.names import split_variant, split_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

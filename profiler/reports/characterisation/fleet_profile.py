@@ -8,15 +8,14 @@ computed from them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from profiler.dictionary.pareto import front
 from profiler.reports.statistics import Distribution, geometric_mean, mean, ratio
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import PREDICTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
@@ -206,3 +205,25 @@ def fronts(space: FleetProfile) -> list[EfficiencyFront]:
                     )
                 )
     return found
+
+
+T = TypeVar("T")
+
+
+def front(items: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> list[T]:
+    """Return the items that no other one exceeds in one figure and equals in the other.
+
+    Args:
+        figures: two figures of an item; more is better.
+
+    Returns:
+        In descending order of the first figure; of equal items, the first one.
+    """
+    chosen: list[T] = []
+    most = float("-inf")
+    for item in sorted(items, key=lambda each: figures(each), reverse=True):
+        second = figures(item)[1]
+        if second > most:
+            chosen.append(item)
+            most = second
+    return chosen

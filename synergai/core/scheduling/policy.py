@@ -178,24 +178,6 @@ class View:
                 return estimate
         return estimates[0] if estimates else None
 
-    def predefined_estimate(
-        self, job: JobRecord, worker: WorkerRecord, configuration: Configuration
-    ) -> Estimate | None:
-        """Return the cost of a job on `worker` in the configuration, in its fastest variant.
-
-        Falls back to the fastest configuration. None if the worker has no variant that the job may
-        use now, or the engine is not profiled there at all.
-        """
-        estimates = self.estimator.for_job(job, worker)
-        for estimate in estimates:
-            if estimate.configuration.base == configuration:
-                return estimate
-        return estimates[0] if estimates else None
-
-    def can_run(self, job: JobRecord, worker: WorkerRecord) -> bool:
-        """Return whether a worker has a variant that a job with a floor or a pin may use."""
-        return job.limit is None or bool(self.estimator.allowed(job, worker))
-
     def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return the setup still to be paid if the job comes next on the worker."""
         if estimate.setup_s == 0.0:

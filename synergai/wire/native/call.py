@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from synergai.wire.native.handlers import Handlers
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Stream
-    from synergai.wire.peer import Peer
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.server_call import Metadata
+    from synergai.wire.server_call import Metadata, Peer
 
 
 class CallState(enum.IntEnum):

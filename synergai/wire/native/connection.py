@@ -15,7 +15,7 @@ from synergai.wire.native.headers import TOO_LARGE
 from synergai.wire.native.http2 import ConnectionFault
 from synergai.wire.native.sending import Sender
 from synergai.wire.native.session import GOAWAY, OWN_PING, NativeSession
-from synergai.wire.peer import SocketPeer
+from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

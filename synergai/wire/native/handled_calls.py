@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from synergai.wire.native.handlers import Handlers
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Stream
-    from synergai.wire.peer import Peer
     from synergai.wire.request_codec import Buffer
     from synergai.wire.rpc import BegunUnary, PendingCall
+    from synergai.wire.server_call import Peer
 
 
 def accept_call(stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers) -> Call:

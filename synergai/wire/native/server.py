@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.runtime.ports import bind
+from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.native.call_turns import CallTurns
 from synergai.wire.native.connection import SILENT_S, UNREAD_S, ClientConnection

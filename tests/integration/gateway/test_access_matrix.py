@@ -24,7 +24,8 @@ from starlette.routing import Route
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.grpc_server import UNSUPPORTED_METHODS
 from gateway.server import SERVICES, Gateway
-from synergai.domain import EngineName, JobSpec
+from synergai.domain import EngineName
+from synergai.jobs import JobSpec
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from gateway.fleet.descriptions import CommittedDescription, Description
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
-from synergai.domain import AssignmentId, Configuration, EngineName, JobId, JobState, WorkerId
+from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
+from synergai.jobs import JobState
 from tests.journals import Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.conftest import ENGINE

@@ -16,9 +16,9 @@ from synergai.cli.jobs import (
     watch_progress,
 )
 from synergai.client.jobs import JobHandle
-from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
+from synergai.domain import Configuration, EngineName, JobId, WorkerId
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.jobs import Execution, JobStatus
+from synergai.jobs import Execution, JobSpec, JobState, JobStatus
 
 
 def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:

@@ -12,9 +12,9 @@ import typer
 
 from synergai.__main__ import main as program
 from synergai.cli import main as cli
+from synergai.cli.errors import INTERRUPTED
 from synergai.cli.own_data import OwnDataJob
 from synergai.errors import InvalidSettings, SynergaiError
-from synergai.runtime.interrupts import INTERRUPTED
 
 FailingCommand: TypeAlias = Callable[[BaseException], None]
 

@@ -11,8 +11,8 @@ from synergai.cli.own_data import OwnDataJob
 from synergai.client.client import Client
 from synergai.data.items import JobResult
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
-from synergai.domain import EngineName, JobId, JobSpec, JobState
-from synergai.jobs import JobStatus
+from synergai.domain import EngineName, JobId
+from synergai.jobs import JobSpec, JobState, JobStatus
 
 
 def a_command(output: Path | None = None) -> OwnDataJob:

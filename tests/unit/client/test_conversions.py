@@ -8,7 +8,7 @@ import pytest
 
 from synergai.client.fleet import worker_from_proto
 from synergai.client.requests import job_spec, request_builder
-from synergai.domain import EngineName, JobSpec, JobState
+from synergai.domain import EngineName
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -18,6 +18,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto

@@ -20,7 +20,7 @@ from synergai.core.pipeline import (
 )
 from synergai.core.route import Route
 from synergai.domain import Engine, EngineName, WorkerId
-from synergai.versions import stage_name
+from synergai.names import stage_name
 
 QUERIES, MOST_LOSSES = 12, 3
 

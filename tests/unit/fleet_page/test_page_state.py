@@ -17,8 +17,7 @@ from synergai.core.scheduling.events import (
 )
 from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
 from synergai.fleet_page import page_state
-from synergai.fleet_page.page_state import MAX_REQUESTS, PageState
-from synergai.fleet_page.records import Batch, PageRecord, encode
+from synergai.fleet_page.page_state import MAX_REQUESTS, Batch, PageRecord, PageState, encode
 from tests.staged_runs import staged_run
 
 

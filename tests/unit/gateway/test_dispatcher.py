@@ -17,7 +17,7 @@ from synergai.core.scheduling.events import (
     ProgressChecked,
     WorkerDraining,
 )
-from synergai.domain import AssignmentId, EngineName, JobSpec, JobState
+from synergai.domain import AssignmentId, EngineName
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -28,6 +28,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.jobs import JobSpec, JobState
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
 from synergai.wire.agent_messages import ProtocolViolation

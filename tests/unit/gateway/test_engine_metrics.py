@@ -24,7 +24,7 @@ from gateway.monitoring.metrics import (
     tenant_families,
     worker_families,
 )
-from synergai.domain import EngineName, JobState, WorkerId
+from synergai.domain import EngineName, WorkerId
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -36,6 +36,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.jobs import JobState
 from synergai.wire.work_transport import SentOver
 from tests.unit.gateway.conftest import GatewayHarness
 

@@ -20,7 +20,8 @@ from gateway.jobs.tracker import (
     Interval,
 )
 from gateway.journal.journal import Journal
-from synergai.domain import EngineName, JobSpec
+from synergai.domain import EngineName
+from synergai.jobs import JobSpec
 from tests.unit.gateway.conftest import FakeClock, GatewayHarness
 
 LOW, HIGH = PRIOR

@@ -22,9 +22,9 @@ from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
 from gateway.journal.files import Reserve, Space
 from gateway.journal.journal import Journal
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.domain import EngineName, JobId
 from synergai.errors import Overloaded, Unavailable
-from synergai.jobs import JobStatus
+from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 from synergai.v1 import hub_pb2

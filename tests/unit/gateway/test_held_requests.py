@@ -24,9 +24,9 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.names import versioned
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.clock import Clock
-from synergai.versions import versioned
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest
 from tests.waiting import turns

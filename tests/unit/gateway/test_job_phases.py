@@ -11,8 +11,9 @@ from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job
 from gateway.jobs.tracker import EstimateErrors, JobTracker
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedExecution
-from synergai.domain import Configuration, EngineName, Fault, JobSpec, JobState, WorkerId
+from synergai.domain import Configuration, EngineName, Fault, WorkerId
 from synergai.errors import SynergaiError
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Clock
 
 REACHED_BY: dict[Phase, str] = {

@@ -12,8 +12,8 @@ from gateway.fleet.routes import Routes
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
+from synergai.names import stage_name
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
-from synergai.versions import stage_name
 from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.cores import new_entry

@@ -9,8 +9,8 @@ import pytest
 from gateway.jobs.tracker import EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
-from synergai.jobs import JobStatus
+from synergai.domain import Configuration, EngineName, JobId, WorkerId
+from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
 from synergai.wire.converters import job_status_from_proto, job_status_to_proto
 from tests.cores import new_assignment

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from gateway.jobs.tracker import EstimateErrors, JobTracker
 from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
+from synergai.domain import EngineName, JobId, WorkerId
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Clock
 from tests.cores import new_assignment
 

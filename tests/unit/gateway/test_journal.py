@@ -19,16 +19,9 @@ from gateway.journal.errors import JournalBroken
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore, open_journal
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    JobSpec,
-    JobState,
-    WorkerId,
-)
+from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import InternalError, Unavailable
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 

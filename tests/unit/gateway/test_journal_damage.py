@@ -12,8 +12,9 @@ from gateway.journal.errors import JournalDamaged
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import Mark, read_marker, write_marker
-from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.domain import EngineName, JobId
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.jobs import JobSpec, JobState
 
 JOBS = 40
 FILES = ("journal.db", "journal.db-wal", "journal.marker")

@@ -5,7 +5,7 @@ import pytest
 from gateway.calls.requests.parameters import RequestOptions, parse_options
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.wire.call_metadata import tenant_from_metadata
+from synergai.wire.parameters import tenant_from_metadata
 
 
 def parameters(**values: float | str) -> dict[str, InferParameter]:

@@ -8,8 +8,9 @@ from gateway.entry.access.caller import UNRESTRICTED, Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
 from synergai.core.explanations.facts import Explanation
-from synergai.domain import EngineName, JobId, JobSpec
+from synergai.domain import EngineName, JobId
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
+from synergai.jobs import JobSpec
 from synergai.oip import inference_pb2 as oip
 from synergai.wire.request_codec import RequestDecoder, RequestHeader
 from synergai.wire.rpc import RawRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dispatch.preloads import PreloadCosts
+from gateway.monitoring.counts import PreloadCosts
 from synergai.core.scheduling.events import Load
 from synergai.domain import Configuration, EngineName, Session
 from synergai.runtime.send_queue import SendQueue

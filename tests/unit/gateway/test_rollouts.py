@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.version_policy import LATEST, PolicyFile, VersionPolicy, draw
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import LATEST, PolicyFile, VersionPolicy, Versions, draw
 from gateway.hub.rollouts import Rollouts
 from synergai.domain import EngineName, WorkerId
 from synergai.errors import (
@@ -22,7 +21,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.versions import split_version, stage_name
+from synergai.names import split_version, stage_name
 from tests.unit.gateway.test_versions import ECHO, W1, of, with_other_outputs
 from tests.waiting import turns
 

@@ -11,7 +11,7 @@ from synergai.core import route as routes_module
 from synergai.core.route import ExitRates, Route
 from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
 from synergai.errors import InvalidInput
-from synergai.versions import stage_name
+from synergai.names import stage_name
 from synergai.wire.validation import DROP, STAY
 
 NET = EngineName("net")

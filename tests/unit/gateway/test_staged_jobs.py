@@ -23,12 +23,12 @@ from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES,
 from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Engine, EngineName, Exit, JobSpec, JobState, TensorSpec
+from synergai.domain import Engine, EngineName, Exit, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
-from synergai.jobs import JobStatus
+from synergai.jobs import JobSpec, JobState, JobStatus
+from synergai.names import stage_name
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
-from synergai.versions import stage_name
 from synergai.wire.agent_messages import ProtocolViolation
 from synergai.wire.job_inputs import split_input
 from synergai.wire.limits import MAX_HELD_BYTES

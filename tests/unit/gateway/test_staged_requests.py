@@ -13,8 +13,7 @@ from gateway.calls.requests.staged import MOST_LOSSES, StagedRequests
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.version_policy import VersionPolicy
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
@@ -27,9 +26,9 @@ from synergai.errors import (
     TensorsLost,
     Unavailable,
 )
+from synergai.names import stage_name
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.clock import Clock
-from synergai.versions import stage_name
 from synergai.wire.arrays import build_request
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest

@@ -12,8 +12,8 @@ from gateway.fleet.versions import Versions
 from synergai.core.route import Route
 from synergai.domain import Engine, TensorSpec, WorkerId
 from synergai.errors import EngineUnloaded, Unavailable
+from synergai.names import EngineName, stage_name, stage_positions
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.versions import EngineName, stage_name, stage_positions
 
 BOX = WorkerId("box")
 OTHER = WorkerId("other")

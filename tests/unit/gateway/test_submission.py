@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.entry.access.caller import UNRESTRICTED
-from synergai.domain import EngineName, JobSpec
+from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded
+from synergai.jobs import JobSpec
 from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)

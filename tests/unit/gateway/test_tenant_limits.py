@@ -10,8 +10,9 @@ from gateway.entry.access.roles import Grant, Role
 from gateway.entry.access.table import AccessTable, Quota
 from gateway.entry.admission.tenant_usage import TenantUsage
 from gateway.journal.journal import Journal
-from synergai.domain import EngineName, JobSpec
+from synergai.domain import EngineName
 from synergai.errors import InvalidInput, PermissionDenied, QuotaExceeded
+from synergai.jobs import JobSpec
 from synergai.oip.inference_pb2 import InferParameter
 from tests.unit.gateway.conftest import GatewayHarness
 

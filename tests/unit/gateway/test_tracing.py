@@ -5,7 +5,7 @@ import pytest
 from gateway.monitoring.tracing import Tracing
 from synergai.errors import InvalidInput
 from synergai.runtime.clock import Clock
-from synergai.wire.call_metadata import CallIds, ids_from_metadata
+from synergai.wire.parameters import CallIds, ids_from_metadata
 
 CONTEXT = f"00-{'1' * 32}-{'2' * 16}"
 

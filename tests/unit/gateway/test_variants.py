@@ -7,16 +7,9 @@ from gateway.calls.servicers.engines import of_variant, with_variants
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries, ConnectedWorker
 from gateway.monitoring.counts import EngineMetrics
-from synergai.domain import (
-    MAX_VARIANTS,
-    Configuration,
-    Engine,
-    EngineName,
-    JobSpec,
-    Variant,
-    WorkerId,
-)
+from synergai.domain import MAX_VARIANTS, Configuration, Engine, EngineName, Variant, WorkerId
 from synergai.errors import InvalidInput, VersionNotFound
+from synergai.jobs import JobSpec
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from tests.cores import new_entry

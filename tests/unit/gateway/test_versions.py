@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.version_policy import VersionPolicy
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import VersionPolicy, Versions
 from synergai.domain import Engine, EngineName, TensorSpec, WorkerId
 from synergai.errors import DeadlineExceeded, EngineUnusable, NotFound, Unavailable, VersionNotFound
-from synergai.versions import split_version, versioned
+from synergai.names import split_version, versioned
 from tests.unit.gateway.conftest import ENGINE
 from tests.waiting import turns
 

@@ -11,7 +11,6 @@ from synergai.domain import (
     MAX_VARIANTS,
     Configuration,
     Engine,
-    JobSpec,
     Origin,
     Session,
     TensorSpec,
@@ -20,9 +19,10 @@ from synergai.domain import (
     WorkerClass,
 )
 from synergai.errors import InvalidInput
+from synergai.jobs import JobSpec
+from synergai.names import split_version, versioned
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.v1 import common_pb2
-from synergai.versions import split_version, versioned
 from synergai.wire import converters
 from synergai.wire.validation import DATATYPES
 from tests.engines import new_engine

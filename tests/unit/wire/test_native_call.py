@@ -28,7 +28,7 @@ from synergai.wire.native.handlers import Handlers
 from synergai.wire.native.headers import CallHeaders
 from synergai.wire.native.sending import Sender, Stream
 from synergai.wire.native.session import NativeSession
-from synergai.wire.peer import SocketPeer
+from synergai.wire.server_call import SocketPeer
 from tests import http2
 from tests.http2 import DATA, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame
 from tests.waiting import turns, until

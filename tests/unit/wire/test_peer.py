@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from synergai.wire.peer import SocketPeer
+from synergai.wire.server_call import SocketPeer
 
 
 @pytest.mark.parametrize(

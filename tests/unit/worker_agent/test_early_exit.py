@@ -7,7 +7,7 @@ from synergai.domain import Engine, EngineName, Exit, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
-from worker_agent.host.early_exit import EarlyExit, check_exit
+from worker_agent.host.processing import EarlyExit, check_exit
 
 ANSWER = TensorSpec("probabilities", "FP32", (-1, 3))
 TENSOR = TensorSpec("cut", "FP32", (-1, 8))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from synergai.models.directory import EngineDefinition
-from synergai.versions import EngineName
+from synergai.names import EngineName
 from worker_agent.inventory.engines import faulty_engine
 
 

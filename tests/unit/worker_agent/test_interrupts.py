@@ -3,7 +3,7 @@
 import os
 import threading
 
-from worker_agent.host.interrupts import InterruptListener
+from worker_agent.host.loop import InterruptListener
 from worker_agent.ipc.frames import INTERRUPT
 
 

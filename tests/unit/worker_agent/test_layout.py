@@ -7,7 +7,7 @@ import pytest
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from worker_agent.agent_settings import WorkerSettings
-from worker_agent.layout import plan_workers
+from worker_agent.machine import plan_workers
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers.choice import Offers, ProviderChoice, Refusal
 

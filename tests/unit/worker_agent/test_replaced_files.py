@@ -24,8 +24,7 @@ from worker_agent.hosts.residents import SessionChange
 from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
-from worker_agent.layout import plan_workers
-from worker_agent.machine import Machine
+from worker_agent.machine import Machine, plan_workers
 from worker_agent.peers.exchange import Exchange
 from worker_agent.providers.choice import Offers
 from worker_agent.served_engines import ServedEngines

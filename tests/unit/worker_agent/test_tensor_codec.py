@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from synergai.wire.arrays import read_outputs
-from worker_agent.host.tensor_codec import write_response
+from worker_agent.host.query_codec import write_response
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

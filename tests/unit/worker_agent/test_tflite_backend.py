@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from synergai.errors import SynergaiError
 from synergai.models.directory import EngineDefinition
-from synergai.versions import EngineName
+from synergai.names import EngineName
 from tests.tiny_tflite import save_reshape, save_sum, save_texts
 from worker_agent import backends
 from worker_agent.backends import tflite

@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.core.scheduling.events import Expire, Finish, Revoke
-from synergai.core.scheduling.policies.water_filling import water_fill
 from synergai.core.scheduling.rules.history import SLOW_S
 from synergai.core.scheduling.state.jobs import JobRecord, Ranges
-from synergai.domain import JobState
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.core.explanations.facts import End
     from synergai.core.scheduling.events import (
         AssignmentsRevoked,
@@ -193,3 +194,16 @@ class ActiveJobs:
             ),
             default=math.inf,
         )
+
+
+def water_fill(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
+    """Return when workers complete `queries` if they finish together; `ready` is soonest first."""
+    total_rate = work = 0.0
+    until = math.inf
+    for at, worker in ready:
+        if at >= until:
+            break
+        total_rate += rates[worker]
+        work += rates[worker] * at
+        until = (queries + work) / total_rate
+    return until

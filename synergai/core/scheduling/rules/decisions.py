@@ -17,7 +17,7 @@ from synergai.core.scheduling.rules.concurrency import (
     may_run_concurrently,
     runs_concurrently,
 )
-from synergai.domain import JobState
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

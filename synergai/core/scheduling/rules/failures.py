@@ -21,7 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.events import Fail, Pause
-from synergai.domain import Fault, JobState, Outcome, Session
+from synergai.domain import Fault, Outcome, Session
+from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from synergai.core.scheduling.events import AssignmentEnded

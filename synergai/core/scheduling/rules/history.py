@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from synergai.core.explanations.facts import Ahead, Explanation, Run, Verdict
 from synergai.core.scheduling.state.jobs import Stretch
-from synergai.domain import JobId, JobState
-from synergai.versions import split_version
+from synergai.domain import JobId
+from synergai.jobs import JobState
+from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from synergai.domain import MAX_QUERIES, BatchTimes
+from synergai.domain import BatchTimes
+from synergai.jobs import MAX_QUERIES
 
 if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, Session

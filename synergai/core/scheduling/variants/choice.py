@@ -13,7 +13,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.variants.demand import JOB_SHARE
-from synergai.core.scheduling.variants.front_cache import Fronts
+from synergai.core.scheduling.variants.fronts import Fronts
 from synergai.core.scheduling.variants.margins import Margins, Query
 from synergai.core.scheduling.variants.pools import Pools
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.front_cache import Fronts
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.fronts import ConvexFront, Fronts
     from synergai.domain import EngineName, WorkerId
 
 _PLANNED: Final = 0.95

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.core.scheduling.policies.malleable.planner import Planner, Problem, Weights
-from synergai.core.scheduling.policies.water_filling import water_fill
+from synergai.core.scheduling.rules.active_jobs import water_fill
 
 ready_times = st.floats(0.0, 100.0)
 rates = st.floats(0.1, 50.0)

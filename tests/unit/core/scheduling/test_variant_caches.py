@@ -10,8 +10,7 @@ from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import AssignmentEnded
 from synergai.core.scheduling.state.estimate import Limit
 from synergai.core.scheduling.state.workers import WorkerRecord
-from synergai.core.scheduling.variants.front_cache import Fronts
-from synergai.core.scheduling.variants.fronts import ConvexFront, build_front
+from synergai.core.scheduling.variants.fronts import ConvexFront, Fronts, build_front
 from synergai.core.scheduling.variants.margins import Query
 from synergai.core.scheduling.variants.pools import Family, Pools, _Pool
 from synergai.domain import EngineName, Outcome

@@ -11,7 +11,7 @@ from gateway.cli import app
 from gateway.entry.access.enrolments import FILE, EnrolmentStore, sha256
 from gateway.entry.access.table import AllowedWorkers
 from gateway.entry.access.worker_rules import JoiningWorker, WorkerRules
-from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
+from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from synergai.errors import Unavailable
 from synergai.profiles.files import add_to_dictionary
 

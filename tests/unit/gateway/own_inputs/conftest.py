@@ -15,7 +15,8 @@ from gateway.jobs.results import JobResults
 from gateway.journal.journal import Journal
 from gateway.journal.records.store import DataKey, DataStore, OpenLog
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import EngineName, JobSpec
+from synergai.domain import EngineName
+from synergai.jobs import JobSpec
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2, jobs_pb2

@@ -13,8 +13,9 @@ from gateway.fleet.worker import ConnectedWorker, Order, SendInputs
 from gateway.jobs import input_feed, submitted
 from gateway.jobs.tracker import ProgressRate
 from synergai.core.scheduling.events import Stop
-from synergai.domain import Job, JobSpec, JobState
+from synergai.domain import Job
 from synergai.errors import InvalidInput
+from synergai.jobs import JobSpec, JobState
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
 from synergai.wire.validation import SAMPLE

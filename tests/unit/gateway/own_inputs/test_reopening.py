@@ -19,8 +19,8 @@ from gateway.journal.job_record import RecordedJob
 from gateway.journal.records import log as record_log
 from gateway.journal.records.log import DamagedLog, Record, RecordLog
 from gateway.journal.records.store import DataKey
-from synergai.domain import JobState
 from synergai.errors import Unavailable
+from synergai.jobs import JobState
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness, UnreadableStore, own_data
 from tests.waiting import turns

@@ -15,7 +15,6 @@ from gateway.jobs import uploads
 from gateway.jobs.uploads import AHEAD_BYTES, InputUploads, Receipt
 from gateway.journal.records.log import RecordLog
 from gateway.journal.records.store import DataKey
-from synergai.domain import JobSpec
 from synergai.errors import (
     Conflict,
     InvalidInput,
@@ -26,6 +25,7 @@ from synergai.errors import (
     UploadNotFound,
     UploadUsed,
 )
+from synergai.jobs import JobSpec
 from synergai.v1 import jobs_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness
 

@@ -8,12 +8,12 @@ from onnxruntime import InferenceSession
 
 from profiler.cutting.halving import measure_halving
 from profiler.cutting.stages import cut_engine, split_engine
+from profiler.installation import add_model, stage_engine, write_definition
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import ModelDescription
-from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.models.samples import write_samples
-from synergai.versions import engine_of_stage, is_stage, stage_name
+from synergai.names import engine_of_stage, is_stage, stage_name
 
 NAMES = ["net.s0-1", "net.s1-3", "net.s3-4"]
 

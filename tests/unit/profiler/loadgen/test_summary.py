@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler.loadgen.cli import LoadMeasurement, _print_measurement
+from profiler.loadgen.cli import LoadMeasurement, _print_measurement, parse_summary, read_summary
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.messages import RunCounts
-from profiler.loadgen.summary import parse_summary, read_summary
 from synergai.errors import InvalidInput
 
 VALID = """\

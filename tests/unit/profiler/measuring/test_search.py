@@ -17,11 +17,11 @@ from benchmarks.simulated_fleets import (
 )
 from benchmarks.surfaces import FAMILIES
 from benchmarks.surfaces import draw as draw_surface
-from profiler.dictionary.pareto import front
 from profiler.measuring.search.belief import QPS, SharedProcess, expected_log_qps
 from profiler.measuring.search.expected_gain import expected_improvement, improvement
 from profiler.measuring.search.space import Knobs, Point, SearchSpace, Trial, TrialResult
 from profiler.measuring.search.state import DEFAULT_BUDGET, Search, Strategy
+from profiler.reports.characterisation.fleet_profile import front
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
 

@@ -211,16 +211,6 @@ def test_graphs_are_read_in_a_child_process_only(
     assert json.loads(done.stdout)["splits"]
 
 
-@pytest.mark.parametrize("queries", [1, 2, 1000])
-def test_choice_is_plotted(
-    models: Path, dictionary: Path, fleet: Path, tmp_path: Path, queries: int
-) -> None:
-    plot = tmp_path / "plots" / "plan.png"
-    given = ("--fleet", fleet, "--queries", queries, "--plot", plot)
-    assert f"plot: {plot}" in run(models, dictionary, *given)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
@@ -228,7 +218,6 @@ def test_choice_is_plotted(
         (("--source", "egde"), "there is no worker 'egde'; did you mean edge"),
         (("--deadline", "soon"), "--deadline: "),
         (("--deadline", "-3"), "--deadline: it must be positive, not -3 s"),
-        (("--plot", "plan.pdf"), "must end in .png"),
     ],
 )
 def test_faulty_option_is_refused(

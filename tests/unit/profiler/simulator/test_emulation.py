@@ -9,8 +9,8 @@ from msgspec import structs
 
 from benchmarks.live_experiment.emulation import (
     Emulation,
+    configuration_numbers,
     number_configurations,
-    predefined_configurations,
 )
 from benchmarks.live_experiment.live import run_live
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
@@ -53,16 +53,8 @@ def test_numbering_configurations_changes_only_names(profile: Profile) -> None:
 
 
 def test_modes_are_numbered_in_numeric_order(profile: Profile) -> None:
-    modes = {"agx": "mode=6", "nx": "mode=5"}
-    assert predefined_configurations(profile, modes) == {
-        "x86": "threads=5",
-        "agx": "threads=6",
-        "nx": "threads=5",
-    }
-
-
-def test_largest_configuration_is_the_default(profile: Profile) -> None:
-    assert predefined_configurations(profile, {})["nx"] == "threads=9"
+    numbers = configuration_numbers(profile, NX)
+    assert (numbers[Configuration.parse("mode=5")], max(numbers.values())) == (5, 9)
 
 
 def test_model_directories_are_valid(emulation: Emulation) -> None:
@@ -115,14 +107,12 @@ def test_dictionary_is_scaled(emulation: Emulation) -> None:
         assert found.label == "emulated"
 
 
-def test_preferred_configuration_is_pinned_or_else_the_fastest(emulation: Emulation) -> None:
+def test_fastest_configuration_is_pinned(emulation: Emulation) -> None:
     best = emulation.workload.profile.best(MOBILENET, X86).configuration
     assert emulation.pin_options(X86)[MOBILENET] == str(best)
-    assert emulation.pin_options(X86, "threads=1")[MOBILENET] == "threads=1"
-    assert emulation.pin_options(X86, "threads=77")[MOBILENET] == str(best)
 
 
 def test_live_experiment_rejects_cold_sessions(emulation: Emulation, tmp_path: Path) -> None:
     cold = replace(emulation.workload, sessions="cold")
     with pytest.raises(InvalidInput, match="keep sessions loaded"):
-        run_live(cold, "synergai", SCALE, tmp_path / "other", {})
+        run_live(cold, "synergai", SCALE, tmp_path / "other")

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn
+from profiler.installation import write_definition
 from profiler.zoo import variants
 from profiler.zoo.builders.onnx_graph import write_model
 from profiler.zoo.variants import CheckedVariant, make_variants, remove_variant
 from synergai.domain import Origin, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
 
 SHAPE = Shape(size=4, channels=(4, 4), strides=(1, 2), classes=2)

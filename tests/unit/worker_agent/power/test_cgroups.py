@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported
-from worker_agent.power.cgroup_versions import CpuLimit
 from worker_agent.power.controller import Reading, SwitchFailed
-from worker_agent.power.cpu_shares import CpuCgroup, CpuShareController, parse_share
+from worker_agent.power.cpu_shares import CpuCgroup, CpuLimit, CpuShareController, parse_share
 from worker_agent.power.files import MachineFiles
 
 PID = str(os.getpid())

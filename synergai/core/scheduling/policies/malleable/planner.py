@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from synergai.core.scheduling.policies.water_filling import water_fill
+from synergai.core.scheduling.rules.active_jobs import water_fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+
 
 MAX_WORKERS: Final = 6
 """Maximum number of workers in a plan: all their subsets are evaluated."""

@@ -13,12 +13,11 @@ from rich.text import Text
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, print_json, print_table
+from synergai.cli.workers import placed_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from synergai.client.client import Client
-    from synergai.client.store import PlacedEngine, StoreContent, StoredEngine
+    from synergai.client.store import StoreContent, StoredEngine
 
 app: Final = typer.Typer()
 
@@ -71,7 +70,7 @@ def push(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from synergai.models.package import pack, packed_name
+    from profiler.engines.package import pack, packed_name
 
     engine = packed_name(path) if name is None else name
     if version is None:
@@ -100,7 +99,7 @@ def push(
 async def first_version(client: Client, name: str) -> int:
     """Return version 1 for an engine that the gateway does not know."""
     from synergai.errors import InvalidInput
-    from synergai.versions import split_version
+    from synergai.names import split_version
 
     stored = await client.stored_engines()
     versions = {each.version for each in stored.engines if each.engine == name}
@@ -186,24 +185,3 @@ def _row(stored: StoredEngine) -> tuple[str | Text, ...]:
 
 def _placement_text(stored: StoredEngine) -> str:
     return " or ".join(stored.placement) or "every worker with its backend"
-
-
-def placed_text(placed: PlacedEngine) -> Text:
-    """Return the state of a placed version."""
-    from synergai.client.store import PlacedState
-
-    if placed.state is PlacedState.FETCHING and placed.size:
-        return Text(f"fetching, {placed.received * 100 // placed.size} %")
-    text = Text("waiting" if placed.state is PlacedState.UNKNOWN else placed.state.name.lower())
-    if placed.fault:
-        text = Text(f"{text.plain}: {placed.fault}", "red")
-    return text
-
-
-def placed_rows(placed: tuple[PlacedEngine, ...]) -> Iterator[tuple[str, Text]]:
-    """Yield name and state of the placed versions that a worker does not have."""
-    from synergai.client.store import PlacedState
-
-    for each in placed:
-        if each.state is not PlacedState.INSTALLED:
-            yield f"{each.engine}/{each.version}", placed_text(each)

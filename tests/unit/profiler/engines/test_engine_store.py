@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from synergai.cli.engine_store import first_version
+from profiler.engines.engine_store import first_version
 from synergai.client.client import Client
 from synergai.errors import InvalidInput
 

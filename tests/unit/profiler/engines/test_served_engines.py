@@ -2,7 +2,7 @@
 
 import pytest
 
-from synergai.cli import served_engines
+from profiler.engines import served_engines
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.version_policy import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput

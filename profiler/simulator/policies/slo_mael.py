@@ -12,7 +12,7 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from synergai.core.scheduling.policies.predefined import PredefinedConfigurations
+from profiler.simulator.policies.profile_agnostic import PredefinedConfigurations
 from synergai.core.scheduling.policy import Assign, Decision, View
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.methods import Permission
     from gateway.entry.admission.admission import Admission
     from gateway.entry.audit.log import AuditLog
-    from synergai.wire.peer import SocketPeer
-    from synergai.wire.server_call import ServerCall
+    from synergai.wire.server_call import ServerCall, SocketPeer
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Around: TypeAlias = Callable[

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from profiler.installation import default_name
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -22,10 +23,8 @@ from synergai.models.formats.model_files import (
     is_version,
     list_files,
 )
-from synergai.models.installation import default_name
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
-from synergai.names import validate_name
-from synergai.versions import validate_stored_version
+from synergai.names import validate_name, validate_stored_version
 
 
 class Package(NamedTuple):
