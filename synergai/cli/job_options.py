@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from synergai.cli.options import (
-    EngineVersion,
-    MinAccuracy,
-    Priority,
-    ShardFormatOption,
-    parse_duration,
-    parse_instant,
-)
+from synergai.cli.options import EngineVersion, MinAccuracy, Priority, parse_duration, parse_instant
 from synergai.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -89,7 +82,6 @@ class OwnInputs(NamedTuple):
     header: Header = None
     encoding: Encoding = "utf-8"
     output: Output = None
-    format: ShardFormatOption = None
     only: Only = None
     max_failures: MaxFailures = None
 

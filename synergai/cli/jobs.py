@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
-from synergai.cli.options import AsJson, ShardFormatOption
+from synergai.cli.options import AsJson
 from synergai.cli.output import (
     count_progress,
     format_interval,
@@ -154,7 +154,6 @@ def results(
             "--output", "-o", metavar="DIR", help="Write shards; without it, print results."
         ),
     ] = None,
-    shard_format: ShardFormatOption = None,
     wait: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Wait for further results until the job has ended."),
@@ -170,7 +169,7 @@ def results(
         if output is None:
             await print_results(found, follow=wait, as_json=as_json)
         else:
-            await fetch_into(found, output, shard_format, follow=wait, as_json=as_json)
+            await fetch_into(found, output, follow=wait, as_json=as_json)
 
     gateway.call(run)
 

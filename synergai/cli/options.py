@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
@@ -69,10 +69,6 @@ MinAccuracy = Annotated[
     typer.Option(
         metavar="SHARE", help="Lowest accuracy, 0 to 1, of the variants that may be used."
     ),
-]
-ShardFormatOption = Annotated[
-    Literal["npz", "parquet"] | None,
-    typer.Option("--format", metavar="npz|parquet", help="Format of the shards. Default: npz."),
 ]
 
 

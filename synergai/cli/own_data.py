@@ -58,19 +58,19 @@ class OwnDataJob:
         """Run the command."""
         description = await self.client.engine(with_version(self.engine, self.terms.version))
         check_output_names(self.own.only or (), description)
-        output, shard_format = self.own.output, self.own.format
+        output = self.own.output
         with ExitStack() as stack:
             directory = stack.enter_context(ResultDirectory(output)) if output else None
             with count_progress() as progress:
                 inventory = stack.enter_context(await self._list(description, progress))
                 digest = self._digest(inventory)
                 if directory is not None:
-                    directory.check(DirectoryMarker("", self.engine, digest, shard_format))
+                    directory.check(DirectoryMarker("", self.engine, digest))
                 key = self.terms.key or _upload_key(digest, description)
                 inventory.named_by_key = not self.terms.key
                 job = await self._submit(inventory, key, directory, progress)
                 if directory is not None:
-                    directory.claim(DirectoryMarker(job.id, self.engine, digest, shard_format))
+                    directory.claim(DirectoryMarker(job.id, self.engine, digest))
             if detach:
                 await self._print_accepted(job, as_json=as_json)
                 return

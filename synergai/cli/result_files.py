@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from synergai.client.jobs import JobHandle, ResultBatch
     from synergai.data.items import JobResult
-    from synergai.data.shards import Format
     from synergai.jobs import JobStatus
 
 _SHARD_RESULTS: Final = 10_000
@@ -75,14 +74,12 @@ class FailureList:
             typer.echo(f"  {printable(line)}", err=True)
 
 
-async def fetch_into(
-    job: JobHandle, output: Path, shard_format: Format | None, *, follow: bool, as_json: bool
-) -> None:
+async def fetch_into(job: JobHandle, output: Path, *, follow: bool, as_json: bool) -> None:
     """Fetch results into a directory, and print what there is and which inputs failed."""
     failures = FailureList()
     with ResultDirectory(output) as directory:
         status = await job.status()
-        directory.claim(DirectoryMarker(job.id, status.spec.engine, "", shard_format))
+        directory.claim(DirectoryMarker(job.id, status.spec.engine))
         before = directory.total
         if not has_all(directory, status):
             with count_progress() as progress:

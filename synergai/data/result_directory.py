@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from synergai.data.shards import FORMATS, TEMPORARY_PREFIX, Format, format_of, write_shard
+from synergai.data.parquet import import_arrow
+from synergai.data.shards import TEMPORARY_PREFIX, describe_shard, read_shard, write_shard
 from synergai.errors import Conflict, InvalidInput
 from synergai.runtime.files import write_atomic
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from synergai.data.items import JobResult
 
 MARKER: Final = "synergai-job.json"
-_SHARD: Final = re.compile(r"results-([0-9]{6,})\.(npz|parquet)")
+_SHARD: Final = re.compile(r"results-([0-9]{6,})\.parquet")
 
 
 class DirectoryMarker(msgspec.Struct, frozen=True):
@@ -30,13 +31,11 @@ class DirectoryMarker(msgspec.Struct, frozen=True):
     Attributes:
         job_id: the job; empty if it was not accepted.
         submission: digest of the command that submits the job; empty if it was submitted before.
-        format: format of its shards; None is the default.
     """
 
     job_id: str = ""
     engine: str = ""
     submission: str = ""
-    format: Format | None = None
 
 
 class ResultDirectory:
@@ -53,6 +52,7 @@ class ResultDirectory:
     """
 
     def __init__(self, path: Path) -> None:
+        import_arrow()  # before anything is uploaded or fetched
         self._is_new = not path.exists()
         if not (self._is_new or path.is_dir()):
             raise InvalidInput(f"{path} is a file; results are written into a directory")
@@ -98,11 +98,6 @@ class ResultDirectory:
                 f"{self.path} has the results of job {found.job_id} ({found.engine}); choose "
                 f"another directory{why}"
             )
-        if marker.format not in (None, found.format):
-            raise Conflict(
-                f"{self.path} has {found.format} files; choose another directory for "
-                f"{marker.format}"
-            )
 
     def claim(self, marker: DirectoryMarker) -> None:
         """Record whose results the directory takes."""
@@ -113,10 +108,7 @@ class ResultDirectory:
                 found.job_id,
                 marker.engine or found.engine,
                 marker.submission or found.submission,
-                found.format,
             )
-        elif marker.format is None:
-            marker = msgspec.structs.replace(marker, format=FORMATS[0])
         if marker != found:
             text = msgspec.json.format(msgspec.json.encode(marker), indent=2).decode()
             write_atomic(self.path / MARKER, f"{text}\n")
@@ -126,7 +118,7 @@ class ResultDirectory:
         """Write the next shard and return its path."""
         if self.marker is None or not self.marker.job_id:
             raise InvalidInput(f"{self.path} has not been claimed for a job")
-        path = self.path / f"results-{self._next:06}.{self.marker.format}"
+        path = self.path / f"results-{self._next:06}.parquet"
         total = self.total + len(results)
         write_shard(path, results, job_id=self.marker.job_id, cursor=cursor, total=total)
         self._next += 1
@@ -141,7 +133,7 @@ class ResultDirectory:
                 f"{self.path} has results of a job, but no {MARKER} that says which; choose "
                 "another directory"
             )
-        last = format_of(shards[-1]).describe(shards[-1])
+        last = describe_shard(shards[-1])
         self._next, self.cursor, self.total = _number(shards[-1]) + 1, last.cursor, last.total
 
     def _acquire(self) -> None:
@@ -196,5 +188,5 @@ def read_results(path: str | os.PathLike[str]) -> Iterator[tuple[int, JobResult]
     if not path.exists():
         raise InvalidInput(f"{path}: no such directory")
     for shard in list_shards(path) if path.is_dir() else [path]:
-        for result in format_of(shard).read(shard):
+        for result in read_shard(shard):
             yield result.index, result

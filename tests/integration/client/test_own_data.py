@@ -137,7 +137,7 @@ async def test_command_writes_the_results_and_continues(
     assert f"has the results of job {facts['id']} (identity); choose another" in other.err
 
     fetched = tmp_path / "fetched"
-    options = ("--output", str(fetched), "--format", "parquet", "--follow", *target)
+    options = ("--output", str(fetched), "--follow", *target)
     for new in (5, 0):
         done = await run("jobs", "results", facts["id"], *options)
         assert done.code == 0, done.err

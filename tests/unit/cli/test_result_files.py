@@ -51,14 +51,14 @@ async def fetch(
 
 
 def shards(path: Path) -> list[str]:
-    return sorted(each.name for each in path.glob("*.npz"))
+    return sorted(each.name for each in path.glob("*.parquet"))
 
 
 async def test_shards_end_at_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_files, "_SHARD_RESULTS", 2)
     failures = FailureList()
     await fetch(a_job(ends=True), tmp_path, failures)
-    assert shards(tmp_path) == [f"results-00000{number}.npz" for number in (1, 2, 3)]
+    assert shards(tmp_path) == [f"results-00000{number}.parquet" for number in (1, 2, 3)]
     assert [index for index, _ in synergai.read_results(tmp_path)] == list(range(5))
     assert failures.lines() == ["3.jpg: broken"]
     await fetch(a_job(ends=True), tmp_path)

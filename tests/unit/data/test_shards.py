@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -19,12 +20,10 @@ import synergai
 from synergai.data import shards as shard_files
 from synergai.data.items import JobResult
 from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirectory, read_marker
-from synergai.data.shards import Format
-from synergai.errors import Conflict, InvalidInput
+from synergai.errors import Conflict, InvalidInput, NotSupported
 from synergai.runtime.files import write_atomic
 from synergai.wire.arrays import BFLOAT16_BITS
 
-FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
@@ -84,16 +83,15 @@ def read(path: Path) -> list[JobResult]:
     return [result for _, result in synergai.read_results(path)]
 
 
-@FORMATS
 @given(expected=results())
 @settings(deadline=None, max_examples=60)
 def test_results_read_back_as_they_were_written(
-    shard_format: Format, expected: list[JobResult]
+    expected: list[JobResult],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"results-000001.{shard_format}")
+        path = Path(folder, "results-000001.parquet")
         shard_files.write_shard(path, expected, job_id="job", cursor=7, total=9)
-        description = shard_files.format_of(path).describe(path)
+        description = shard_files.describe_shard(path)
         assert (description.job_id, description.cursor, description.total) == ("job", 7, 9)
         found = read(path)
     assert len(found) == len(expected)
@@ -113,7 +111,7 @@ def test_file_that_finds_no_room_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    path = tmp_path / "results-000001.npz"
+    path = tmp_path / "results-000001.parquet"
     with pytest.raises(OSError, match="No space left") as error:
         write(path)
     assert error.value.filename == str(path)
@@ -132,9 +130,9 @@ def test_interrupted_writing_continues_without_gap_or_repetition(
     expected = [a_result(index) for index in range(sum(counts))]
     attempts = 0
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        write = shard_files.format_of(Path("x.npz")).write
+        write = shard_files._write
 
-        def fail_sometimes(_self: object, file: Any, *arguments: Any) -> None:
+        def fail_sometimes(file: Any, *arguments: Any) -> None:
             nonlocal attempts
             attempts += 1
             if attempts in failures:
@@ -142,7 +140,7 @@ def test_interrupted_writing_continues_without_gap_or_repetition(
                 raise OSError("the disk is full")
             write(file, *arguments)
 
-        patch.setattr("synergai.data.npz_shards.NpzShards.write", fail_sometimes)
+        patch.setattr(shard_files, "_write", fail_sometimes)
         path = Path(folder)
         done = 0
         while done < len(counts):
@@ -159,7 +157,7 @@ def test_interrupted_writing_continues_without_gap_or_repetition(
                     done += 1
                 assert {each.index for each in read(path)} == set(range(directory.cursor))
         assert [each.index for each in read(path)] == list(range(len(expected)))
-        allowed = {MARKER, *(f"results-{n:06}.npz" for n in range(1, len(counts) + 1))}
+        allowed = {MARKER, *(f"results-{n:06}.parquet" for n in range(1, len(counts) + 1))}
         assert {each.name for each in path.iterdir()} <= allowed
 
 
@@ -171,29 +169,18 @@ def _shards_up_to(counts: list[int], cursor: int) -> int:
     return done
 
 
-@FORMATS
-def test_shard_has_a_row_for_each_result_for_other_libraries(
-    shard_format: Format, tmp_path: Path
-) -> None:
+def test_shard_has_a_row_for_each_result_for_other_libraries(tmp_path: Path) -> None:
     found = [
         a_result(0, p=np.array([[0.5, 0.25]], np.float32), label=np.asarray([b"cat"], object)),
         JobResult(1, "b.jpg", {}, "not an image"),
     ]
     with ResultDirectory(tmp_path) as directory:
-        directory.claim(DirectoryMarker("job", "engine", "", shard_format))
+        directory.claim(DirectoryMarker("job", "engine"))
         path = directory.write(found, 2)
-    if shard_format == "npz":
-        with np.load(path) as shard:
-            assert shard["name"].tolist() == ["0.jpg", "b.jpg"]
-            assert shard["error"].tolist() == ["", "not an image"]
-            assert shard["p"].shape == (2, 1, 2)
-            assert np.isnan(shard["p"][1]).all()
-            assert shard["label"].tolist() == [[b"cat"], [b""]]
-    else:
-        assert pq.ParquetFile(path).read().to_pylist() == [
-            {"index": 0, "name": "0.jpg", "error": None, "p": [0.5, 0.25], "label": b"cat"},
-            {"index": 1, "name": "b.jpg", "error": "not an image", "p": None, "label": None},
-        ]
+    assert pq.ParquetFile(path).read().to_pylist() == [
+        {"index": 0, "name": "0.jpg", "error": None, "p": [0.5, 0.25], "label": b"cat"},
+        {"index": 1, "name": "b.jpg", "error": "not an image", "p": None, "label": None},
+    ]
 
 
 def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
@@ -210,58 +197,66 @@ def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
         again.check(DirectoryMarker("", "digits", "command"))
         with pytest.raises(Conflict, match=r"has the results of job first \(digits\); choose"):
             again.claim(DirectoryMarker("second", "digits", "another command"))
-        with pytest.raises(Conflict, match="has npz files"):
-            again.claim(DirectoryMarker("first", format="parquet"))
 
 
 def test_submission_that_was_not_accepted_does_not_bind_the_directory(tmp_path: Path) -> None:
-    """Earlier releases wrote the marker before the submission."""
-    (tmp_path / MARKER).write_text('{"engine": "digits", "submission": "x", "format": "npz"}')
+    (tmp_path / MARKER).write_text('{"engine": "digits", "submission": "x"}')
     with ResultDirectory(tmp_path) as directory:
-        directory.claim(DirectoryMarker("first", "digits", "y", "parquet"))
-    assert read_marker(tmp_path) == DirectoryMarker("first", "digits", "y", "parquet")
+        directory.claim(DirectoryMarker("first", "digits", "y"))
+    assert read_marker(tmp_path) == DirectoryMarker("first", "digits", "y")
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "results.npz").write_text("mine")
-    (tmp_path / ".synergai-results-000001.npz-abc").write_text("of a killed process")
+    (tmp_path / "results.parquet").write_text("mine")
+    (tmp_path / ".synergai-results-000001.parquet-abc").write_text("of a killed process")
     with ResultDirectory(tmp_path) as directory:
         directory.claim(DirectoryMarker("job"))
         directory.write([a_result(0)], 1)
     assert {path.name for path in tmp_path.iterdir()} == {
-        "results.npz",
-        "results-000001.npz",
+        "results.parquet",
+        "results-000001.parquet",
         MARKER,
     }
-    assert (tmp_path / "results.npz").read_text() == "mine"
+    assert (tmp_path / "results.parquet").read_text() == "mine"
 
 
 def test_shards_without_a_marker_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "results-000001.npz").write_text("whose?")
+    (tmp_path / "results-000001.parquet").write_text("whose?")
     with pytest.raises(Conflict, match=r"no synergai-job\.json that says which"):
         ResultDirectory(tmp_path)
 
 
 def test_shard_never_replaces_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "results-000001.npz"
+    path = tmp_path / "results-000001.parquet"
     path.write_text("there first")
     with pytest.raises(FileExistsError):
         shard_files.write_shard(path, [a_result(0)], job_id="job", cursor=1, total=1)
     assert path.read_text() == "there first"
 
 
-@FORMATS
 @pytest.mark.parametrize("content", [b"", b"no shard"])
-def test_damaged_shard_is_refused(shard_format: Format, content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / f"results-000001.{shard_format}"
+def test_damaged_shard_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "results-000001.parquet"
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match="is not a shard of results"):
         read(path)
 
 
-def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "results-000001.npz", index=np.zeros(1))
+def test_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"index": [0]}), tmp_path / "results-000001.parquet")
     with pytest.raises(InvalidInput, match="is not a shard of results"):
         read(tmp_path)
     with pytest.raises(InvalidInput, match="no such directory"):
         read(tmp_path / "absent")
+
+
+def test_results_without_pyarrow_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr("synergai.data.parquet.import_module", refuse)
+    with pytest.raises(NotSupported, match=r"pip install 'WHEEL\[data\]'"):
+        ResultDirectory(tmp_path / "new")
+    assert not list(tmp_path.iterdir())
