@@ -134,7 +134,7 @@ APPLICATIONS: Final = {
         "profiler.planning.cli:app",
         "Plan where an engine runs: whole, as replicas, or in stages.",
         _PREPARE,
-        "engines,report",
+        "engines,profiler",
     ),
     "report": Application(
         "profiler.reports.cli:app",

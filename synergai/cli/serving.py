@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from synergai.runtime.interrupts import exit_on_interrupt
+from synergai.cli.errors import exit_on_error, exit_on_interrupt
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -38,7 +38,6 @@ def main() -> None:
     with exit_on_interrupt():  # the imports take a second or more
         from pkgutil import resolve_name
 
-        from synergai.cli.errors import exit_on_error
         from synergai.runtime.config_text import decode_config
         from synergai.runtime.service import run_service
 
