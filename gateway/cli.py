@@ -20,7 +20,6 @@ from synergai.cli.serving import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
-from synergai.runtime.durations import parse_duration
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,
@@ -31,7 +30,7 @@ from synergai.runtime.installation import (
     read_unit,
 )
 from synergai.runtime.paths import dictionary_path, gateway_state
-from synergai.runtime.setting_types import validate_address
+from synergai.runtime.setting_types import parse_duration, validate_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_places, check_thread_counts
 from worker_agent.power.selection import AUTO, known_controller
-from worker_agent.providers.provider_settings import Providers
+from worker_agent.providers.choice import Providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.cgroups import usable_cores
 from worker_agent.cpu_affinity import split_places
-from worker_agent.hosts.child import SpareHost
+from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.peers.exchange import Exchange

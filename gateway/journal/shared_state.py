@@ -18,7 +18,7 @@ from gateway.entry.access import enrolments
 from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.errors import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
-from synergai.profiles.records import KEY, from_record, to_record
+from synergai.profiles.dictionary import KEY, from_record, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.files import write_atomic
 

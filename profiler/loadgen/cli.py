@@ -17,7 +17,7 @@ from profiler.report_pipe import run_with_report_pipe
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
 from synergai.errors import InternalError, InvalidInput, SynergaiError
-from synergai.runtime.config_text import encode_config
+from synergai.runtime.settings import encode_config
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:

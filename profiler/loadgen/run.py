@@ -31,7 +31,7 @@ from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.client import Client
 from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError, Unavailable
 from synergai.models.postprocess import CLASSES
-from synergai.runtime.config_text import decode_config
+from synergai.runtime.settings import decode_config
 from synergai.wire import arrays
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from profiler.measuring.single_stream import SingleStreamResult
 from profiler.report_pipe import run_with_report_pipe
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
-from synergai.runtime.config_text import encode_config
+from synergai.runtime.settings import encode_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from synergai.cli.output import (
     format_watts,
     print_table,
 )
-from synergai.profiles.records import to_record
+from synergai.profiles.dictionary import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

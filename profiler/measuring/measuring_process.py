@@ -32,8 +32,8 @@ from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, ti
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.cgroups import usable_cpus
-from synergai.runtime.config_text import decode_config
 from synergai.runtime.processes import die_with_parent
+from synergai.runtime.settings import decode_config
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 

@@ -11,7 +11,7 @@ import typer
 
 from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.runtime import durations
+from synergai.runtime import setting_types
 from synergai.runtime.paths import default_dictionary
 
 Target = Annotated[
@@ -78,7 +78,7 @@ _TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 def parse_duration(text: str, option: str) -> float:
     """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative."""
     try:
-        return durations.parse_duration(text)
+        return setting_types.parse_duration(text)
     except InvalidInput as error:
         raise InvalidSettings(f"{option}: {error}") from None
 

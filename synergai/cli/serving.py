@@ -23,7 +23,7 @@ def serve_instead(service: str, config: Struct) -> NoReturn:
         service: class of the service, as ``MODULE:NAME``, which is made of its configuration.
         config: its configuration, with a ``log_level``.
     """
-    from synergai.runtime.config_text import encode_config
+    from synergai.runtime.settings import encode_config
 
     kind = type(config)
     sys.stdout.flush()
@@ -38,8 +38,8 @@ def main() -> None:
     with exit_on_interrupt():  # the imports take a second or more
         from pkgutil import resolve_name
 
-        from synergai.runtime.config_text import decode_config
         from synergai.runtime.service import run_service
+        from synergai.runtime.settings import decode_config
 
         service, settings, text = sys.argv[1:]
         make = resolve_name(service)

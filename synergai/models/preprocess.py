@@ -20,10 +20,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import TensorSpec
-    from synergai.models.quantisation import Quantisation
 
     Array: TypeAlias = NDArray[Any]
     Pixels: TypeAlias = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """Affine quantisation of a tensor: ``real = scale * (stored - zero_point)``.
+
+    As in TensorFlow Lite's quantisation specification, with one pair for the whole tensor.
+
+    Attributes:
+        scale: The step between adjacent integers; positive.
+        zero_point: The integer that represents 0.
+    """
+
+    scale: float
+    zero_point: int
+
 
 SIZE: Final = 224
 """Height and width of the images of ImageNet models."""

@@ -7,8 +7,14 @@ import io
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import InvalidInput, NotFound
-from synergai.profiles.dictionary import ConfigurationDictionary, check_size
-from synergai.profiles.records import COLUMNS, KEY, from_record, to_record
+from synergai.profiles.dictionary import (
+    COLUMNS,
+    KEY,
+    ConfigurationDictionary,
+    check_size,
+    from_record,
+    to_record,
+)
 from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:

@@ -12,14 +12,19 @@ import apsw
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.profiles.dictionary import (
+    COLUMNS,
     DISTURBED,
+    KEY,
+    KINDS,
     MEASURED,
     OBSERVED,
     PREDICTED,
     ConfigurationDictionary,
     check_size,
+    from_record,
+    read_rows,
+    to_record,
 )
-from synergai.profiles.records import COLUMNS, KEY, KINDS, from_record, read_rows, to_record
 from synergai.runtime import database
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ and the file over the default.
 from __future__ import annotations
 
 import enum
+import json
 import logging
 import math
 import os
@@ -54,6 +55,7 @@ from synergai.runtime.text import suggestion
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
 
 _log = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=Struct)
@@ -332,3 +334,17 @@ def _read(file: Path | None) -> dict[str, object]:
     except InvalidInput as error:
         raise InvalidSettings(str(error)) from None
     return {key.replace("-", "_"): value for key, value in content.items()}
+
+
+StructT = TypeVar("StructT", bound="Struct")
+
+
+def encode_config(config: Struct) -> str:
+    """Return a configuration as text for `decode_config`."""
+    # Not msgspec's JSON, which turns infinity into null.
+    return json.dumps(msgspec.to_builtins(config, enc_hook=os.fspath))
+
+
+def decode_config(text: str, cls: type[StructT]) -> StructT:
+    """Return the configuration that `encode_config` made `text` of."""
+    return msgspec.convert(json.loads(text), cls, dec_hook=construct)

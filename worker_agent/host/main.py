@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import logging
 import os
 import signal
 import socket
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.cgroups import usable_cores
-from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_kill
+from synergai.runtime.processes import begin_anew, die_with_parent, limit_data, prefer_oom_kill
 from worker_agent.cpu_affinity import parse_cores, restrict_to
 from worker_agent.ipc.arena import Arena, slots_for
 from worker_agent.providers.choice import ProviderChoice
@@ -39,7 +42,10 @@ _QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load the engine, report it as ready, and serve runs until the agent disconnects."""
+    """Load the engine, report it as ready, and serve runs until the agent disconnects.
+
+    Returns the exit code.
+    """
     options = _parse(arguments)
     bind_to_agent(options.parent)
     arena = Arena(options.arena)
@@ -119,5 +125,27 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def wait_for_engine(descriptor: int, agent: int) -> int:
+    """Start before the engine is known: read the arguments of `main` from the socket, and run it.
+
+    Imports what takes most of a host's start: NumPy, and the runtime that most engines have.
+    """
+    bind_to_agent(agent)
+    set_threads(1)  # of NumPy; ONNX Runtime is told its own for each session
+    for module in ("loading", "loop"):
+        import_module(f"worker_agent.host.{module}")
+    with suppress(ImportError):
+        import_module("onnxruntime")
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(descriptor, 1 << 16)
+        if not data:  # the agent no longer needs a host
+            return 0
+        line += data
+    begin_anew()
+    return main(json.loads(line))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    spare = sys.argv[1:2] == ["--spare"]
+    sys.exit(wait_for_engine(*map(int, sys.argv[2:])) if spare else main())

@@ -9,7 +9,7 @@ from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from synergai.domain import Session
-    from worker_agent.hosts.child import SpareHost
+    from worker_agent.hosts.launch import SpareHost
     from worker_agent.peers.held import HeldTensorStore
 
 ENFORCEMENT: Final = "sampled, rlimit"

@@ -16,9 +16,8 @@ from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.processes import is_stopped
 from synergai.runtime.tasks import TaskBag
-from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
-from worker_agent.hosts.launch import Launch
+from worker_agent.hosts.launch import Child, Launch
 from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.ipc.arena import slots_for
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
-    from worker_agent.hosts.child import SpareHost
     from worker_agent.hosts.connection import OnEnded, OnProgress
+    from worker_agent.hosts.launch import SpareHost
     from worker_agent.ipc.arena import Arena
     from worker_agent.providers.choice import ProviderChoice
 

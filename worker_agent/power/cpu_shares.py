@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
 from synergai.runtime.cgroups import find_cgroup, usable_cpus
-from worker_agent.power.controller import PowerMode, Reading, SwitchFailed, SwitchResult, find_mode
+from worker_agent.power.controller import (
+    PowerMode,
+    Reading,
+    SwitchFailed,
+    SwitchResult,
+    SwitchTiming,
+    find_mode,
+    switch,
+)
 from worker_agent.power.files import format_cpus, parse_cpus
-from worker_agent.power.switching import SwitchTiming, switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
-from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode
+from worker_agent.power.controller import (
+    PowerMode,
+    Reading,
+    SwitchResult,
+    SwitchTiming,
+    find_mode,
+    switch,
+)
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.switching import SwitchTiming, switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
-from worker_agent.power import switching
-from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode, select_modes
+from worker_agent.power.controller import (
+    PowerMode,
+    Reading,
+    SwitchResult,
+    SwitchTiming,
+    find_mode,
+    select_modes,
+    switch,
+)
 from worker_agent.power.files import parse_cpus
 from worker_agent.power.nvpmodel_conf import NO_CAP, parse_conf
-from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,7 +188,7 @@ class NvpmodelController:
     def switch(self, mode: str) -> SwitchResult:
         """Switch without a reboot; see `PowerController.switch`."""
         found = find_mode(self.modes(), mode)
-        return switching.switch(found.name, read=self.read, apply=self._apply, timing=self._timing)
+        return switch(found.name, read=self.read, apply=self._apply, timing=self._timing)
 
     def close(self) -> None:
         """Leave the board in its mode."""

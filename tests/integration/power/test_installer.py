@@ -13,8 +13,7 @@ from synergai.errors import InvalidInput, NotSupported, Unavailable
 from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.emulated_board.board import EmulatedBoard
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
-from worker_agent.cli import app
-from worker_agent.installer import ENVIRONMENT, STATE, AgentInstallation, removal_steps
+from worker_agent.cli import ENVIRONMENT, STATE, AgentInstallation, app, removal_steps
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
 

@@ -7,10 +7,9 @@ import pytest
 from synergai.errors import InvalidInput
 from tests.emulated_board.board import EMC, STATUS, TPC, EmulatedBoard
 from tests.emulated_board.kinds import KINDS
-from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
+from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed, SwitchTiming
 from worker_agent.power.files import parse_cpus
 from worker_agent.power.nvpmodel import BoardPrograms, NvpmodelController
-from worker_agent.power.switching import SwitchTiming
 
 # The thesis's Table 5.2: board, its mode, highest clock in MHz, cores, watts; and the board's name.
 TABLE_5_2 = [

@@ -8,9 +8,8 @@ import pytest
 
 from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import manager, nvpmodel
-from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult
+from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult, SwitchTiming
 from worker_agent.power.manager import PowerManager
-from worker_agent.power.switching import SwitchTiming
 
 
 @pytest.fixture(autouse=True)

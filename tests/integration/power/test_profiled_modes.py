@@ -17,9 +17,8 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary
 from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import nvpmodel
-from worker_agent.power.controller import ModeRefused, SwitchFailed
+from worker_agent.power.controller import ModeRefused, SwitchFailed, SwitchTiming
 from worker_agent.power.nvpmodel import NvpmodelController
-from worker_agent.power.switching import SwitchTiming
 
 MODES = ["MODE_20W_2CORE", "MODE_10W_DESKTOP"]
 

@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock, Mock, patch
 import psutil
 import pytest
 
-import worker_agent.hosts.child
+import worker_agent.hosts.launch
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
 import worker_agent.hosts.residents
@@ -26,7 +26,7 @@ from tests.inventories import described
 from tests.waiting import until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
-from worker_agent.hosts.child import SpareHost
+from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool
@@ -482,7 +482,7 @@ async def test_closing_does_not_wait_for_a_load(
     await until(lambda: memory.hosts, 0.001)
     (host,) = memory.hosts
     os.kill(host.pid, signal.SIGSTOP)
-    monkeypatch.setattr(worker_agent.hosts.child, "_EXIT_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(worker_agent.hosts.launch, "_EXIT_TIMEOUT_S", 1000.0)
     async with asyncio.timeout(30):
         await hosts.close()
     assert loading.cancelled()

@@ -21,12 +21,14 @@ from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest
 from synergai.profiles.dictionary import (
     BUILT_IN,
+    COLUMNS,
     DISTURBED,
     LOADGEN,
     OBSERVED,
     PREDICTED,
     ConfigurationDictionary,
     ProfileEntry,
+    to_record,
 )
 from synergai.profiles.files import (
     add_to_dictionary,
@@ -35,7 +37,6 @@ from synergai.profiles.files import (
     read_csv,
     write_csv,
 )
-from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.database import connect
 from tests.cores import new_entry

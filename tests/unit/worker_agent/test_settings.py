@@ -7,7 +7,7 @@ import pytest
 from synergai.domain import Configuration, EngineName, Session, largest_configuration
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.names import validate_name
-from synergai.runtime.config_text import decode_config, encode_config
+from synergai.runtime.settings import decode_config, encode_config
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.power.controller import PowerMode
 

@@ -14,7 +14,7 @@ from profiler.loadgen.sample_set import SampleSet
 from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.models.samples import Samples
-from synergai.runtime.config_text import decode_config, encode_config
+from synergai.runtime.settings import decode_config, encode_config
 
 FASTEST_S = 0.002
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported
-from worker_agent.power.controller import Reading, SwitchFailed
+from worker_agent.power.controller import Reading, SwitchFailed, SwitchTiming
 from worker_agent.power.cpufreq import CpuFrequencyController
 from worker_agent.power.files import MachineFiles, format_cpus
-from worker_agent.power.switching import SwitchTiming
 
 CPU = "/sys/devices/system/cpu"
 NO_SETTLING = SwitchTiming(settle=0.0, timeout=0.0)

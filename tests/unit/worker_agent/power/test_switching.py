@@ -2,8 +2,7 @@
 
 import pytest
 
-from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult
-from worker_agent.power.switching import SwitchTiming, switch
+from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult, SwitchTiming, switch
 
 
 class Machine:
