@@ -22,8 +22,7 @@ from benchmarks.namespaces import Namespaces
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE
 from profiler.cutting.cuts import select_cuts
-from profiler.cutting.halving import measure_halving
-from profiler.cutting.stages import cut_engine, split_engine
+from profiler.cutting.stages import cut_engine, measure_halving, split_engine
 from profiler.engines.check import run_samples
 from synergai import SyncClient
 from synergai.testing import LocalFleet, reserved_port

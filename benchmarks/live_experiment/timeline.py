@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from profiler.reports.figures import make_figure, plain_ticks, save
+from profiler.reports.drawing import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.loadgen.outcome import RequestOutcome
 from profiler.loadgen.traces.request_log import by_second
-from profiler.reports.figures import make_figure, plain_ticks, save, use_log
+from profiler.reports.drawing import make_figure, plain_ticks, save, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

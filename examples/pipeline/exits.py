@@ -12,8 +12,7 @@ import numpy as np
 import synergai
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE, EXITS
-from profiler.cutting.exits import make_exits
-from profiler.cutting.stages import cut_engine
+from profiler.cutting.stages import cut_engine, make_exits
 from profiler.engines.check import run_samples
 from synergai.testing import LocalFleet
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from profiler.cutting.exits import MadeExit
+    from profiler.cutting.stages import MadeExit
 
 WHOLE: Final = "whole"
 STAGES: Final = "in stages with exits"

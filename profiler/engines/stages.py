@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profiler.cutting.cuts import Cut
-    from profiler.cutting.exits import MadeExit
-    from profiler.cutting.stages import CutEngine
+    from profiler.cutting.stages import CutEngine, MadeExit
     from profiler.dictionary.stages import StageTime, StageTimes
 
 
@@ -120,7 +119,7 @@ def split(
 
 def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> str:
     """Say what 16-bit floats between the stages change."""
-    from profiler.cutting.halving import measure_halving
+    from profiler.cutting.stages import measure_halving
     from profiler.engines.check import run_samples
 
     loss = measure_halving(engine, models, tensors, run_samples)
@@ -203,8 +202,7 @@ def exits(
     on every other labelled sample of the engine, and the others calibrate the thresholds: a query
     leaves if its likeliest class is probable enough. The engine itself stays as it is.
     """
-    from profiler.cutting.exits import make_exits
-    from profiler.cutting.stages import cut_engine
+    from profiler.cutting.stages import cut_engine, make_exits
     from profiler.engines.check import StagedChecks, run_samples
 
     checks = StagedChecks()

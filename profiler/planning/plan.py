@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from profiler.planning.optimal import optimal_route
-from profiler.planning.solution import Solution
+from profiler.planning.optimal import Solution, optimal_route
 from profiler.planning.tables import Tables
 
 if TYPE_CHECKING:

@@ -19,15 +19,17 @@ from profiler.reports.drawing import (
     INK,
     MAX_HEIGHT,
     MUTED,
+    is_dwarfed,
     legend_columns,
+    plain_ticks,
     scale_from_zero,
     series_style,
     step_style,
     thin_log_ticks,
     tint,
+    use_log,
     use_round_ticks,
 )
-from profiler.reports.figures import is_dwarfed, plain_ticks, use_log
 from profiler.reports.wording import shorten
 
 if TYPE_CHECKING:

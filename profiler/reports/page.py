@@ -16,8 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib import style
 
-from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH
-from profiler.reports.figures import make_figure, save
+from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH, make_figure, save
 from profiler.reports.wording import UNKNOWN, number
 from synergai.errors import InvalidInput
 from synergai.runtime.files import write_atomic

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
-from profiler.cutting.exits import MadeExit, make_exits
-from profiler.cutting.stages import cut_engine
+from profiler.cutting.stages import MadeExit, cut_engine, make_exits
 from profiler.engines.check import run_samples
 from profiler.measuring.host_client import HostClient
 from profiler.zoo import recipes as zoo

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta
 
-from profiler.loadgen.target_settings import TargetSettings
+from profiler.loadgen.loadgen_settings import TargetSettings
 from profiler.loadgen.traces.arrivals import (
     MAX_RATE,
     Exponential,

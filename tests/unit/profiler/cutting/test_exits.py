@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from profiler.cutting.exits import make_exits
 from profiler.cutting.heads import SURE, calibrate, train_head
-from profiler.cutting.stages import cut_engine
+from profiler.cutting.stages import cut_engine, make_exits
 from profiler.zoo import recipes as zoo
 from synergai.domain import Exit
 from synergai.errors import InvalidInput

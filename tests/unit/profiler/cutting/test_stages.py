@@ -6,8 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime import InferenceSession
 
-from profiler.cutting.halving import measure_halving
-from profiler.cutting.stages import cut_engine, split_engine
+from profiler.cutting.stages import cut_engine, measure_halving, split_engine
 from profiler.installation import add_model, stage_engine, write_definition
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory

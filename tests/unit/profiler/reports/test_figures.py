@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.reports.figures import is_dwarfed, plain_number
+from profiler.reports.drawing import is_dwarfed, plain_number
 
 
 @pytest.mark.parametrize(
