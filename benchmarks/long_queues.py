@@ -26,7 +26,7 @@ from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.core.scheduling.events import JobArrived, TimePassed
-from synergai.core.scheduling.settings import POLICIES
+from synergai.core.scheduling.registry import POLICIES
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.testing import LocalFleet

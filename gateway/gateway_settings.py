@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size

@@ -14,7 +14,8 @@ from benchmarks.live_experiment.emulation import Emulation
 from benchmarks.live_experiment.recording import read_recording
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.client.client import Client
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput, Unavailable
 from synergai.testing import LocalFleet
 

@@ -18,8 +18,8 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
-from profiler.cutting.process import extract_stage
 from profiler.measuring.host_client import HostClient
 from profiler.zoo import recipes as zoo
 from profiler.zoo.photographs import all_views, load_photographs, random_crops

@@ -243,14 +243,13 @@ def test_search_is_pure() -> None:
         allowed = (
             "profiler.measuring.search",
             "synergai.domain",
-            "profiler.reports.characterisation.fleet_profile",
             "synergai.errors",
             "synergai.runtime.plugins",
         )
         assert all(m.startswith(allowed) for m in mine), path.name
 
 
-@pytest.mark.parametrize("module", ["optimal", "plan", "planner", "solution", "tables"])
+@pytest.mark.parametrize("module", ["optimal", "plan", "planner", "tables"])
 def test_planner_of_the_fastest_routes_is_pure(module: str) -> None:
     modules = imports(ROOT / "profiler" / "planning" / f"{module}.py")
     assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE)

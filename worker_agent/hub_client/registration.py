@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, Session
     from synergai.wire.work_transport import WorkTransport
-    from worker_agent.hub_client.client import HubConnection, HubLink
+    from worker_agent.hub_client.link import HubConnection, HubLink
     from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner.runner import Runner

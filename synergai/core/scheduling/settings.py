@@ -5,14 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-
-from synergai.runtime.plugins import Registry
-
-if TYPE_CHECKING:
-    from synergai.core.scheduling.policy import Policy
 
 
 class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,14 +67,3 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     prefetch_count: Annotated[int, Meta(ge=1)] = 64
     probe_queries: Annotated[int, Meta(ge=1)] = 16
     pace_trust: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
-
-
-POLICIES: Final[Registry[Policy]] = Registry(
-    "synergai.policies",
-    {
-        "edf": "synergai.core.scheduling.policies.edf:EarliestDeadlineFirst",
-        "fifo": "synergai.core.scheduling.policies.fifo:Fifo",
-        "malleable": "synergai.core.scheduling.policies.malleable.policy:Malleable",
-        "synergai": "synergai.core.scheduling.policies.synergai:SynergAI",
-    },
-)

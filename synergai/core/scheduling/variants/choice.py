@@ -13,9 +13,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.variants.demand import JOB_SHARE
-from synergai.core.scheduling.variants.fronts import Fronts
 from synergai.core.scheduling.variants.margins import Margins, Query
-from synergai.core.scheduling.variants.pools import Pools
+from synergai.core.scheduling.variants.pools import Fronts, Pools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

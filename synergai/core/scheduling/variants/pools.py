@@ -13,19 +13,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.core.scheduling.variants.allowance import Demand, allowances
 from synergai.core.scheduling.variants.demand import ArrivalRate, JobDemand
+from synergai.core.scheduling.variants.fronts import build_front
 from synergai.core.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
     from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.state.estimate import Limit
     from synergai.core.scheduling.state.estimator import Estimator
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.fronts import ConvexFront, Fronts
+    from synergai.core.scheduling.variants.fronts import ConvexFront
     from synergai.domain import EngineName, WorkerId
 
+_REBUILT_EVERY_S: Final = 1.0
+"""Age at which a front is built again, as transfer times drift."""
+_MAX_FRONTS: Final = 64
+"""Fronts of an engine on a worker that are kept, by floor and pinned variant."""
 _PLANNED: Final = 0.95
 """Share of the workers' time that is planned for engines that share one; see `planned_share`."""
 _ALONE: Final = 0.1
@@ -49,6 +55,42 @@ _FOUND_FOR_S: Final = 0.25
 _CHARGED_FOR_S: Final = 2.0
 """Time over which the worker time of engines without variants is averaged."""
 _DEADLINE_WEIGHT: Final = 0.05
+
+
+class Fronts:
+    """The fronts of the workers' engines, kept and dropped with their estimates."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+
+    def of(
+        self,
+        engine: EngineName,
+        worker: WorkerRecord,
+        limit: Limit | None,
+        now: float,
+        *,
+        with_tensors: bool,
+    ) -> ConvexFront | None:
+        """Return the front of an engine on a worker; see `build_front`."""
+        fronts = worker.fronts.get(engine)
+        if fronts is None:
+            fronts = worker.fronts[engine] = {}
+        key = limit, with_tensors
+        front = fronts.get(key)
+        estimates = self._estimator.estimates(engine, worker)
+        if front is not None and now - front.built_at <= _REBUILT_EVERY_S:
+            if front.estimates is not estimates:
+                front.follow(estimates)
+            return front
+        variants = worker.variants.get(engine)
+        reference = variants[0].name if variants else ""
+        front = build_front(estimates, limit, now, with_tensors=with_tensors, reference=reference)
+        if front is not None:
+            if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
+                fronts.clear()
+            fronts[key] = front
+        return front
 
 
 class Family:

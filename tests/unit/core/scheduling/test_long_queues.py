@@ -23,8 +23,9 @@ from synergai.core.scheduling.events import (
 )
 from synergai.core.scheduling.queue.job_queue import JobQueue
 from synergai.core.scheduling.queue.lane import BLOCK, Entries
+from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.rules.kernel import RERANKED_IN_A_ROW
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.jobs import JobRecord
 from synergai.domain import EngineName, Outcome, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry

@@ -31,7 +31,8 @@ from synergai.core.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.loads import overdue_at
 from synergai.domain import (
     AssignmentId,

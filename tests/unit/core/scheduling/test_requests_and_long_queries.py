@@ -20,8 +20,9 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
+from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import AssignmentId, EngineName, JobId, Outcome, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import make_core, new_entry, new_job, new_request, new_worker

@@ -24,9 +24,10 @@ from synergai.core.scheduling.events import (
     Worker,
     WorkerJoined,
 )
+from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.rules.kernel import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.core.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.loads import UNKNOWN_S, overdue_at
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import (

@@ -22,9 +22,9 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
+from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.rules.concurrency import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
-from synergai.core.scheduling.settings import POLICIES
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker

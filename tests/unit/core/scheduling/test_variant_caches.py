@@ -10,9 +10,9 @@ from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import AssignmentEnded
 from synergai.core.scheduling.state.estimate import Limit
 from synergai.core.scheduling.state.workers import WorkerRecord
-from synergai.core.scheduling.variants.fronts import ConvexFront, Fronts, build_front
+from synergai.core.scheduling.variants.fronts import ConvexFront, build_front
 from synergai.core.scheduling.variants.margins import Query
-from synergai.core.scheduling.variants.pools import Family, Pools, _Pool
+from synergai.core.scheduling.variants.pools import Family, Fronts, Pools, _Pool
 from synergai.domain import EngineName, Outcome
 from tests.unit.core.scheduling.test_variants import FAMILY, Fleet
 

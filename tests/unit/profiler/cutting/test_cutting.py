@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from profiler.cutting import process
 from profiler.cutting.cuts import select_cuts
+from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
-from profiler.cutting.process import extract_stage
 from synergai.errors import InvalidInput, NotFound
 from tests.drawn_graphs import Arrays, draw_graph
 

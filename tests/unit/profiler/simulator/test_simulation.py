@@ -30,7 +30,8 @@ from profiler.simulator.workload import (
     Workload,
     draw,
 )
-from synergai.core.scheduling.settings import POLICIES, SchedulingSettings
+from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
