@@ -51,74 +51,17 @@ State = Annotated[
 ]
 
 
-class _Checked(NamedTuple):
-    """State of a file: its path, and its fault, empty if it has none."""
+def run(settings: GatewaySettings) -> None:
+    """Run the gateway: clients and agents connect to it.
 
-    path: Path
-    fault: str
-
-
-def check(state: State = None, as_json: AsJson = False) -> None:
-    """Check the journal, the enrolments, the version policies and the dictionary.
-
-    The gateway may be running. Exits with 1 if one of them is damaged. The command
-    [bold]synergai dictionary check[/bold] checks a dictionary elsewhere.
+    Any Open Inference Protocol (KServe V2) client can send requests, with deadlines: gRPC to port
+    8001, REST to port 8002. Jobs are submitted with [bold]synergai submit[/bold]. Agents connect
+    with [bold]synergai agent[/bold].
+    Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    directory = state or gateway_state()
-    checked = list(_check(directory))
-    if not checked:
-        raise NotFound(
-            f"there are no files of a gateway in {directory}; name its directory with --state"
-        )
-    if as_json:
-        print_json([{"path": str(each.path), "fault": each.fault} for each in checked])
-    else:
-        columns = ("file", "state")
-        print_table(
-            columns,
-            [
-                (str(each.path), f"damaged: {each.fault}" if each.fault else "intact")
-                for each in checked
-            ],
-        )
-    if any(each.fault for each in checked):
-        raise typer.Exit(1)
-
-
-def _check(state: Path) -> Iterator[_Checked]:
-    from gateway.entry.access.enrolments import FILE, EnrolmentStore
-    from gateway.fleet.versions import POLICY_FILE, PolicyFile
-    from gateway.journal.archive import check as check_journal
-    from synergai.profiles.files import check_dictionary
-
-    try:
-        journal = check_journal(state)
-    except NotFound:
-        pass
-    else:
-        yield _Checked(journal.path, journal.fault)
-    for name, read in (
-        (FILE, EnrolmentStore(state).workers),
-        (POLICY_FILE, PolicyFile(state).read),
-    ):
-        if (state / name).exists():
-            yield _Checked(state / name, _fault(read))
-    dictionary = dictionary_path(state)
-    if dictionary.exists():
-        yield _Checked(dictionary, check_dictionary(dictionary).fault)
-
-
-def _fault(read: Callable[[], object]) -> str:
-    """Return why a state file cannot be read; empty if it can."""
-    from synergai.runtime.state_file import StateDamaged
-
-    try:
-        read()
-    except StateDamaged as error:
-        return error.fault
-    except SynergaiError as error:
-        return str(error)
-    return ""
+    require("prometheus_client")
+    check_free(settings.addresses)  # now, as the gateway's start takes seconds
+    serve_instead("gateway.server:GatewayProcess", settings)
 
 
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
@@ -215,19 +158,6 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
         yield from map(RemovePath, STATE_DIRECTORIES)
 
 
-def run(settings: GatewaySettings) -> None:
-    """Run the gateway: clients and agents connect to it.
-
-    Any Open Inference Protocol (KServe V2) client can send requests, with deadlines: gRPC to port
-    8001, REST to port 8002. Jobs are submitted with [bold]synergai submit[/bold]. Agents connect
-    with [bold]synergai agent[/bold].
-    Ctrl-C drains requests in flight; accepted jobs resume after the next start.
-    """
-    require("prometheus_client")
-    check_free(settings.addresses)  # now, as the gateway's start takes seconds
-    serve_instead("gateway.server:GatewayProcess", settings)
-
-
 def install(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address for clients. Default: loopback.")
@@ -281,6 +211,76 @@ def uninstall(
 ) -> None:
     """Stop and remove the gateway's service."""
     print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
+
+
+class _Checked(NamedTuple):
+    """State of a file: its path, and its fault, empty if it has none."""
+
+    path: Path
+    fault: str
+
+
+def check(state: State = None, as_json: AsJson = False) -> None:
+    """Check the journal, the enrolments, the version policies and the dictionary.
+
+    The gateway may be running. Exits with 1 if one of them is damaged. The command
+    [bold]synergai dictionary check[/bold] checks a dictionary elsewhere.
+    """
+    directory = state or gateway_state()
+    checked = list(_check(directory))
+    if not checked:
+        raise NotFound(
+            f"there are no files of a gateway in {directory}; name its directory with --state"
+        )
+    if as_json:
+        print_json([{"path": str(each.path), "fault": each.fault} for each in checked])
+    else:
+        columns = ("file", "state")
+        print_table(
+            columns,
+            [
+                (str(each.path), f"damaged: {each.fault}" if each.fault else "intact")
+                for each in checked
+            ],
+        )
+    if any(each.fault for each in checked):
+        raise typer.Exit(1)
+
+
+def _check(state: Path) -> Iterator[_Checked]:
+    from gateway.entry.access.enrolments import FILE, EnrolmentStore
+    from gateway.fleet.versions import POLICY_FILE, PolicyFile
+    from gateway.journal.archive import check as check_journal
+    from synergai.profiles.files import check_dictionary
+
+    try:
+        journal = check_journal(state)
+    except NotFound:
+        pass
+    else:
+        yield _Checked(journal.path, journal.fault)
+    for name, read in (
+        (FILE, EnrolmentStore(state).workers),
+        (POLICY_FILE, PolicyFile(state).read),
+    ):
+        if (state / name).exists():
+            yield _Checked(state / name, _fault(read))
+    dictionary = dictionary_path(state)
+    if dictionary.exists():
+        yield _Checked(dictionary, check_dictionary(dictionary).fault)
+
+
+def _fault(read: Callable[[], object]) -> str:
+    """Return why a state file cannot be read; empty if it can."""
+    from synergai.runtime.state_file import StateDamaged
+
+    try:
+        read()
+    except StateDamaged as error:
+        return error.fault
+    except SynergaiError as error:
+        return str(error)
+    return ""
 
 
 workers_app: Final = typer.Typer(

@@ -296,10 +296,6 @@ def tenant_families(tenants: TenantCounts) -> Iterator[MetricFamily]:
     )
 
 
-_MAX_CONFLICTS: Final = 1000
-"""Variants that are exported. Agents may make up engines."""
-_MAX_LABEL: Final = 160
-"""Characters of a label."""
 _STATES: Final[dict[int, str]] = {
     common_pb2.PLACED_STATE_FETCHING: "fetching",
     common_pb2.PLACED_STATE_INSTALLED: "installed",
@@ -423,6 +419,12 @@ def _links(
                     yield [source, worker.id], number
 
     return read
+
+
+_MAX_CONFLICTS: Final = 1000
+"""Variants that are exported. Agents may make up engines."""
+_MAX_LABEL: Final = 160
+"""Characters of a label."""
 
 
 def conflict_family(conflicts: Callable[[], Iterable[EngineConflict]]) -> MetricFamily:

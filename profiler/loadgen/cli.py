@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_ADVICE: Final = {
-    "Min duration": "LoadGen ran out of queries; raise --queries, or in Offline --rate",
-    "Min queries": "raise --min-duration",
-    "Performance constraints": "too many queries were late; lower --rate, or raise --qos-ms",
-    "Early stopping": "too few queries for the percentile, or too many late ones; raise --queries",
-}
-"""What to do about a condition of LoadGen's that a run does not satisfy."""
-
-
 def loadgen(settings: LoadgenSettings) -> None:
     """Benchmark a gateway with MLPerf LoadGen, in any of its four scenarios.
 
@@ -76,69 +67,6 @@ def _run_with_progress(settings: LoadgenSettings) -> LoadMeasurement:
         measurement = measure(settings, report)
         progress.update(task, completed=1.0)
     return measurement
-
-
-def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:
-    counts = measurement.counts
-    return {
-        "engine": settings.engine,
-        "target": settings.target,
-        "scenario": settings.scenario,
-        "mode": settings.mode,
-        "qos_ms": settings.qos_ms,
-        **to_jsonable(counts),
-        "violations": counts.violations,
-        "goodput": counts.goodput,
-        "loadgen": measurement.summary,
-        "logs": str(measurement.logs),
-    }
-
-
-def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) -> None:
-    summary, counts = measurement.summary, measurement.counts
-    facts: list[tuple[str, str | Text]] = [
-        ("engine", settings.engine),
-        ("scenario", settings.scenario),
-        ("inputs", counts.inputs),
-        ("samples", f"{counts.queries:,} in {format_seconds(counts.seconds)}"),
-        *(_loadgen_figures(summary) if summary is not None else ()),
-        ("violations", _violations_text(settings, measurement)),
-        ("goodput", f"{format_rate(counts.goodput)} samples/s"),
-        ("logs", str(measurement.logs)),
-    ]
-    if counts.first_failure:
-        facts.append(("first failure", Text(counts.first_failure, "red")))
-    if counts.measure:
-        facts.append((counts.measure, f"{counts.accuracy:.2%} of {counts.evaluated:,}"))
-    print_facts(facts)
-    if summary is not None:
-        typer.echo(f"Result is : {summary.validity}")
-        for condition in summary.unmet:
-            advice = _ADVICE.get(condition, "see the logs")
-            typer.echo(f"  {condition} is not satisfied: {advice}")
-
-
-def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the figures that LoadGen computed."""
-    if summary.qps is not None and summary.qps_with_overhead is not None:
-        overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
-        yield "QPS", f"{format_rate(summary.qps)} ({overhead})"
-    if summary.samples_per_second is not None:
-        yield "LoadGen", f"{format_rate(summary.samples_per_second)} samples/s"
-    yield "mean", format_seconds(summary.mean_s)
-    for percentile in (50.0, 90.0, 99.0):
-        if percentile in summary.percentiles_s:
-            yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
-
-
-def _violations_text(settings: LoadgenSettings, measurement: LoadMeasurement) -> Text:
-    counts = measurement.counts
-    text = f"{counts.violations:,} of {counts.queries:,}"
-    text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
-    ended = {"rejected": counts.rejected, "expired": counts.expired, "failed": counts.failed}
-    if details := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
-        text += f" ({details})"
-    return Text(text, "red" if counts.violations else "green")
 
 
 PROCESS_LOG: Final = "process.log"
@@ -186,13 +114,11 @@ def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> R
 
 
 SUMMARY_FILE: Final = "mlperf_log_summary.txt"
-
 # Names of the rates, by the scenarios that report them.
 _ONE_AT_A_TIME: Final = {"SingleStream": "QPS w/ loadgen overhead"}
 _ONE_AT_A_TIME_NET: Final = {"SingleStream": "QPS w/o loadgen overhead"}
 _COMPLETED: Final = {"Server": "Completed samples per second", "Offline": "Samples per second"}
 _SCHEDULED: Final = {"Server": "Scheduled samples per second"}
-
 _FACT: Final = re.compile(r"^\s*([^:\n]+?)\s*: (.+?)\s*$", re.MULTILINE)
 _PERCENTILE: Final = re.compile(r"^([\d.]+) percentile latency \(ns\)\s*: (\d+)\s*$", re.MULTILINE)
 _UNMET: Final = re.compile(r"^\s+(.+?) satisfied\s*: NO\b", re.MULTILINE | re.IGNORECASE)
@@ -277,3 +203,75 @@ def parse_summary(text: str) -> Summary:
 def _rate(facts: Mapping[str, str], names: Mapping[str, str], scenario: str) -> float | None:
     name = names.get(scenario)
     return None if name is None else float(facts[name])
+
+
+def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:
+    counts = measurement.counts
+    return {
+        "engine": settings.engine,
+        "target": settings.target,
+        "scenario": settings.scenario,
+        "mode": settings.mode,
+        "qos_ms": settings.qos_ms,
+        **to_jsonable(counts),
+        "violations": counts.violations,
+        "goodput": counts.goodput,
+        "loadgen": measurement.summary,
+        "logs": str(measurement.logs),
+    }
+
+
+_ADVICE: Final = {
+    "Min duration": "LoadGen ran out of queries; raise --queries, or in Offline --rate",
+    "Min queries": "raise --min-duration",
+    "Performance constraints": "too many queries were late; lower --rate, or raise --qos-ms",
+    "Early stopping": "too few queries for the percentile, or too many late ones; raise --queries",
+}
+"""What to do about a condition of LoadGen's that a run does not satisfy."""
+
+
+def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) -> None:
+    summary, counts = measurement.summary, measurement.counts
+    facts: list[tuple[str, str | Text]] = [
+        ("engine", settings.engine),
+        ("scenario", settings.scenario),
+        ("inputs", counts.inputs),
+        ("samples", f"{counts.queries:,} in {format_seconds(counts.seconds)}"),
+        *(_loadgen_figures(summary) if summary is not None else ()),
+        ("violations", _violations_text(settings, measurement)),
+        ("goodput", f"{format_rate(counts.goodput)} samples/s"),
+        ("logs", str(measurement.logs)),
+    ]
+    if counts.first_failure:
+        facts.append(("first failure", Text(counts.first_failure, "red")))
+    if counts.measure:
+        facts.append((counts.measure, f"{counts.accuracy:.2%} of {counts.evaluated:,}"))
+    print_facts(facts)
+    if summary is not None:
+        typer.echo(f"Result is : {summary.validity}")
+        for condition in summary.unmet:
+            advice = _ADVICE.get(condition, "see the logs")
+            typer.echo(f"  {condition} is not satisfied: {advice}")
+
+
+def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the figures that LoadGen computed."""
+    if summary.qps is not None and summary.qps_with_overhead is not None:
+        overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
+        yield "QPS", f"{format_rate(summary.qps)} ({overhead})"
+    if summary.samples_per_second is not None:
+        yield "LoadGen", f"{format_rate(summary.samples_per_second)} samples/s"
+    yield "mean", format_seconds(summary.mean_s)
+    for percentile in (50.0, 90.0, 99.0):
+        if percentile in summary.percentiles_s:
+            yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
+
+
+def _violations_text(settings: LoadgenSettings, measurement: LoadMeasurement) -> Text:
+    counts = measurement.counts
+    text = f"{counts.violations:,} of {counts.queries:,}"
+    text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
+    ended = {"rejected": counts.rejected, "expired": counts.expired, "failed": counts.failed}
+    if details := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
+        text += f" ({details})"
+    return Text(text, "red" if counts.violations else "green")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -14,11 +13,8 @@ from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from profiler.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from profiler.simulator.workload import Profile, Workload
-    from synergai.client.target import Cell
     from synergai.domain import WorkerClass
 
 _JOBS_PER_LOAD: Final = 24
@@ -35,31 +31,16 @@ def capacity(settings: CapacitySettings) -> None:
     """
     require("numpy")
     from profiler.simulator.workload import Profile
-    from synergai.client.target import Cell, read_cells
     from synergai.profiles.files import load_dictionary
 
-    entries = list(load_dictionary(settings.profile))
-    cells = {"": Cell("")} if settings.cells is None else read_cells(settings.cells)
-    planned: dict[str, list[FleetOption]] = {}
-    for name in cells:
-        serves = partial(_is_of, cells, name)
-        profile = Profile(entry for entry in entries if serves(entry.engine))
-        planned[name] = options = _plan(_make_planner(settings, profile, serves))
-        if not settings.as_json:
-            if name:
-                typer.echo(f"# cell {name}")
-            _print(settings, profile, options)
+    profile = Profile(load_dictionary(settings.profile))
+    options = _plan(_make_planner(settings, profile))
     if settings.as_json:
-        records = {name: [_record(each) for each in options] for name, options in planned.items()}
-        print_json(records.get("", records))
-    if not all(planned.values()):
+        print_json([_record(each) for each in options])
+    else:
+        _print(settings, profile, options)
+    if not options:
         raise typer.Exit(1)
-
-
-def _is_of(cells: Mapping[str, Cell], name: str, engine: str) -> bool:
-    from synergai.client.target import cell_of
-
-    return cell_of(cells, engine) == name
 
 
 def _plan(planner: CapacityPlanner) -> list[FleetOption]:
@@ -84,9 +65,7 @@ app.command(
 )(settings_command(CapacitySettings, capacity))
 
 
-def _make_planner(
-    settings: CapacitySettings, profile: Profile, serves: Callable[[str], bool]
-) -> CapacityPlanner:
+def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlanner:
     from profiler.simulator.capacity import CapacityPlanner
     from profiler.simulator.simulation import scheduling_settings
     from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC, arrivals_of, by_class
@@ -99,7 +78,7 @@ def _make_planner(
             f"--cost lacks {', '.join(missing)}: it has to name each worker class of the profile"
         )
     usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
-    given, count = arrivals_of(settings.arrivals, settings.jobs, usual, serves)
+    given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
     options = {name: text for name, text in PREDEFINED.items() if name in profile.classes}
     agnostic = settings.policy in PROFILE_AGNOSTIC
     seeds = parse_seeds(settings.seeds)

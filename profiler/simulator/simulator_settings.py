@@ -215,7 +215,6 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
     max_workers: Annotated[
         int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
     ] = 32
-    cells: Annotated[Path, "Map of cells, which are planned one by one."] | None = None
 
 
 Slow: TypeAlias = Literal["workers", "links"]

@@ -20,7 +20,7 @@ from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from profiler.simulator.simulation import SimulationRun
@@ -63,16 +63,10 @@ def make_workload(
 
 
 def arrivals_of(
-    path: Path | None,
-    jobs: int | None,
-    default: int,
-    serves: Callable[[str], bool] = lambda _engine: True,
+    path: Path | None, jobs: int | None, default: int
 ) -> tuple[tuple[Arrival, ...], int]:
     """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
-    read = () if path is None else read_arrivals(path)
-    given = tuple(job for job in read if job.engine is None or serves(job.engine))
-    if read and not given:
-        raise InvalidInput(f"{path} has no job for one of the cells")
+    given = () if path is None else read_arrivals(path)
     count = jobs or len(given) or default
     if given and count > len(given):
         raise InvalidInput(f"{path} has only {len(given):,} jobs, not {count:,}")

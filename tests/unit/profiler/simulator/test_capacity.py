@@ -5,12 +5,11 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 from msgspec import structs
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
 from profiler.simulator.capacity_cli import app
@@ -209,26 +208,6 @@ def test_command_prints_the_least_fleets() -> None:
     options = json.loads(result.stdout)
     figures = {"fleet", "violations", "error", "sure", "joules_per_query", "cost_per_hour"}
     assert figures <= options[0].keys()
-
-
-def test_command_plans_each_cell_for_the_arrivals_of_its_engines(tmp_path: Path) -> None:
-    engines = Profile(load_dictionary(RECONSTRUCTED_PROFILE)).engines
-    cells = tmp_path / "cells.toml"
-    cells.write_text(f"[a]\ngateways = 'a:1'\nengines = ['{engines[0]}']\n[b]\ngateways = 'b:1'\n")
-
-    def invoke(name: str, arrivals: list[str]) -> Result:
-        rows = (f"{number},{engine}\n" for number, engine in enumerate(arrivals))
-        (tmp_path / name).write_text("".join(["arrival_s,engine\n", *rows]))
-        arguments = ["--violations", "90", "--json", "--cells", str(cells)]
-        return CliRunner().invoke(app, [*arguments, "--arrivals", str(tmp_path / name)])
-
-    result = invoke("one.csv", [engines[1]] * 3)
-    assert isinstance(result.exception, InvalidInput)
-    assert "has no job for one of the cells" in str(result.exception)
-    result = invoke("both.csv", [*engines[:2], engines[1]])
-    assert result.exit_code == 0, result.output
-    planned = json.loads(result.stdout)
-    assert all(planned[cell][0]["fleet"] for cell in ("a", "b"))
 
 
 def test_command_says_that_no_fleet_suffices() -> None:
