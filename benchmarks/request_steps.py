@@ -36,7 +36,6 @@ from synergai.wire.native.connection import ClientConnection
 from synergai.wire.request_codec import RequestDecoder
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
-from worker_agent.host import spare
 from worker_agent.host.inbox import Inbox
 from worker_agent.host.loop import HostLoop
 from worker_agent.hosts.connection import HostConnection
@@ -103,12 +102,16 @@ async def send_requests(address: str, call: str, pause_s: float) -> None:
     print(json.dumps(_stamps))
 
 
-def run_host(stamps_file: str, module: str, arguments: list[str]) -> int:
+def run_host(stamps_file: str, arguments: list[str]) -> int:
     """Run an engine host, maybe a spare one, and write its stamps to a file at the end."""
     for each in _HOST_STAMPS:
         stamp(*each)
-    is_spare = module == spare.__name__
-    code = spare.run(*map(int, arguments)) if is_spare else host_main.main(arguments)
+    is_spare = arguments[:1] == ["--spare"]
+    code = (
+        host_main.wait_for_engine(*map(int, arguments[1:]))
+        if is_spare
+        else host_main.main(arguments)
+    )
     Path(stamps_file).write_text(json.dumps(_stamps))
     return code
 
@@ -124,7 +127,7 @@ def with_stamps(prepare: Callable[..., Launch], stamps_file: Path) -> Callable[.
 
     def prepare_with_stamps(*arguments: Any, **named: Any) -> Launch:
         launch = prepare(*arguments, **named)
-        program, _, *rest = launch.command
+        program, _, _, *rest = launch.command
         command = (program, "-m", __spec__.name, "host", str(stamps_file), *rest)
         return dataclasses.replace(launch, command=command)
 
@@ -195,8 +198,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["client", address, call, pause_ms]:
             uvloop.run(send_requests(address, call, float(pause_ms) / 1e3))
-        case ["host", stamps_file, module, *arguments]:
-            sys.exit(run_host(stamps_file, module, arguments))
+        case ["host", stamps_file, *arguments]:
+            sys.exit(run_host(stamps_file, arguments))
         case [] | ["unary" | "stream"] | ["unary" | "stream", _] as arguments:
             main(*arguments)
         case _:
