@@ -18,10 +18,10 @@ from benchmarks.interleaving import Probe, measure_interleaved
 from benchmarks.report import Comparison, Section
 from benchmarks.servers import PLAIN, THREADS, JobProbe, run_plain_onnx, run_synergai
 from benchmarks.workloads import LAYERS, WIDTH, accelerated, layers
+from profiler.dictionary.files import add_to_dictionary
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.files import add_to_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from profiler.dictionary.files import read_csv
 from profiler.measuring.search.space import (
     SHORT_ERROR,
     Knobs,
@@ -27,7 +28,6 @@ from profiler.measuring.search.space import (
 )
 from profiler.measuring.search.state import SearchPlan
 from synergai.domain import Configuration, EngineName
-from synergai.profiles.files import read_csv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,11 +14,11 @@ from demo import report, traffic
 from demo.engines import provide
 from demo.plan import plan
 from demo.steps import console, run_steps, step
+from profiler.dictionary.files import load_dictionary
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.live import run_live
 from benchmarks.live_experiment.timeline import plot_timeline
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.audit import audit
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import scheduling_settings, simulate
@@ -26,7 +27,6 @@ from profiler.simulator.sweep import PROFILE_AGNOSTIC
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.cli.output import print_json, print_table
 from synergai.core.scheduling.registry import POLICIES
-from synergai.profiles.files import load_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

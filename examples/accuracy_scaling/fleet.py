@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from examples.training import families
+from profiler.dictionary.files import load_dictionary
 from synergai.domain import WorkerClass
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import load_dictionary
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from demo import report
 from demo.engines import provide
 from demo.steps import console, run_steps, step
 from examples.heterogeneous_fleet import rounds, workers
+from profiler.dictionary.files import load_dictionary
 from synergai import Client
 from synergai.cli.output import format_joules, format_rate, format_seconds
-from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import NotSupported, SynergaiError
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from worker_agent.power.cpu_shares import CpuShareController, parse_share
 from worker_agent.power.files import MachineFiles
 

@@ -82,8 +82,8 @@ def show(
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
+    from profiler.dictionary.files import load_dictionary
     from profiler.dictionary.origins import EngineOrigins
-    from synergai.profiles.files import load_dictionary
 
     workers: list[WorkerStatus] = []
     if target is None:
@@ -170,9 +170,9 @@ def import_(
     A measured entry is not replaced by one that was measured on a busy machine, and only a
     predicted one by a prediction.
     """
+    from profiler.dictionary.files import add_to_dictionary, load_dictionary
     from synergai.errors import InvalidInput
     from synergai.profiles.dictionary import MAX_ENTRIES, check_plausible
-    from synergai.profiles.files import add_to_dictionary, load_dictionary
 
     entries = list(load_dictionary(source))
     if not entries:
@@ -196,8 +196,8 @@ def export(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
+    from profiler.dictionary.files import add_to_dictionary, load_dictionary
     from synergai.errors import InvalidInput
-    from synergai.profiles.files import add_to_dictionary, load_dictionary
 
     entries = list(load_dictionary(dictionary))
     if target.exists():
@@ -216,7 +216,7 @@ def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) 
 
     A gateway may be using it. Exits with 1 if it is damaged.
     """
-    from synergai.profiles.files import check_dictionary
+    from profiler.dictionary.files import check_dictionary
 
     report = check_dictionary(dictionary)
     if as_json:
@@ -248,8 +248,8 @@ def delete(
 
     A running gateway picks this up within a second, and measures engines without entries again.
     """
+    from profiler.dictionary.files import delete_from_dictionary, load_dictionary
     from synergai.errors import InvalidSettings
-    from synergai.profiles.files import delete_from_dictionary, load_dictionary
 
     if not (everything or engine or worker_class or label):
         raise InvalidSettings(

@@ -135,9 +135,9 @@ def _times(
     engine: CutEngine, models: Path, dictionary: Path, worker_class: WorkerClass
 ) -> StageTimes | None:
     """Return the times of an engine's stages on a worker class; None if there are none."""
+    from profiler.dictionary.files import load_dictionary
     from profiler.dictionary.origins import present_entries
     from profiler.dictionary.stages import stage_times
-    from synergai.profiles.files import load_dictionary
 
     if dictionary == DEFAULT_DICTIONARY and not dictionary.exists():
         return None

@@ -123,9 +123,9 @@ def front(
     There is a front for each worker class and configuration. A variant is dominated if another one
     is at least as fast and as accurate; differences below their standard error are ignored.
     """
+    from profiler.dictionary.files import load_dictionary
     from synergai.errors import NotFound
     from synergai.names import validate_engine
-    from synergai.profiles.files import load_dictionary
 
     name = validate_engine(engine)
     entries = [

@@ -63,8 +63,8 @@ def profile(settings: ProfilerSettings) -> None:
     """
     timer = choose_timer()
 
+    from profiler.dictionary.files import add_to_dictionary
     from profiler.measuring.generators import find_engines
-    from synergai.profiles.files import add_to_dictionary
 
     if settings.engines:
         # Before a worker has to be stopped for it.

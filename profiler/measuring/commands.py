@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.cutting.stages import cut_engine
+from profiler.dictionary.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from profiler.measuring.conditions import THROTTLED_SHARE
 from profiler.measuring.generators import (
     configurations,
@@ -29,7 +30,6 @@ from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.names import is_stage
 from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
-from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:

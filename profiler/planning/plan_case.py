@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
+from profiler.dictionary.files import load_dictionary
 from profiler.dictionary.origins import present_entries
 from profiler.dictionary.stages import class_times
 from profiler.planning.enumeration import routes
@@ -26,7 +27,6 @@ from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.names import stage_name, validate_name
 from synergai.profiles.dictionary import DISTURBED
-from synergai.profiles.files import load_dictionary
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 

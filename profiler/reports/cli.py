@@ -121,10 +121,10 @@ def characterisation(settings: CharacterisationSettings) -> None:
     front of throughput against efficiency where power was measured.
     """
     _require_drawing()
+    from profiler.dictionary.files import load_dictionary
     from profiler.reports.characterisation.fleet_profile import FleetProfile
     from profiler.reports.characterisation.report import characterise
     from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-    from synergai.profiles.files import load_dictionary
 
     path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
     space = FleetProfile(load_dictionary(path), settings.queries)
@@ -167,12 +167,12 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
     from rich.console import Console
     from rich.progress import track
 
+    from profiler.dictionary.files import load_dictionary
     from profiler.reports.characterisation.fleet_profile import RECONSTRUCTED
     from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study, outcome_of_run
     from profiler.simulator.sweep import run_count, simulate_all
     from profiler.simulator.workload import Profile
-    from synergai.profiles.files import load_dictionary
 
     sweep = settings.sweep()
     entries = list(load_dictionary(sweep.profile))
@@ -204,7 +204,7 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
 
 def run(settings: RunSettings) -> None:
     """Write the fleet page of a recorded run: its timeline, queue, errors and events, to replay."""
-    from synergai.fleet_page.files import render_recording
+    from profiler.reports.recorded_page import render_recording
     from synergai.runtime.files import write_atomic
 
     page = render_recording(settings.log)

@@ -30,8 +30,8 @@ def capacity(settings: CapacitySettings) -> None:
     cheapest one with --cost, otherwise the one with the fewest workers.
     """
     require("numpy")
+    from profiler.dictionary.files import load_dictionary
     from profiler.simulator.workload import Profile
-    from synergai.profiles.files import load_dictionary
 
     profile = Profile(load_dictionary(settings.profile))
     options = _plan(_make_planner(settings, profile))

@@ -37,8 +37,8 @@ def simulate(settings: SimulatorSettings) -> None:
     require("numpy")
     if settings.bounds:
         require("highspy")
+    from profiler.dictionary.files import load_dictionary
     from profiler.simulator.workload import Profile
-    from synergai.profiles.files import load_dictionary
 
     results = _simulate_all(settings, Profile(load_dictionary(settings.profile)))
     if settings.as_json:

@@ -1,1 +1,1 @@
-"""Configuration dictionary: model, database and text formats."""
+"""Configuration dictionary: model and database."""

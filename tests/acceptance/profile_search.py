@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiler.dictionary.files import load_dictionary
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
-from synergai.profiles.files import load_dictionary
 
 WORKER_CLASS = "searched"
 

@@ -18,8 +18,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from profiler.reports.recorded_page import render_recording
 from profiler.zoo import recipes as zoo
-from synergai.fleet_page.files import render_recording
 from synergai.testing import LocalFleet
 from tests.staged_runs import ENGINES, write_run
 

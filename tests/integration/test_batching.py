@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
+from profiler.dictionary.files import add_to_dictionary
 from synergai.oip import statistics_pb2
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from profiler.dictionary.files import load_dictionary
 from profiler.zoo import recipes as zoo
 from synergai.client.fleet import worker_from_proto
 from synergai.domain import Configuration
-from synergai.profiles.files import load_dictionary
 from synergai.runtime.cgroups import find_cgroup
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from profiler.dictionary.files import add_to_dictionary
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, Session
 from synergai.jobs import JobState
-from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 

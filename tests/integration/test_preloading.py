@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import synergai
-from synergai.profiles.files import add_to_dictionary
+from profiler.dictionary.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 from tests.tiny_tflite import save_sum

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.cutting.stages import cut_engine
+from profiler.dictionary.files import load_dictionary
 from profiler.dictionary.stages import StageTimes
 from profiler.measuring.cli import app
 from profiler.measuring.stages import measured_cuts
 from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import load_dictionary
 
 ENGINE = EngineName("onnx_digits")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from profiler.engines.check import check_variant
 from profiler.installation import write_definition
 from profiler.measuring.cli import profile
@@ -25,7 +26,6 @@ from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from tests.cores import new_entry
 
 WORKER_CLASS = f"profiled-{os.getpid()}"

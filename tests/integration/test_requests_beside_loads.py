@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import synergai
-from synergai.profiles.files import add_to_dictionary
+from profiler.dictionary.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.calls.http.app import cancelled_on_disconnect, json_response
 from gateway.entry.call_guard import peer_of
 from synergai.errors import NotFound, Overloaded
-from synergai.fleet_page.files import SCRIPTS, read_file
+from synergai.fleet_page import SCRIPTS, read_file
 from synergai.fleet_page.page_state import INTERVAL_S, Batch, encode
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.server import Gateway
-from synergai.fleet_page.files import SCRIPTS
+from synergai.fleet_page import SCRIPTS
 from tests.integration.gateway.conftest import ECHO, Caller, FakeAgent, config_in, infer_request
 from tests.staged_runs import staged_run
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from profiler.dictionary.files import load_dictionary
 from profiler.measuring.cli import profile
 from profiler.measuring.measurer import ProfiledModes
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.zoo import recipes as zoo
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
-from synergai.profiles.files import load_dictionary
 from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed, SwitchTiming

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from profiler.reports.recorded_page import render_recording
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
-from synergai.fleet_page.files import SCRIPTS, read_file, render_recording
+from synergai.fleet_page import SCRIPTS, read_file
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.staged_runs import ENGINES, write_run
 

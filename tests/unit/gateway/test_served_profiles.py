@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.worker import ConnectedWorker
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.core.scheduling.events import ProfilesAdded, ProfilesRemoved
 from synergai.domain import Configuration, Engine, Variant
 from synergai.profiles.dictionary import MEASURED, OBSERVED, ProfileEntry
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from tests.cores import new_entry
 from tests.unit.gateway.conftest import ECHO, ENGINE, make_worker

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.dictionary.cli import app
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.errors import InvalidInput
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from synergai.profiles.store import DictionaryDamaged, DictionaryStore
 from synergai.runtime.database import connect

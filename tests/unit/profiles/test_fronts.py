@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.engines.variants import FrontPoint, variant_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry
 
 NET = EngineName("net")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from profiler.dictionary.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import check_plausible, find_implausible
-from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from tests.cores import new_entry
 
 ENTRY = new_entry(

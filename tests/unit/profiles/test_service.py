@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from profiler.dictionary.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import LOG_INTERVAL_S, DictionaryChanges, ProfileService
 from tests.cores import new_entry
 from tests.waiting import until

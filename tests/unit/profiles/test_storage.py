@@ -16,6 +16,13 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from profiler.dictionary.cli import app
+from profiler.dictionary.files import (
+    add_to_dictionary,
+    check_dictionary,
+    load_dictionary,
+    read_csv,
+    write_csv,
+)
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest
@@ -29,13 +36,6 @@ from synergai.profiles.dictionary import (
     ConfigurationDictionary,
     ProfileEntry,
     to_record,
-)
-from synergai.profiles.files import (
-    add_to_dictionary,
-    check_dictionary,
-    load_dictionary,
-    read_csv,
-    write_csv,
 )
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.database import connect

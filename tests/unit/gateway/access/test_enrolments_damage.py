@@ -12,8 +12,8 @@ from gateway.entry.access.enrolments import FILE, EnrolmentStore, sha256
 from gateway.entry.access.table import AllowedWorkers
 from gateway.entry.access.worker_rules import JoiningWorker, WorkerRules
 from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
+from profiler.dictionary.files import add_to_dictionary
 from synergai.errors import Unavailable
-from synergai.profiles.files import add_to_dictionary
 
 FLIPS = 100
 

@@ -9,12 +9,12 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from profiler.dictionary import cli as dictionary
+from profiler.dictionary.files import add_to_dictionary
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import DISTURBED, MEASURED
-from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry
 
 ENTRY = new_entry(

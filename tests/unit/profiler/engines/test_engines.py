@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
+from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from profiler.zoo.published import find_published
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import add_to_dictionary
 from tests.constant_variants import write_family
 from tests.cores import new_entry
 

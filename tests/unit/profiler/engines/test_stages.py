@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from profiler.dictionary.origins import EngineOrigins
 from profiler.measuring.commands import put_predictions, summarise
 from profiler.measuring.generators import Draft, Machine
@@ -20,7 +21,6 @@ from profiler.measuring.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from tests.cores import new_entry
 
 A, B, BROKEN = EngineName("a"), EngineName("b"), EngineName("broken")

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.cutting.stages import cut_engine
+from profiler.dictionary.files import add_to_dictionary
 from profiler.planning.cli import app
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry
-from synergai.profiles.files import add_to_dictionary
 from tests.cores import new_entry
 
 ENGINE = EngineName("onnx_digits")

@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from profiler.dictionary.files import load_dictionary
 from profiler.reports.characterisation.fleet_profile import FleetProfile, fronts, summarize_classes
 from profiler.reports.characterisation.operating_modes import Limits, compare_modes, limits_of
 from profiler.reports.characterisation.report import characterise, compute_facts
@@ -13,7 +14,6 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.files import load_dictionary
 from tests.cores import new_entry
 
 

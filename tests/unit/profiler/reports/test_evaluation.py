@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from profiler.dictionary.files import load_dictionary
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import (
@@ -41,7 +42,6 @@ from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.files import load_dictionary
 from tests.cores import new_assignment, new_entry, new_job
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")

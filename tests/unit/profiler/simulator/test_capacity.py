@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
 from profiler.simulator.capacity_cli import app
 from profiler.simulator.outcomes import job_outcomes
@@ -19,7 +20,6 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import JobId, WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.profiles.files import load_dictionary
 from tests.cores import new_entry
 
 FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")

@@ -13,12 +13,12 @@ from benchmarks.live_experiment.emulation import (
     number_configurations,
 )
 from benchmarks.live_experiment.live import run_live
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.files import load_dictionary
 from worker_agent.backends.emulated import EmulatedBackend
 
 X86, NX = WorkerClass("x86"), WorkerClass("nx")

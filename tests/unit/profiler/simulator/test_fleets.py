@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from profiler.simulator.sweep import make_workload, read_arrivals, run, run_count, sweep
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
@@ -12,7 +13,6 @@ from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.files import load_dictionary
 from tests.cores import new_job
 
 

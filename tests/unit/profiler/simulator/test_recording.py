@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.recording import read_recording
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.results import summarize
 from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
@@ -14,7 +15,6 @@ from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import Command, Event
-from synergai.profiles.files import load_dictionary
 
 Simulated = tuple["Workload", "SimulationRun", "Path"]
 

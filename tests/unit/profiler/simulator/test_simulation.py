@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.audit import AuditFailed, audit
 from profiler.simulator.bounds import violations_at_least
 from profiler.simulator.cli import METRICS, rows
@@ -35,7 +36,6 @@ from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.files import load_dictionary
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import profiler.simulator
+from profiler.dictionary.files import load_dictionary
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import EXPERIMENTS, Profile, Sessions, Workload, draw
 from synergai.domain import Job, JobId, WorkerClass
-from synergai.profiles.files import load_dictionary
 
 SEEDS = range(8)
 AFTER = 1e-6

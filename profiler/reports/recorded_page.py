@@ -1,32 +1,21 @@
-"""The files of the page, and the page of a recording as one file."""
+"""The fleet page of a recording, as one file that needs no other."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import math
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
 from synergai.core.scheduling.event_log import recorded_steps
 from synergai.errors import InvalidInput
+from synergai.fleet_page import SCRIPTS, read_file
 from synergai.fleet_page.page_state import INTERVAL_S, Batch, PageState, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-SCRIPTS: Final = (
-    "model.js",
-    "reasons.js",
-    "tables.js",
-    "timeline.js",
-    "control.js",
-    "page.js",
-)
-"""The scripts, in the order in which the page loads them."""
 
 
 class _Recording(Struct):
@@ -34,11 +23,6 @@ class _Recording(Struct):
     began: float
     ended: float
     batches: list[Raw]
-
-
-def read_file(name: str) -> str:
-    """Return the text of a file of this package; not kept in memory, since it is rarely needed."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def render_recording(path: Path) -> str:
