@@ -13,6 +13,7 @@ from synergai.domain import validate_accuracy
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Overloaded, SynergaiError
 from synergai.names import (
     FIRST_VERSION,
+    EngineName,
     validate_name,
     validate_variant,
     validate_version,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from synergai.domain import Configuration, JobId, WorkerId
-    from synergai.names import EngineName
 
 
 class JobState(enum.Enum):

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from profiler.simulator.replay import recorded_settings, replay
 from profiler.simulator.virtual_worker import BusySpan
-from synergai.core.scheduling.event_log import recorded_settings, replay
 from synergai.core.scheduling.events import (
     AssignmentEnded,
     AssignmentsRevoked,
@@ -29,7 +29,7 @@ from synergai.core.scheduling.events import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.core.scheduling.event_log import ReplayStep
+    from profiler.simulator.replay import ReplayStep
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import Job, JobId, WorkerClass, WorkerId
 

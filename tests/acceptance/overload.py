@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from profiler.loadgen.traces.arrivals import arrivals, constant
-from synergai.core.scheduling.event_log import replay
+from profiler.simulator.replay import replay
 from synergai.core.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from synergai.core.scheduling.event_log import EventLog, replay
+from profiler.simulator.replay import replay
+from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import JobArrived, TimePassed
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, Job, JobId

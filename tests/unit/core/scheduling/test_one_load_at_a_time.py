@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from profiler.simulator.replay import replay
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.event_log import EventLog, replay
+from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import (
     Assignment,
     AssignmentEnded,
