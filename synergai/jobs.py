@@ -18,12 +18,12 @@ from synergai.names import (
     validate_version,
     versioned,
 )
+from synergai.names import EngineName as EngineName  # part of the job
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from synergai.domain import Configuration, JobId, WorkerId
-    from synergai.names import EngineName
 
 
 class JobState(enum.Enum):
