@@ -22,7 +22,6 @@ from profiler.planning.plan import RoutePlan, partition, pour
 from profiler.planning.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.links import GATEWAY, Link, Links
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
-from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.names import stage_name, validate_name
@@ -31,13 +30,13 @@ from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
+    from synergai.domain import WorkerClass
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from profiler.cutting.cuts import Cut
     from profiler.dictionary.stages import ClassTimes
     from synergai.core.routes.problem import Leg
-    from synergai.domain import WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 
