@@ -13,13 +13,11 @@ from synergai.domain import validate_accuracy
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Overloaded, SynergaiError
 from synergai.names import (
     FIRST_VERSION,
-    EngineName,
     validate_name,
     validate_variant,
     validate_version,
     versioned,
 )
-from synergai.names import EngineName as EngineName  # part of the job
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -30,13 +30,13 @@ from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from synergai.domain import WorkerClass
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from profiler.cutting.cuts import Cut
     from profiler.dictionary.stages import ClassTimes
     from synergai.core.routes.problem import Leg
+    from synergai.domain import WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 

@@ -41,15 +41,14 @@ from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
 if TYPE_CHECKING:
-    from synergai.client.uploads import UploadProgress
-    from synergai.jobs import JobSpec
     from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import datetime
 
     from synergai.client.input_sources import JobInputs
     from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.client.uploads import UploadProgress
     from synergai.data.text_files import TextFormat
-    from synergai.jobs import JobState, JobStatus
+    from synergai.jobs import JobSpec, JobState, JobStatus
     from synergai.oip import inference_pb2
 
 

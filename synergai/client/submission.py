@@ -16,7 +16,6 @@ from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_spec_to_proto
 
 if TYPE_CHECKING:
-    from synergai.jobs import JobSpec
     from collections.abc import Callable, Sequence
 
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from synergai.client.input_sources import JobInputs
     from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
+    from synergai.jobs import JobSpec
 
 _NAMESPACE: Final = uuid.UUID("5ca1ab1e-0da7-4a11-8e57-5eed0f1a7e57")
 """Of the ids of uploads that follow from idempotency keys."""
