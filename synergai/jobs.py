@@ -18,6 +18,7 @@ from synergai.names import (
     validate_version,
     versioned,
 )
+from synergai.names import EngineName as EngineName  # part of the job
 
 if TYPE_CHECKING:
     from datetime import datetime
