@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from hpack import Decoder, Encoder
+from hpack.hpack import encode_integer
 
 from synergai.errors import InternalError, Overloaded
 from synergai.wire.native.field_blocks import BlockDecoder
@@ -138,7 +139,40 @@ def test_blocks_are_decoded_as_they_were_encoded(seed: int, *, huffman: bool) ->
         ]
         fields += draw.choices(fields, k=2) if fields else []
         block = encoder.encode(fields, huffman=huffman)
-        assert decoder.decode(block, 1 << 20) == fields
+        for at in range(0, len(block), step := draw.randint(1, 1000)):
+            decoder.feed(block[at : at + step])
+        assert decoder.end() == fields
+
+
+@pytest.mark.parametrize("part", [100, 16_384, 1 << 20])
+@pytest.mark.parametrize("field", ["\x40\x01x", "\0\x01x", "\x10\x01x"])
+@pytest.mark.parametrize("coded", [0, 0x80])
+def test_value_of_any_size_is_refused_with_its_call_and_not_kept(
+    field: str, coded: int, part: int
+) -> None:
+    decoder = HeaderDecoder()
+    decoder.decode(b"\x40\x01k\x04kept")
+    length = bytes(encode_integer(1_000_000, 7))
+    value = bytes([length[0] | coded]) + length[1:] + b"v" * 1_000_000
+    block = field.encode() + value + b"\x40\x01k\x04last"
+    *parts, last = [block[at : at + part] for at in range(0, len(block), part)]
+    tracemalloc.start()
+    for each in parts:
+        decoder.feed(each)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * max(part, MAX_FIELD_BYTES)
+    assert isinstance(decoder.decode(last).fault, Overloaded)
+    assert decoder.decode(b"\x82\x86\x84\xbe").metadata == (("k", "last"),)
+
+
+def test_name_of_100_kilobytes_is_refused_with_its_call_and_a_larger_one_is_not_kept() -> None:
+    def block(size: int) -> bytes:
+        return b"\0" + bytes(encode_integer(size, 7)) + b"n" * size + b"\x01v"
+
+    assert isinstance(HeaderDecoder().decode(block(100_000)).fault, Overloaded)
+    with pytest.raises(ConnectionFault, match="name that is too long"):
+        HeaderDecoder().feed(block(200_000)[:-1])
 
 
 def test_blocks_that_are_remembered_take_little_memory() -> None:
