@@ -41,7 +41,6 @@ _AGE_SPREAD: Final = 0.1
 
 
 _NO_PROTOCOL: Final = asyncio.BufferedProtocol()
-"""That of a transport whose connection was lost."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -91,7 +90,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_open = True
         self._peer = SocketPeer(transport)
         # Without a reference to the connection, which would be garbage of the collector.
-        accept = partial(accept_call, peer=self._peer, handlers=self._handlers)
+        accept = partial(accept_call, self._peer, self._handlers)
         self._session = NativeSession(self._sender, accept, self._limits)
         self._timer = self._handlers.loop.call_later(SILENT_S, self._abort_silent)
         max_s, _ = self._handlers.connection_age
@@ -250,7 +249,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._sender.writable = True
             self._sender.send_blocked()
 
-    def _respond(self, data: bytes | bytearray) -> None:
+    def _respond(self, data: bytes) -> None:
         if not self._ended:
             self._limits.respond(len(data))
             self._transport.write(data)

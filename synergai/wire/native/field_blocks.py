@@ -25,7 +25,9 @@ _TABLE_BYTES: Final = 4096
 _TOO_LONG: Final = bytes(MAX_FIELD_BYTES + 1)
 """Stands for a longer name or value, which fits neither the limit nor the table."""
 _MOST_CUT: Final = 8 * MAX_FIELD_BYTES
-"""Bytes that are kept of a field whose name, or whose short value, has not arrived in full."""
+"""Bytes that are kept of a field that has not arrived in full."""
+_MOST_SURPLUS: Final = 50_000
+"""Fields beyond the limit: more than that is a bomb."""
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
@@ -37,21 +39,23 @@ class BlockDecoder:
     Attributes:
         changes: how often the table was changed.
         has_begun: whether a part of a block was decoded, and not yet its last one.
+        surplus: fields of the last block beyond the limit.
     """
 
     def __init__(self) -> None:
         self._entries: deque[Field] = deque()
         self._size = 0
         self._most = _TABLE_BYTES
-        self.changes = 0
+        self.changes = self.surplus = 0
         self._begin()
 
     def _begin(self) -> None:
         self.has_begun = False
         self._fields: list[Field] = []
         self._room = MAX_FIELD_BYTES
-        # The beginning of a field whose end is still to come.
+        # The beginning of a field, and the bytes with which it is decoded again: twice as many.
         self._cut = b""
+        self._enough = 0
         # Bytes still to come of a value that is too long.
         self._skipped = 0
 
@@ -61,10 +65,17 @@ class BlockDecoder:
         Raises:
             ConnectionFault: it is malformed, and the table unknown from here on.
         """
-        self.has_begun = True
-        block = self._cut + part
+        if not self.has_begun:
+            self.has_begun, self.surplus = True, 0
+        elif len(self._cut) > _MOST_CUT or self.surplus > _MOST_SURPLUS:
+            raise ConnectionFault("header fields that are too long or too many", ENHANCE_YOUR_CALM)
+        block, fields, room = self._cut + part, self._fields, self._room
         at = begin = self._skipped
         end = len(block)
+        if end < self._enough:
+            self._cut = block
+            return
+        self._enough = 0
         try:
             while at < end:
                 begin, first = at, block[at]
@@ -75,20 +86,22 @@ class BlockDecoder:
                     field, at = self._literal(block, at, 0x3F)
                     self._add(field)
                 elif first & 0x20:
+                    if room != MAX_FIELD_BYTES:
+                        raise _malformed()
                     at = self._resize(block, at)
                     continue
                 else:
                     field, at = self._literal(block, at, 0x0F)
-                self._room -= FIELD_OVERHEAD + len(field[0]) + len(field[1])
-                if self._room >= 0:
-                    self._fields.append(field)
-        except IndexError:
-            at = begin
+                room -= FIELD_OVERHEAD + len(field[0]) + len(field[1])
+                if room >= 0:
+                    fields.append(field)
+                else:
+                    self.surplus += 1
+        except IndexError:  # the field is cut
+            at, self._enough = begin, 2 * (end - begin)
         except HPACKError:
             raise _malformed() from None
-        self._cut, self._skipped = block[at:], max(0, at - end)
-        if len(self._cut) > _MOST_CUT:
-            raise ConnectionFault("a field with a name that is too long", ENHANCE_YOUR_CALM)
+        self._room, self._cut, self._skipped = room, block[at:], max(0, at - end)
 
     def end(self) -> list[Field] | None:
         """Return the fields of a block that has arrived; None if they take too many bytes.
@@ -96,6 +109,9 @@ class BlockDecoder:
         Raises:
             ConnectionFault: it ends within a field.
         """
+        if self._cut:
+            self._enough = 0
+            self.feed(b"")
         fields = None if self._room < 0 else self._fields
         if self._cut or self._skipped:
             raise _malformed()
@@ -108,12 +124,13 @@ class BlockDecoder:
         return _STATIC[index - 1] if index < _NEWEST else self._entries[index - _NEWEST]
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
-        """Return a field, and where it ends. It is decoded only once it has arrived."""
         index, at = _integer(block, at, mask)
-        name = (0, 0, at) if index else _span(block, at)
-        value = _span(block, name[-1])
-        named = self._entry(index)[0] if index else _text(block, *name)
-        return (named, _text(block, *value)), value[-1]
+        if index:
+            name = self._entry(index)[0]
+        else:
+            name, at = _text(block, at)
+        value, at = _text(block, at)
+        return (name, value), at
 
     def _add(self, field: Field) -> None:
         self.changes += 1
@@ -123,7 +140,7 @@ class BlockDecoder:
 
     def _resize(self, block: bytes, at: int) -> int:
         self._most, at = _integer(block, at, 0x1F)
-        if self._most > _TABLE_BYTES or self._room != MAX_FIELD_BYTES:
+        if self._most > _TABLE_BYTES:
             raise _malformed()
         self.changes += 1
         self._evict()
@@ -137,9 +154,6 @@ class BlockDecoder:
 
 def _malformed() -> ConnectionFault:
     return ConnectionFault("a malformed header block", COMPRESSION_ERROR)
-
-
-# The functions below raise an `IndexError` if what they read has not arrived in full.
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
@@ -157,21 +171,14 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     raise _malformed()
 
 
-def _span(block: bytes, at: int) -> tuple[int, int, int]:
-    """Return whether a name or value (5.2) is coded, where its text begins, and where it ends.
-
-    The text of one that is too long may end behind the block.
-    """
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return a name or value (5.2), and where it ends, if it is too long maybe behind the block."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size
-    if end > len(block) and size < len(_TOO_LONG):
+    if size >= len(_TOO_LONG):  # also decoded: encoders use the code where it is shorter
+        return _TOO_LONG, end
+    if end > len(block):
         raise IndexError
-    return is_coded, at, end
-
-
-def _text(block: bytes, is_coded: int, at: int, end: int) -> bytes:
-    # Encoders use the code where it is shorter.
-    if end - at >= len(_TOO_LONG):
-        return _TOO_LONG
-    return decode_huffman(block[at:end]) if is_coded else block[at:end]
+    text = block[at:end]
+    return decode_huffman(text) if is_coded else text, end

@@ -27,16 +27,14 @@ _RESPONSE_BYTES: Final = 16
 """Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
 _REFUSED_COST: Final = 32
 """Credit of a call whose header block is too large: more than the refusal earns."""
-_BLOCK_BYTES: Final = 3072
-"""Bytes of such a block that cost one more."""
+_SURPLUS: Final = 64
+"""Fields of such a block beyond the limit that cost one more."""
 _ACKNOWLEDGED_COST: Final = 4
 """Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
 
 
 class _Credit:
     """What a client may send at once, and earns with time."""
-
-    __slots__ = ("_at", "_clock", "_most", "_of", "_per_s", "left")
 
     def __init__(self, most: int, per_s: int, of: str, clock: Callable[[], float]) -> None:
         self.left = self._most = most
@@ -83,9 +81,9 @@ class FrameLimits:
         elif size <= SMALL_BYTES:
             self._small.take(1)
 
-    def count_refused(self, size: int) -> None:
-        """Count a call that was refused as its header block, of this size, is too large."""
-        self._credit.take(_REFUSED_COST + size // _BLOCK_BYTES)
+    def count_refused(self, surplus: int) -> None:
+        """Count a call that is refused as its header block has so many fields too many."""
+        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def accept_call(
-    stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers
+    peer: Peer, handlers: Handlers, stream: Stream, headers: CallHeaders
 ) -> Call | None:
     """Return the call that a client has begun on a stream, which it owns; None if it is none."""
     if not headers.is_grpc:
@@ -52,7 +52,6 @@ class TaskCall(Call):
     """A call with a task, which lasts until its client has been sent everything, or has left."""
 
     state = HANDLING
-
     _task: asyncio.Task[None] | None = None
     _arrived: asyncio.Future[None] | None = None
 

@@ -181,7 +181,7 @@ class Sender:
         blocked: streams whose data waits until the client takes it.
     """
 
-    def __init__(self, write: Callable[[bytes | bytearray], None]) -> None:
+    def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self.window = http2.DEFAULT_WINDOW
         self.writable = True
@@ -224,7 +224,8 @@ class Sender:
             self._write_gathered()
 
     def _write_gathered(self) -> None:
-        data, self.gathered = self.gathered, bytearray()
+        data = bytes(self.gathered)
+        self.gathered.clear()
         self._write(data)
 
     def unblock(self, stream: Stream) -> None:
@@ -245,5 +246,5 @@ class Sender:
             self.blocked.pop(stream, None)
 
 
-def _drop(_data: bytes | bytearray) -> None:
+def _drop(_data: bytes) -> None:
     """Send nothing: the client has left."""

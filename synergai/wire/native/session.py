@@ -376,7 +376,7 @@ class NativeSession:
         self._expected = None
         headers = self._headers.decode(bytes(part))
         if headers is TOO_LARGE:
-            self._limits.count_refused(self._block_bytes)
+            self._limits.count_refused(self._headers.surplus)
         self._block_bytes = 0
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:

@@ -99,7 +99,7 @@ class Server:
         self._sent += data
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        if (call := accept_call(stream, headers, self.peer, self._handlers)) is not None:
+        if (call := accept_call(self.peer, self._handlers, stream, headers)) is not None:
             self.calls.append(call)
 
     async def echo(self, request: bytes, _context: Any) -> bytes:
