@@ -58,6 +58,18 @@ def headers(
     return frame(HEADERS, END_HEADERS if ends else 0, stream, payload)
 
 
+def in_frames(headers: bytes, size: int = LARGEST_FRAME) -> bytes:
+    """Return a frame that opens a call as frames of up to this size."""
+    flags, stream, block = headers[4], int.from_bytes(headers[5:9]), headers[HEADER_BYTES:]
+    *parts, last = [block[at : at + size] for at in range(0, len(block), size)]
+    frames = b"".join(
+        frame(CONTINUATION if at else HEADERS, 0 if at else flags & ~END_HEADERS, stream, part)
+        for at, part in enumerate(parts)
+    )
+    end = frame(CONTINUATION if parts else HEADERS, flags, stream, last)
+    return frames + end
+
+
 def call_fields(path: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
     """Return the fields that every gRPC call has."""
     return (

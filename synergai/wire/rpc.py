@@ -212,23 +212,26 @@ def log_internal_error(where: str, error: BaseException | None = None) -> Intern
 
 async def _abort_for(context: ServerCall, failure: BaseException, where: str) -> NoReturn:
     """Abort the call because its handler raised `failure`; call this in the `except` block."""
-    match failure:
-        case grpc.aio.BaseError():
-            # The call was aborted, or gRPC has ended it, such as by stopping the server.
-            raise failure
-        case SynergaiError():
-            await abort(context, failure)
-        case asyncio.CancelledError():
-            # If the call itself was cancelled, gRPC expects the exception. One that leaks from
-            # something that the handler awaited would leave the client without a status.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+    try:
+        match failure:
+            case grpc.aio.BaseError():
+                # The call was aborted, or gRPC has ended it, such as by stopping the server.
                 raise failure
-            await abort(context, Unavailable("the server cancelled the work"))
-        case Exception():
-            await abort(context, log_internal_error(where))
-        case _:
-            raise failure
+            case SynergaiError():
+                await abort(context, failure)
+            case asyncio.CancelledError():
+                # If the call itself was cancelled, gRPC expects the exception. One that leaks from
+                # something that the handler awaited would leave the client without a status.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise failure
+                await abort(context, Unavailable("the server cancelled the work"))
+            case Exception():
+                await abort(context, log_internal_error(where))
+            case _:
+                raise failure
+    finally:
+        del failure  # whose traceback has this frame: a cycle
 
 
 def unary(

@@ -31,12 +31,11 @@ _log = logging.getLogger(__name__)
 
 
 class UnreadResponses:
-    """The unread responses of all clients, and how many were disconnected for them."""
+    """The unread responses of all clients."""
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_UNREAD_BYTES) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self.disconnected = 0
         self._expected = 0
         self._holding: set[UnreadOfClient] = set()
         self._sizes: dict[str, int] = {}
@@ -105,7 +104,6 @@ class UnreadResponses:
             "responses as they arrive, or have fewer requests in flight"
         )
         _log.warning("a client reads too slowly and is disconnected: %s", error)
-        self.disconnected += 1
         slowest.disconnect(error)
 
 

@@ -142,7 +142,12 @@ async def _pass_deadline(setup: Setup) -> str:
 
 
 def _fields(*more: tuple[str, str]) -> bytes:
-    return http2.headers(1, ECHO, *more, scheme="https") + http2.message(1, b"x")
+    opened = http2.in_frames(http2.headers(1, ECHO, *more, scheme="https"))
+    return opened + http2.message(1, b"x")
+
+
+def _metadata(size: int) -> bytes:
+    return _fields(*((f"x-{number}", 1_000 * "v") for number in range(size // 1_000)))
 
 
 def _resets() -> bytes:
@@ -153,10 +158,14 @@ def _resets() -> bytes:
 _BAD: Final[dict[str, bytes]] = {
     "130 fields": _fields(*((f"x-{number}", "v") for number in range(130))),
     "not UTF-8": _fields(("x", "caf\udce9")),
-    "20 kB of metadata": _fields(*((f"x-{number}", 1_000 * "v") for number in range(20))),
+    "20 kB of metadata": _metadata(20_000),
     "cancelled": http2.headers(1, WAIT, scheme="https") + http2.message(1, b"x") + http2.reset(1),
     "200 resets": _resets(),
 }
+_LARGE: Final = {
+    f"{size // 1_000} kB of metadata": _metadata(size) for size in (64_000, 100_000, 1_000_000)
+}
+"""Proxies refuse some of them; HAProxy may open another connection to the server then."""
 
 
 def _beside(frames: bytes) -> Callable[[Setup], Awaitable[str]]:
@@ -231,6 +240,7 @@ _CASES: Final[dict[str, Callable[[Setup], Awaitable[str]]]] = {
     "calls": _pass_calls,
     "REST": _pass_rest,
     "deadline": _pass_deadline,
+    **{name: _beside(frames) for name, frames in _LARGE.items()},
 }
 _STOPS: Final = ("SIGTERM of the server", "restart of the proxy")
 

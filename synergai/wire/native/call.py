@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
@@ -27,27 +27,40 @@ if TYPE_CHECKING:
 
 
 class CallState(enum.IntEnum):
-    """Lifecycle of a call, in this order; any may be left out but the end."""
+    """Lifecycle of a call."""
 
-    RECEIVING = enum.auto()  # a call without a task waits for its request
-    HANDLING = enum.auto()  # the handler works, and nothing was sent
-    RESPONDING = enum.auto()  # the response has begun
-    ENDED = enum.auto()  # the status was sent, maybe behind data that waits
-    LOST = enum.auto()  # the client has reset the call, or left
+    RECEIVING = 0  # a call without a task waits for its request
+    HANDLING = 1  # the handler works, and nothing was sent
+    RESPONDING = 2  # the response has begun
+    ENDED = 3  # the status was sent, maybe behind data that waits, or the client has left
 
 
 class RequestState(enum.IntEnum):
-    """Lifecycle of the requests of a call, which alternates between the first two."""
+    """Lifecycle of the requests of a call."""
 
-    BETWEEN = enum.auto()  # whatever has begun to arrive has arrived
-    PARTIAL = enum.auto()  # a request has arrived in part, which counts for `IncompleteRequests`
-    COMPLETE = enum.auto()  # the client sends no more
-    IGNORED = enum.auto()  # nothing is kept of what the client sends
+    BETWEEN = 0  # whatever has begun to arrive has arrived
+    PARTIAL = 1  # a request has arrived in part, which counts for `IncompleteRequests`
+    COMPLETE = 2  # the client sends no more
+    IGNORED = 3  # nothing is kept of what the client sends
 
 
 # Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
-RECEIVING, HANDLING, RESPONDING, ENDED, LOST = CallState
+RECEIVING, HANDLING, RESPONDING, ENDED = CallState
 BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
+_AFTER: Final = (
+    (HANDLING, ENDED),
+    (RESPONDING, ENDED),
+    (ENDED,),
+    (),
+)
+"""For every state of a call, those that may follow."""
+_AFTER_REQUESTS: Final = (
+    (PARTIAL, COMPLETE, IGNORED),
+    (BETWEEN, COMPLETE, IGNORED),
+    (IGNORED,),
+    (),
+)
+"""For every state of the requests of a call, those that may follow."""
 
 
 class Call:
@@ -91,13 +104,26 @@ class Call:
         self._trailers: Metadata = ()
         self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
-    def _enter_end(self, state: CallState) -> None:
+    def _enter(self, state: CallState) -> bool:
+        """Enter a state if it may follow; return whether it may."""
+        if state not in _AFTER[self.state]:
+            return False
         self.state = state
-        if self.requests_state is not IGNORED:
-            self._ignore_requests()
+        if state is ENDED:
+            self._enter_requests(IGNORED)
+        return True
 
-    def _forget_incomplete(self) -> None:
-        self._handlers.incomplete.remove(self.peer.host, self._refuse)
+    def _enter_requests(self, state: RequestState) -> bool:
+        """Do the same with a state of the requests."""
+        if state not in _AFTER_REQUESTS[self.requests_state]:
+            return False
+        if self.requests_state is PARTIAL:
+            self._handlers.incomplete.remove(self.peer.host, self.refuse)
+        self.requests_state = state
+        if state is IGNORED:
+            self._requests.clear()
+            self._reader.clear()
+        return True
 
     # --- the stream ---------------------------------------------------------------------------
 
@@ -112,17 +138,14 @@ class Call:
         try:
             arrived = self._reader.feed(data, MOST_CUT - len(self._requests))
         except SynergaiError as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         if arrived:
             self._requests += arrived
-            if self.requests_state is PARTIAL:
-                self.requests_state = BETWEEN
-                self._forget_incomplete()
+            self._enter_requests(BETWEEN)
         if self._reader.to_come:
-            if self.requests_state is BETWEEN:
-                self.requests_state = PARTIAL
-            self._handlers.incomplete.add(self.peer.host, self._refuse, len(data))
+            self._enter_requests(PARTIAL)
+            self._handlers.incomplete.add(self.peer.host, self.refuse, len(data))
             if self.requests_state is IGNORED:  # refused, as there are too many
                 return
         self._on_requests()
@@ -133,12 +156,8 @@ class Call:
 
     def end_requests(self) -> None:
         """Note that the client sends no more data."""
-        if self.requests_state is IGNORED:
-            return
-        if self.requests_state is PARTIAL:
-            self._forget_incomplete()
-        self.requests_state = COMPLETE
-        self._on_requests()
+        if self._enter_requests(COMPLETE):
+            self._on_requests()
 
     def sent(self) -> None:
         """Note that all data has been sent."""
@@ -146,7 +165,7 @@ class Call:
 
     def lost(self) -> None:
         """Note that the client has cancelled the call, or left."""
-        self._enter_end(LOST)
+        self._enter(ENDED)
         self._cancel()
         complete(self._was_sent)
 
@@ -165,33 +184,22 @@ class Call:
             try:
                 self._requests += self._reader.cut()
             except SynergaiError as error:
-                self._refuse(error)
+                self.refuse(error)
         return request
-
-    def _ignore_requests(self) -> None:
-        """Keep nothing of what the client has sent, or sends."""
-        if self.requests_state is IGNORED:
-            return
-        if self.requests_state is PARTIAL:
-            self._forget_incomplete()
-        self.requests_state = IGNORED
-        self._requests.clear()
-        self._reader.clear()
 
     # --- ends ---------------------------------------------------------------------------------
 
     def _end(self, code: grpc.StatusCode, details: str) -> None:
         """End the call with a status, behind its responses; do nothing if it has ended."""
-        if self.state >= ENDED:
-            return
         has_begun = self.state is RESPONDING
-        self._enter_end(ENDED)
+        if not self._enter(ENDED):
+            return
         self._status = code, details
         block = status_fields(code, details, self._trailers)
         self._stream.end_response(block if has_begun else RESPONSE + block)
 
-    def _refuse(self, error: SynergaiError) -> None:
-        """End the call because of a request that is too large, or of too many incomplete ones."""
+    def refuse(self, error: SynergaiError) -> None:
+        """End the call because of its fields or requests."""
         self._end(status_code(error), error_details(error))
         self._cancel()
 
@@ -203,7 +211,7 @@ class Call:
         self._cancel()
 
     def _cancel(self) -> None:
-        self._ignore_requests()
+        self._enter_requests(IGNORED)
         self._stop_timer()
         self._cancel_work()
 
@@ -221,8 +229,7 @@ class Call:
 
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Begin the response, unless it has begun."""
-        if self.state is HANDLING:
-            self.state = RESPONDING
+        if self._enter(RESPONDING):
             self._stream.begin_response(RESPONSE + encoded(metadata))
 
     async def write(self, message: Any) -> None:

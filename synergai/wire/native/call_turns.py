@@ -49,11 +49,7 @@ class CallTurns:
         now = asyncio.get_running_loop().time()
         if now - self._began_at >= _TURN_S:
             self._left, self._began_at = _CALLS, now
-        begun, has_more = begin_calls(max(0, self._left))
-        self._left -= begun
-        if has_more:
-            self._others[begin_calls] = None
-            self._plan_turn()
+        self._let_begin(begin_calls, max(0, self._left), self._others)
 
     def leave(self, begin_calls: BeginCalls) -> None:
         """Forget a client."""

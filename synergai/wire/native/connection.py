@@ -7,14 +7,14 @@ import math
 import random
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.wire.native.frame_limits import FrameLimits
 from synergai.wire.native.handled_calls import accept_call
-from synergai.wire.native.headers import TOO_LARGE
 from synergai.wire.native.http2 import ConnectionFault
 from synergai.wire.native.sending import Sender
-from synergai.wire.native.session import GOAWAY, OWN_PING, NativeSession
+from synergai.wire.native.session import OWN_PING, NativeSession
 from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
     from synergai.wire.native.call_turns import CallTurns
     from synergai.wire.native.handlers import Handlers
-    from synergai.wire.native.headers import CallHeaders
-    from synergai.wire.native.sending import Stream
 
 SILENT_S: Final = 10.0
-"""Time within which a client shakes hands, and within which it sends its first bytes after that."""
+"""Time within which a client shakes hands, and within which it sends the preface after that."""
 UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone."""
 _REFUSED_S: Final = 1.0
@@ -42,6 +40,9 @@ _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
 
+_NO_PROTOCOL: Final = asyncio.BufferedProtocol()
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """The connection of a client.
 
@@ -53,6 +54,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     opening: asyncio.Task[None]
     _transport: asyncio.Transport
     _peer: SocketPeer
+    _session: NativeSession
 
     def __init__(
         self,
@@ -67,9 +69,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._limits = FrameLimits()
         self._sender = Sender(self._respond)
-        self._session = NativeSession(self._sender, self._accept, self._limits.count)
-        self.is_open = self._has_begun = self._at_eof = self._refused = self._ended = False
-        self._idle = self._retiring = self._retired = self._full = False
+        self.is_open = self._at_eof = self._refused = self._ended = False
+        self._retiring = self._retired = self._full = False
         self._reading = True
         self._received = handlers.received
         self._unread = b""
@@ -88,7 +89,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self.is_open = True
         self._peer = SocketPeer(transport)
-        self._timer = self._handlers.loop.call_later(SILENT_S, self.abort)
+        # Without a reference to the connection, which would be garbage of the collector.
+        accept = partial(accept_call, self._peer, self._handlers)
+        self._session = NativeSession(self._sender, accept, self._limits)
+        self._timer = self._handlers.loop.call_later(SILENT_S, self._abort_silent)
         max_s, _ = self._handlers.connection_age
         if max_s:
             spread = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
@@ -96,7 +100,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """Return memory for the next bytes of the client."""
-        buffer = self._message_buffer() if self._session.data_to_come else None
+        buffer = self._message_buffer() if self._session.to_come else None
         return self._received if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
@@ -104,7 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or self._refused:
             return
         # The same as in `get_buffer`. It is not kept, as its call may end before anything arrives.
-        buffer = self._message_buffer() if self._session.data_to_come else None
+        buffer = self._message_buffer() if self._session.to_come else None
         if buffer is None:
             self._unread += self._received[:size]
             self._turns.serve(self.begin_calls)
@@ -118,10 +122,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             return self._session.lose_calls(calls)
         if self._refused or self._full:
             return 0, False
-        if not self._has_begun:
-            self._has_begun = True
-            if self._timer is not None:
-                self._timer.cancel()
         try:
             size = self._session.receive(self._unread, calls)
             self._unread = self._unread[size:]
@@ -139,6 +139,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """End the calls."""
         self._ended = True
         self._stop_timers()
+        # That of TLS keeps its protocol: a cycle with a buffer of 256 KiB.
+        self._transport.set_protocol(_NO_PROTOCOL)
         self._on_lost(self)
         self._turns.serve(self.begin_calls)
 
@@ -182,19 +184,17 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def close_idle(self, idle_since: float) -> None:
         """Ask the client to leave if it has had no calls since then; the next time, close."""
-        since = self._session.idle_since
-        if since is None or since > idle_since:
-            self._idle = False
-        elif self._idle:
-            self.end()
-        else:
-            self._idle = True
-            self._transport.write(GOAWAY)
+        since = self._session.idle_since if self.is_open else None
+        if since is not None and since <= idle_since:
+            if self._retiring:
+                self.end()
+            else:
+                self.retire()
 
     def retire(self) -> None:
         """Ask the client to begin no further calls, and close the connection after its last one."""
         self._retiring = True
-        if self._has_begun:
+        if self.is_open and self._session.between_frames:
             self._retire_further()
         else:
             self.end()
@@ -209,7 +209,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         self._transport.write(self._session.last_frame())
-        since = self._session.idle_since if self._has_begun and not self._at_eof else None
+        is_greeted = self._session.between_frames and not self._at_eof
+        since = self._session.idle_since if is_greeted else None
         self._turns.serve(self.begin_calls)
         if since is not None and (left_s := since + _LEAVE_S - time.monotonic()) > 0:
             self._transport.resume_reading()  # to see that the client closes
@@ -235,18 +236,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self.opening.cancel()
 
+    def _abort_silent(self) -> None:
+        if not self._session.between_frames:
+            self.abort()
+
     def _message_buffer(self) -> memoryview | None:
         """Return memory of a message if the next bytes belong there."""
         return None if self._unread else self._session.message_buffer()
 
     def _send_blocked(self) -> None:
         if not self._full:
-            self._sender.resume()
-
-    def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        if headers is TOO_LARGE:
-            self._limits.count_refused()
-        accept_call(stream, headers, self._peer, self._handlers)
+            self._sender.writable = True
+            self._sender.send_blocked()
 
     def _respond(self, data: bytes) -> None:
         if not self._ended:
@@ -256,7 +257,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._retire_further()
 
     def _retire_further(self) -> None:
-        if self._ended or not self._session.between_frames:
+        if self._ended:
             return
         if not self._retired:
             self._retired = True

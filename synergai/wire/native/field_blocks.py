@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -10,19 +9,25 @@ from hpack import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from synergai.wire.native.http2 import COMPRESSION_ERROR, ConnectionFault
+from synergai.wire.native.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     Field: TypeAlias = tuple[bytes, bytes]
 
-TABLE_BYTES: Final = 4096
-"""Largest table: that of a server whose settings name no other."""
+MAX_FIELD_BYTES: Final = 16384
+"""Most bytes of the fields of a call once they are decoded, each with `FIELD_OVERHEAD` more."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
-_SHORT_INDICES: Final = bytes(range(0x81, 0xFF))
-_RUN_OF_INDICES: Final = re.compile(rb"[\x81-\xfe]+")
+_TABLE_BYTES: Final = 4096
+"""Largest table: that of a server whose settings name no other."""
+_TOO_LONG: Final = bytes(MAX_FIELD_BYTES + 1)
+"""Stands for a longer name or value, which fits neither the limit nor the table."""
+_MOST_CUT: Final = 8 * MAX_FIELD_BYTES
+"""Bytes that are kept of a field that has not arrived in full."""
+_MOST_SURPLUS: Final = 50_000
+"""Fields beyond the limit: more than that is a bomb."""
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
@@ -33,59 +38,90 @@ class BlockDecoder:
 
     Attributes:
         changes: how often the table was changed.
+        has_begun: whether a part of a block was decoded, and not yet its last one.
+        surplus: fields of the last block beyond the limit.
     """
-
-    __slots__ = ("_bytes", "_entries", "_max_bytes", "changes")
 
     def __init__(self) -> None:
         self._entries: deque[Field] = deque()
-        self._bytes = 0
-        self._max_bytes = TABLE_BYTES
-        self.changes = 0
+        self._size = 0
+        self._most = _TABLE_BYTES
+        self.changes = self.surplus = 0
+        self._begin()
 
-    def decode(self, block: bytes, max_bytes: int) -> list[Field] | None:
-        """Return the fields of a block; None if they take more bytes, with `FIELD_OVERHEAD`.
+    def _begin(self) -> None:
+        self.has_begun = False
+        self._fields: list[Field] = []
+        self._room = MAX_FIELD_BYTES
+        # The beginning of a field, and the bytes with which it is decoded again: twice as many.
+        self._cut = b""
+        self._enough = 0
+        # Bytes still to come of a value that is too long.
+        self._skipped = 0
+
+    def feed(self, part: bytes) -> None:
+        """Decode the next part of a block.
 
         Raises:
             ConnectionFault: it is malformed, and the table unknown from here on.
         """
-        fields: list[Field] = []
-        room = max_bytes
-        at, end = 0, len(block)
+        if not self.has_begun:
+            self.has_begun, self.surplus = True, 0
+        elif len(self._cut) > _MOST_CUT or self.surplus > _MOST_SURPLUS:
+            raise ConnectionFault("header fields that are too long or too many", ENHANCE_YOUR_CALM)
+        block, fields, room = self._cut + part, self._fields, self._room
+        at = begin = self._skipped
+        end = len(block)
+        if end < self._enough:
+            self._cut = block
+            return
+        self._enough = 0
         try:
             while at < end:
-                first = block[at]
+                begin, first = at, block[at]
                 if first & 0x80:
-                    if room < 0 and (run := _RUN_OF_INDICES.match(block, at)) is not None:
-                        at = run.end()  # a bomb: only whether they exist is looked at
-                        self._check_entries(run[0])
-                        continue
                     index, at = _integer(block, at, 0x7F)
                     field = self._entry(index)
                 elif first & 0x40:
                     field, at = self._literal(block, at, 0x3F)
                     self._add(field)
                 elif first & 0x20:
-                    at = self._resize(block, at, is_first=room == max_bytes)
+                    if room != MAX_FIELD_BYTES:
+                        raise _malformed()
+                    at = self._resize(block, at)
                     continue
                 else:
                     field, at = self._literal(block, at, 0x0F)
                 room -= FIELD_OVERHEAD + len(field[0]) + len(field[1])
                 if room >= 0:
                     fields.append(field)
-        except (IndexError, HPACKError):
-            raise ConnectionFault("a malformed header block", COMPRESSION_ERROR) from None
-        return fields if room >= 0 else None
+                else:
+                    self.surplus += 1
+        except IndexError:  # the field is cut
+            at, self._enough = begin, 2 * (end - begin)
+        except HPACKError:
+            raise _malformed() from None
+        self._room, self._cut, self._skipped = room, block[at:], max(0, at - end)
+
+    def end(self) -> list[Field] | None:
+        """Return the fields of a block that has arrived; None if they take too many bytes.
+
+        Raises:
+            ConnectionFault: it ends within a field.
+        """
+        if self._cut:
+            self._enough = 0
+            self.feed(b"")
+        fields = None if self._room < 0 else self._fields
+        if self._cut or self._skipped:
+            raise _malformed()
+        self._begin()
+        return fields
 
     def _entry(self, index: int) -> Field:
-        if not index:
-            raise IndexError
-        return _STATIC[index - 1] if index <= len(_STATIC) else self._entries[index - _NEWEST]
-
-    def _check_entries(self, indexed: bytes) -> None:
-        """Check that the entries exist of fields that consist of one byte."""
-        if indexed.translate(None, _SHORT_INDICES[: len(_STATIC) + len(self._entries)]):
-            raise IndexError
+        if not 0 < index < _NEWEST + len(self._entries):
+            raise _malformed()
+        return _STATIC[index - 1] if index < _NEWEST else self._entries[index - _NEWEST]
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index, at = _integer(block, at, mask)
@@ -99,21 +135,25 @@ class BlockDecoder:
     def _add(self, field: Field) -> None:
         self.changes += 1
         self._entries.appendleft(field)
-        self._bytes += FIELD_OVERHEAD + len(field[0]) + len(field[1])
+        self._size += FIELD_OVERHEAD + len(field[0]) + len(field[1])
         self._evict()
 
-    def _resize(self, block: bytes, at: int, *, is_first: bool) -> int:
-        self._max_bytes, at = _integer(block, at, 0x1F)
-        if self._max_bytes > TABLE_BYTES or not is_first:
-            raise IndexError
+    def _resize(self, block: bytes, at: int) -> int:
+        self._most, at = _integer(block, at, 0x1F)
+        if self._most > _TABLE_BYTES:
+            raise _malformed()
         self.changes += 1
         self._evict()
         return at
 
     def _evict(self) -> None:
-        while self._bytes > self._max_bytes:
+        while self._size > self._most:
             name, value = self._entries.pop()
-            self._bytes -= FIELD_OVERHEAD + len(name) + len(value)
+            self._size -= FIELD_OVERHEAD + len(name) + len(value)
+
+
+def _malformed() -> ConnectionFault:
+    return ConnectionFault("a malformed header block", COMPRESSION_ERROR)
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
@@ -128,14 +168,16 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
         value += (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise IndexError
+    raise _malformed()
 
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return a name or value (5.2), and where it ends."""
+    """Return a name or value (5.2), and where it ends, if it is too long maybe behind the block."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size
+    if size >= len(_TOO_LONG):  # also decoded: encoders use the code where it is shorter
+        return _TOO_LONG, end
     if end > len(block):
         raise IndexError
     text = block[at:end]

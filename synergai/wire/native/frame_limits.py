@@ -27,8 +27,31 @@ _RESPONSE_BYTES: Final = 16
 """Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
 _REFUSED_COST: Final = 32
 """Credit of a call whose header block is too large: more than the refusal earns."""
+_SURPLUS: Final = 64
+"""Fields of such a block beyond the limit that cost one more."""
 _ACKNOWLEDGED_COST: Final = 4
 """Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
+
+
+class _Credit:
+    """What a client may send at once, and earns with time."""
+
+    def __init__(self, most: int, per_s: int, of: str, clock: Callable[[], float]) -> None:
+        self.left = self._most = most
+        self._per_s = per_s
+        self._of = of
+        self._clock = clock
+        self._at = clock()
+
+    def take(self, cost: int) -> None:
+        self.left -= cost
+        if self.left < 0:
+            now = self._clock()
+            earned = int((now - self._at) * self._per_s)
+            if self.left + earned < 0:
+                raise ConnectionFault(f"too many frames {self._of}", ENHANCE_YOUR_CALM)
+            self._at = now
+            self.left = min(self._most, self.left + earned)
 
 
 class FrameLimits:
@@ -41,13 +64,9 @@ class FrameLimits:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("_clock", "_credit", "_credited_at", "_small", "_small_at")
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._credit = CREDIT
-        self._small = SMALL_CREDIT
-        self._credited_at = self._small_at = clock()
+        self._credit = _Credit(CREDIT, CREDIT_PER_S, "without data", clock)
+        self._small = _Credit(SMALL_CREDIT, SMALL_PER_S, "with little data", clock)
 
     def count(self, kind: int, size: int) -> None:
         """Count a frame, of this size without its header.
@@ -56,40 +75,20 @@ class FrameLimits:
             ConnectionFault: there are too many of them.
         """
         if kind == http2.HEADERS:
-            if self._credit < CREDIT:
-                self._credit += 1
+            self._earn(1)
         elif kind != http2.DATA or not size:
-            self._credit -= _ACKNOWLEDGED_COST if kind in (http2.PING, http2.SETTINGS) else 1
-            if self._credit < 0:
-                self._wait_credit()
+            self._credit.take(_ACKNOWLEDGED_COST if kind in (http2.PING, http2.SETTINGS) else 1)
         elif size <= SMALL_BYTES:
-            self._small -= 1
-            if self._small < 0:
-                self._wait_small()
+            self._small.take(1)
 
-    def count_refused(self) -> None:
-        """Count a call that was refused as its header block is too large."""
-        self._credit -= _REFUSED_COST
-        if self._credit < 0:
-            self._wait_credit()
+    def count_refused(self, surplus: int) -> None:
+        """Count a call that is refused as its header block has so many fields too many."""
+        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""
-        if self._credit < CREDIT:
-            self._credit += _EARNED_BY_RESPONSE + size // _RESPONSE_BYTES
+        self._earn(_EARNED_BY_RESPONSE + size // _RESPONSE_BYTES)
 
-    def _wait_credit(self) -> None:
-        now = self._clock()
-        earned = int((now - self._credited_at) * CREDIT_PER_S)
-        if self._credit + earned < 0:
-            raise ConnectionFault("too many frames without data", ENHANCE_YOUR_CALM)
-        self._credited_at = now
-        self._credit = min(CREDIT, self._credit + earned)
-
-    def _wait_small(self) -> None:
-        now = self._clock()
-        earned = int((now - self._small_at) * SMALL_PER_S)
-        if earned < 1:
-            raise ConnectionFault("too many frames with little data", ENHANCE_YOUR_CALM)
-        self._small_at = now
-        self._small = min(SMALL_CREDIT, self._small + earned)
+    def _earn(self, credit: int) -> None:
+        if self._credit.left < CREDIT:
+            self._credit.left += credit

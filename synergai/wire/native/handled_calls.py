@@ -10,8 +10,9 @@ import grpc
 
 from synergai.errors import SynergaiError
 from synergai.wire.message_framing import PREFIX_BYTES, Compressed, prefixed
-from synergai.wire.native.call import COMPLETE, ENDED, HANDLING, RESPONDING, Call, complete
+from synergai.wire.native.call import COMPLETE, ENDED, HANDLING, IGNORED, RESPONDING, Call, complete
 from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
+from synergai.wire.server_call import behaviour_of
 from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:
@@ -25,18 +26,25 @@ if TYPE_CHECKING:
     from synergai.wire.server_call import Peer
 
 
-def accept_call(stream: Stream, headers: CallHeaders, peer: Peer, handlers: Handlers) -> Call:
-    """Return the call that a client has begun on a stream, which it owns."""
+def accept_call(
+    peer: Peer, handlers: Handlers, stream: Stream, headers: CallHeaders
+) -> Call | None:
+    """Return the call that a client has begun on a stream, which it owns; None if it is none."""
+    if not headers.is_grpc:
+        stream.end_response(UNSUPPORTED_TYPE)
+        return None
     loop, timeout_s = handlers.loop, headers.timeout_s
     deadline = None if timeout_s is None else loop.time() + timeout_s
     handler = handlers.taskless.get(headers.path)
-    if handler is not None and headers.is_grpc and headers.fault is None:
-        taskless = TasklessCall(stream, headers, peer, handlers, deadline)
+    if handler is not None and headers.fault is None:
+        stream.owner = taskless = TasklessCall(stream, headers, peer, handlers, deadline)
         taskless.handler = handler
-        stream.owner = taskless
         return taskless
     stream.owner = call = TaskCall(stream, headers, peer, handlers, deadline)
-    call.start(call.find_and_handle)
+    if headers.fault is not None:
+        call.refuse(headers.fault)
+    else:
+        call.start(call.find_and_handle)
     return call
 
 
@@ -44,7 +52,6 @@ class TaskCall(Call):
     """A call with a task, which lasts until its client has been sent everything, or has left."""
 
     state = HANDLING
-
     _task: asyncio.Task[None] | None = None
     _arrived: asyncio.Future[None] | None = None
 
@@ -65,14 +72,10 @@ class TaskCall(Call):
         finally:
             self._take = None  # whose owner may have this call: a cycle
             self._stop_timer()
-            if self.state < ENDED:
-                self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
+            self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
 
     async def find_and_handle(self) -> None:
         """Handle the call by its method."""
-        if not self._headers.is_grpc or self._headers.fault is not None:
-            self._refuse_headers()
-            return
         handler = self._handlers.find(self._headers.path)
         if self._handlers.interceptor is not None:
             handler = await self._handlers.interceptor(self, self._headers.path, handler)
@@ -86,13 +89,13 @@ class TaskCall(Call):
             request = self._read_requests()
         else:
             data = await self._next_request()
-            self._ignore_requests()
+            self._enter_requests(IGNORED)
             if data is None:
                 self._end(grpc.StatusCode.INTERNAL, "the call has no request")
                 return
             request = read(data)
+        responses = behaviour_of(handler)(request, self)
         if handler.response_streaming:
-            responses = (handler.stream_stream or handler.unary_stream)(request, self)
             if hasattr(responses, "__aiter__"):
                 async for response in responses:
                     await self.write(response)
@@ -101,21 +104,22 @@ class TaskCall(Call):
                 await responses
             self._end(grpc.StatusCode.OK, "")
         else:
-            self.respond(await (handler.stream_unary or handler.unary_unary)(request, self))
+            self.respond(await responses)
 
-    def _refuse_headers(self) -> None:
-        if self._headers.is_grpc and (fault := self._headers.fault) is not None:
-            self._end(status_code(fault), error_details(fault))
-        else:
-            self._enter_end(ENDED)
-            self._stream.end_response(UNSUPPORTED_TYPE)
+    async def finish(self, handler: BegunUnary[Any], result: asyncio.Future[Buffer]) -> None:
+        """Respond with the result of a call that had no task."""
+        context: Any = self
+        try:
+            self.respond(await handler.respond(result, context))
+        finally:
+            if not result.cancelled() and (error := result.exception()) is not None:
+                error.__traceback__ = None  # whose frames have the request and the result: a cycle
 
     def respond(self, response: Any) -> None:
         """Send the only response, and end the call."""
         data: bytes = response if self._serialise is None else self._serialise(response)
-        if self.state < ENDED:
-            first = b"" if self.state is RESPONDING else RESPONSE
-            self._enter_end(ENDED)
+        first = b"" if self.state is RESPONDING else RESPONSE
+        if self._enter(ENDED):
             last = SUCCEEDED + encoded(self._trailers) if self._trailers else SUCCEEDED
             self._stream.respond(first, prefixed(data), last)
 
@@ -177,9 +181,9 @@ class TasklessCall(Call):
             if self._requests or self.requests_state is COMPLETE:
                 self._hand_over(None)
             return
-        self.state = HANDLING
+        self._enter(HANDLING)
         request = self.handler.request_deserializer(self._requests.popleft())
-        self._ignore_requests()
+        self._enter_requests(IGNORED)
         context: Any = self
         try:
             self._pending = self.handler.begin(request, context, self._respond_at_once)
@@ -193,9 +197,8 @@ class TasklessCall(Call):
     def _respond_at_once(self, response: Buffer) -> None:
         """Send the only response in the turn in which it arrives, if the client takes it now."""
         pending, self._pending = self._pending, None
-        if self._stream.takes(PREFIX_BYTES + len(response)):
-            self._enter_end(ENDED)
-            self._stream.respond_at_once(RESPONSE, prefixed(response), SUCCEEDED)
+        if self._stream.takes(PREFIX_BYTES + len(response)) and self._enter(ENDED):
+            self._stream.respond(RESPONSE, prefixed(response), SUCCEEDED)
             self._stop_timer()
         elif pending is not None:
             pending.result.set_result(response)
@@ -218,8 +221,8 @@ class TasklessCall(Call):
                 call.requests_state = COMPLETE
             call.start(call.find_and_handle)
         else:
-            call.start(partial(_respond_with, call, self.handler, result))
-        self._enter_end(ENDED)
+            call.start(partial(call.finish, self.handler, result))
+        self._enter(ENDED)
         self._stop_timer()
         self._stream.owner = call
 
@@ -227,14 +230,3 @@ class TasklessCall(Call):
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.abandon()
-
-
-async def _respond_with(
-    call: TaskCall, handler: BegunUnary[Any], result: asyncio.Future[Buffer]
-) -> None:
-    context: Any = call
-    try:
-        call.respond(await handler.respond(result, context))
-    finally:
-        if not result.cancelled() and (error := result.exception()) is not None:
-            error.__traceback__ = None  # whose frames have the request and the result: a cycle

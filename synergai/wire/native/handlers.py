@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.incomplete import IncompleteRequests
@@ -20,19 +21,12 @@ if TYPE_CHECKING:
 _RECEIVED_BYTES: Final = 64 << 10
 
 
-class _Details(NamedTuple):
-    """What handlers are found by; in place of ``grpc.HandlerCallDetails``."""
-
-    method: str
-
-
 class Handlers:
     """The handlers, and the calls that they handle.
 
     Args:
         max_bytes: largest message of a client.
         interceptor: may replace the handler of a call, or end the call.
-        max_incomplete_bytes: of requests that have not arrived in full, of all calls.
 
     Attributes:
         incomplete: the requests that have not arrived in full.
@@ -41,16 +35,11 @@ class Handlers:
         received: memory into which connections receive what they handle at once.
     """
 
-    def __init__(
-        self,
-        max_bytes: int,
-        interceptor: Interceptor | None = None,
-        max_incomplete_bytes: int = MAX_INCOMPLETE_BYTES,
-    ) -> None:
+    def __init__(self, max_bytes: int, interceptor: Interceptor | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.max_bytes = max_bytes
         self.connection_age = (0.0, 0.0)
-        self.incomplete = IncompleteRequests(max_incomplete_bytes)
+        self.incomplete = IncompleteRequests(MAX_INCOMPLETE_BYTES)
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         self.tasks = TaskBag()
         self.interceptor = interceptor
@@ -73,6 +62,6 @@ class Handlers:
     def find(self, path: str) -> Any:
         """Return the handler of a method; None without one."""
         if (found := self._methods.get(path)) is None and self._others:
-            details = _Details(path)
+            details = SimpleNamespace(method=path)  # a grpc.HandlerCallDetails
             found = next(filter(None, (each.service(details) for each in self._others)), None)
         return found

@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from hpack.hpack import encode_integer
 from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, Overloaded, SynergaiError
-from synergai.wire.native.field_blocks import FIELD_OVERHEAD, BlockDecoder
+from synergai.wire.native.field_blocks import FIELD_OVERHEAD, MAX_FIELD_BYTES, BlockDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from synergai.wire.native.field_blocks import Field
     from synergai.wire.server_call import Metadata
 
-MAX_FIELD_BYTES: Final = 16384
-"""Most bytes of the fields of a call once they are decoded, each with 32 bytes more."""
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 128
 """Largest block or field that is remembered."""
@@ -38,14 +37,15 @@ _NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _MOST_DIGITS: Final = 19
 _KNOWN_FIELDS: Final = 256
-RESPONSE: Final = b"\x88\x0f\x10\x10application/grpc"
-"""The fields that begin a response: status 200, and the type of its content."""
+RESPONSE: Final = b"\x20\x88\x0f\x10\x10application/grpc"
+"""The fields that begin a response: status 200, and the type of its content.
+
+No response uses a table, however small that of the client is, and the first one has to say so.
+"""
 SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
 """The field that ends a response."""
-UNSUPPORTED_TYPE: Final = b"\x08\x03415"
+UNSUPPORTED_TYPE: Final = b"\x20\x08\x03415"
 """The field that answers what is no call of gRPC."""
-NO_TABLE: Final = b"\x20"
-"""Begins the first block of a connection: responses use no table, however small the client's is."""
 
 
 class CallHeaders(Struct, frozen=True):
@@ -81,29 +81,32 @@ TOO_LARGE: Final = CallHeaders(
 )
 
 
-class HeaderDecoder:
-    """Decodes the header blocks of one connection."""
+class HeaderDecoder(BlockDecoder):
+    """Decodes the header blocks of one connection; all parts of a block but the last are fed."""
 
     def __init__(self) -> None:
-        self._decoder = BlockDecoder()
+        super().__init__()
         # Clients repeat themselves: a block means the same as long as the table does not change.
         self._known: dict[bytes, CallHeaders] = {}
+        self._known_changes = 0
 
-    def decode(self, block: bytes) -> CallHeaders:
-        """Return what a block says.
+    def decode(self, part: bytes) -> CallHeaders:
+        """Return what a block says whose last part this is, or its only one.
 
         Raises:
             ConnectionFault: it is malformed, and the table unknown from here on.
         """
-        if (known := self._known.get(block)) is not None:
+        is_whole = not self.has_begun
+        if is_whole and (known := self._known.get(part)) is not None:
             return known
-        changes = self._decoder.changes
-        fields = self._decoder.decode(block, MAX_FIELD_BYTES)
+        self.feed(part)
+        fields = self.end()
         headers = TOO_LARGE if fields is None else _read(fields)
-        if self._decoder.changes != changes:
+        if self.changes != self._known_changes:
+            self._known_changes = self.changes
             self._known.clear()
-        elif len(block) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
-            self._known[block] = headers
+        elif is_whole and len(part) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
+            self._known[part] = headers
         return headers
 
 
@@ -212,13 +215,5 @@ _PLAIN: Final = "".join(chr(each) for each in range(0x20, 0x7F) if each != 0x25)
 
 def _text(text: str) -> bytes:
     data = text.encode()
-    size = len(data)
-    if size < 0x7F:
-        return bytes((size,)) + data
-    prefix = bytearray((0x7F,))
-    size -= 0x7F
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + data
+    size = bytes((len(data),)) if len(data) < 0x7F else bytes(encode_integer(len(data), 7))
+    return size + data

@@ -33,6 +33,12 @@ NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 
 REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 8, 9, 11
 _OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
 _PRIORITY_BYTES: Final = 5
+_SETTINGS: Final = {
+    ENABLE_PUSH: (0, 1, PROTOCOL_ERROR),
+    INITIAL_WINDOW_SIZE: (0, MAX_NUMBER, FLOW_CONTROL_ERROR),
+    MAX_FRAME_SIZE: (MAX_FRAME, (1 << 24) - 1, PROTOCOL_ERROR),
+}
+"""Range of settings, and the error of others (6.5.2)."""
 _SIZES: Final = {PRIORITY: _PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 
 
@@ -80,16 +86,30 @@ def check_frame(kind: int, number: int, size: int) -> None:
         raise ConnectionFault(f"a frame of type {kind} with {size:,} bytes", FRAME_SIZE_ERROR)
 
 
-def padding_of(payload: Buffer, size: int) -> int:
-    """Return the length of the padding of a frame of this size, which begins with `payload`."""
-    if not size or payload[0] >= size:
-        code = PROTOCOL_ERROR if size else FRAME_SIZE_ERROR
-        raise ConnectionFault("more padding than the frame has bytes", code)
-    return payload[0]
+def padding_of(kind: int, flags: int, size: int, first: int) -> tuple[int, int]:
+    """Return how many bytes precede and follow the data or block in a frame of this size.
+
+    These are the padding, whose length is the first byte of the frame, and the priority.
+    """
+    before = behind = 0
+    if flags & PADDED:
+        before, behind = 1, first
+    if kind == HEADERS and flags & WITH_PRIORITY:
+        before += _PRIORITY_BYTES
+    if before + behind > size:
+        code = FRAME_SIZE_ERROR if before > size else PROTOCOL_ERROR
+        raise ConnectionFault("a frame that is shorter than its padding and priority", code)
+    return before, behind
 
 
-def without_priority(payload: bytes) -> bytes:
-    """Return the part of a header block behind the priority in its frame."""
-    if len(payload) < _PRIORITY_BYTES:
-        raise ConnectionFault("a frame without the priority that it should have", FRAME_SIZE_ERROR)
-    return payload[_PRIORITY_BYTES:]
+def initial_window(flags: int, payload: bytes, window: int) -> int:
+    """Return the window of streams that settings name, or else the one that there is."""
+    if len(payload) % SETTING.size or (flags & ACK and payload):
+        raise ConnectionFault(f"settings of {len(payload):,} bytes", FRAME_SIZE_ERROR)
+    for key, value in SETTING.iter_unpack(payload):
+        least, most, code = _SETTINGS.get(key, (0, value, PROTOCOL_ERROR))
+        if not least <= value <= most:
+            raise ConnectionFault(f"the value {value:,} of setting {key}", code)
+        if key == INITIAL_WINDOW_SIZE:
+            window = value
+    return window

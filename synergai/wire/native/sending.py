@@ -5,39 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.wire.native import http2
-from synergai.wire.native.headers import NO_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.wire.request_codec import Buffer
+    from synergai.wire.native.call import Call
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
-
-
-class StreamOwner(Protocol):
-    """What happens on a stream."""
-
-    def message_buffer(self) -> memoryview | None:
-        """Return memory for data that is to be received there; None for any other."""
-
-    def receive_data(self, data: Buffer) -> None:
-        """Take data, but keep no view of it; `Stream.widen_window` lets the client send more."""
-
-    def end_requests(self) -> None:
-        """Note that the client sends no more data."""
-
-    def sent(self) -> None:
-        """Note that all data has been sent that was blocked."""
-
-    def lost(self) -> None:
-        """Note that the client has reset the stream, or left."""
 
 
 class Stream:
@@ -47,7 +27,7 @@ class Stream:
         forget: called with its number once it has ended.
 
     Attributes:
-        owner: what happens on it; None before it is accepted, and once it has ended.
+        owner: its call; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
         content_length: bytes of data that the client has announced and not sent; None if it has
@@ -55,24 +35,10 @@ class Stream:
         is_open: whether the client may send more.
     """
 
-    __slots__ = (
-        "_blocked",
-        "_forget",
-        "_last_fields",
-        "_number",
-        "_sender",
-        "_taken_at",
-        "content_length",
-        "is_open",
-        "owner",
-        "room",
-        "window",
-    )
-
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: StreamOwner | None = None
+        self.owner: Call | None = None
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True
@@ -108,7 +74,7 @@ class Stream:
 
     def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        self._sender.send(http2.block_frames(0, self._number, self._sender.block(fields)))
+        self._sender.send(http2.block_frames(0, self._number, fields))
 
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
@@ -134,33 +100,29 @@ class Stream:
             self._last_fields = fields
         else:
             self._forget(self._number)
-            self._sender.send(self._end(fields))
+            last = http2.block_frames(http2.END_STREAM, self._number, fields)
+            self._sender.send(last + self._reset_of_rest())
 
     def respond(self, first: bytes, data: bytes, last: bytes) -> None:
-        """Send a response and end the stream.
+        """Send a response and end the stream, if possible in frames that are sent together.
 
         Args:
             first: the fields that begin it; empty if they were sent.
             last: the fields that end it.
         """
-        if self.takes(len(data)):
-            self.respond_at_once(first, data, last)
-        else:
+        if not self.takes(len(data)):
             if first:
                 self.begin_response(first)
             self.send(data)
             self.end_response(last)
-
-    def respond_at_once(self, first: bytes, data: bytes, last: bytes) -> None:
-        """Do the same with data that the client `takes` now, in frames that are sent together."""
+            return
         sender, number, size = self._sender, self._number, len(data)
         sender.window -= size
         self._forget(number)
-        begin = http2.block_frames(0, number, sender.block(first)) if first else b""
+        begin = http2.block_frames(0, number, first) if first else b""
         of_data = http2.HEADER.pack(size << 8, 0, number)
         end = http2.block_frames(http2.END_STREAM, number, last)
-        rest = self._reset_of_rest() if self.is_open else b""
-        sender.gather(b"".join((begin, of_data, data, end, rest)))
+        sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -199,13 +161,10 @@ class Stream:
         if owner is not None:
             owner.sent()
 
-    def _end(self, fields: bytes) -> bytes:
-        """Return the frames that end the stream; the client need not send the rest."""
-        block = self._sender.block(fields)
-        last = http2.block_frames(http2.END_STREAM, self._number, block)
-        return last + self._reset_of_rest() if self.is_open else last
-
     def _reset_of_rest(self) -> bytes:
+        """Return the frame that tells a client that it need not send the rest, if there is one."""
+        if not self.is_open:
+            return b""
         return http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
 
 
@@ -226,21 +185,14 @@ class Sender:
         self._write = write
         self.window = http2.DEFAULT_WINDOW
         self.writable = True
-        self.gathered: list[bytes] = []
+        self.gathered = bytearray()
         self.blocked: dict[Stream, None] = {}
-        self._gathered_bytes = 0
         self._gathers = False
-        self._of_first_block = NO_TABLE
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """Send nothing more: the client has left."""
+        """Send nothing more, as the client has left; forget its connection."""
         self._write = _drop
-
-    def block(self, fields: bytes) -> bytes:
-        """Return fields as the next header block of the connection."""
-        first, self._of_first_block = self._of_first_block, b""
-        return first + fields
 
     def send(self, data: bytes) -> None:
         """Send frames.
@@ -256,9 +208,8 @@ class Sender:
 
     def gather(self, data: bytes) -> None:
         """Send frames at the end of the turn, as there may be others."""
-        self.gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes > _MOST_GATHERED:
+        self.gathered += data
+        if len(self.gathered) > _MOST_GATHERED:
             self._write_gathered()
         elif not self._gathers:
             self._send_at_end_of_turn()
@@ -273,15 +224,9 @@ class Sender:
             self._write_gathered()
 
     def _write_gathered(self) -> None:
-        data = b"".join(self.gathered)
+        data = bytes(self.gathered)
         self.gathered.clear()
-        self._gathered_bytes = 0
         self._write(data)
-
-    def resume(self) -> None:
-        """Send what waited, as the connection takes data again."""
-        self.writable = True
-        self.send_blocked()
 
     def unblock(self, stream: Stream) -> None:
         """Send what is blocked on a stream as soon as the client takes it."""

@@ -8,32 +8,29 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from synergai.wire.native import http2
-from synergai.wire.native.headers import MAX_FIELD_BYTES, HeaderDecoder
+from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
+from synergai.wire.native.headers import TOO_LARGE, HeaderDecoder
 from synergai.wire.native.http2 import ConnectionFault
 from synergai.wire.native.sending import STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from synergai.wire.native.frame_limits import FrameLimits
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Sender
     from synergai.wire.request_codec import Buffer
 
 LARGEST_FRAME: Final = 1 << 20
 """Bytes of a frame: data of one frame is received where its message is put together."""
-MAX_BLOCK: Final = 6 * MAX_FIELD_BYTES
+MAX_BLOCK: Final = 2 << 20
 """Bytes of a header block: more than proxies and clients send that do not heed the limit."""
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
-_LIMITS: Final = {http2.HEADERS: MAX_BLOCK, http2.CONTINUATION: MAX_BLOCK, http2.SETTINGS: 1024}
-"""Bytes of frames of some types, with those of the header block that they continue."""
+_MAX_SETTINGS: Final = 1024
+_BLOCKS: Final = (http2.HEADERS, http2.CONTINUATION)
+_PADDING: Final = http2.PADDED | http2.WITH_PRIORITY
 _NUMBER: Final = http2.NUMBER.size
-_SETTINGS: Final = {
-    http2.ENABLE_PUSH: (0, 1, http2.PROTOCOL_ERROR),
-    http2.INITIAL_WINDOW_SIZE: (0, http2.MAX_NUMBER, http2.FLOW_CONTROL_ERROR),
-    http2.MAX_FRAME_SIZE: (http2.MAX_FRAME, (1 << 24) - 1, http2.PROTOCOL_ERROR),
-}
-"""Range of settings, and the error of others (RFC 9113, 6.5.2)."""
 _CONNECTION_WINDOW: Final = 1 << 30
 """Bytes of all calls that were not read yet: what is to bound them is the window of each."""
 _ACKNOWLEDGE_S: Final = 1.0
@@ -41,7 +38,7 @@ _ACKNOWLEDGE_S: Final = 1.0
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _WHOLE_BYTES: Final = 1024
-"""Frames of data up to this size are handled, and counted, whole; larger ones in parts."""
+"""Frames of data up to this size are handled whole; larger ones in parts."""
 _LEAST_PLACED: Final = 32 << 10
 """Bytes from which on the rest of a frame is received where its message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
@@ -53,7 +50,7 @@ _FIRST_FRAMES: Final = http2.frame(
     + http2.SETTING.pack(http2.MAX_FRAME_SIZE, LARGEST_FRAME)
     + http2.SETTING.pack(http2.MAX_HEADER_LIST_SIZE, MAX_FIELD_BYTES),
 ) + http2.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
-GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
+_GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
 """The frame that asks a client to begin no further calls on its connection."""
 OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
 _NO_HTTP_1: Final = (
@@ -68,12 +65,12 @@ class NativeSession:
     Args:
         sender: sends frames to the client.
         accept: sets the owner of a stream that the client has opened.
-        count: counts a frame of the client, of a kind and size.
+        limits: of the frames of the client.
 
     Attributes:
         idle_since: when the last call ended, by the monotonic clock; None during a call.
         between_frames: whether the first frames were sent, so that others can be.
-        data_to_come: bytes that are missing of a frame of data.
+        to_come: bytes that are missing of a frame that is handled in parts.
         begun: calls that the client began in what was received last.
         held: whether another call followed them.
     """
@@ -81,11 +78,11 @@ class NativeSession:
     def __init__(
         self,
         sender: Sender,
-        accept: Callable[[Stream, CallHeaders], None],
-        count: Callable[[int, int], None],
+        accept: Callable[[Stream, CallHeaders], object],
+        limits: FrameLimits,
     ) -> None:
         self._sender = sender
-        self._count = count
+        self._limits = limits
         self.idle_since: float | None = time.monotonic()
         self.between_frames = False
         self._accept = accept
@@ -101,23 +98,21 @@ class NativeSession:
         self._preface = http2.PREFACE
         self.begun = 0
         self.held = False
-        # Number and flags of the frame of data that is being received.
-        self._data_frame = (0, 0)
-        self.data_to_come = 0
+        # Kind, stream and flags of the frame that is handled in parts.
+        self._partial = (http2.DATA, 0, 0)
+        self.to_come = 0
         # Bytes of frames and of padding that nothing is done with.
         self._to_skip = 0
-        # Number and flags of the header block that continues in the next frame.
-        self._block_of: tuple[int, int] | None = None
-        self._block = b""
-        # Whether only one type of frame may follow.
-        self._is_strict = True
+        # Kind and stream of the frame that must follow, if there is only one.
+        self._expected: tuple[int, int] | None = (http2.SETTINGS, 0)
+        # Flags and bytes of a header block that continues in the next frame.
+        self._block_flags = self._block_bytes = 0
         self._pings = 0
 
     @property
     def ended(self) -> bool:
         """Whether all calls have ended, and the client has received all pings."""
-        has_sent_all = not (self._streams or self._sender.gathered)
-        return self.between_frames and has_sent_all and self._pings <= 0
+        return self.between_frames and not self.is_busy and self._pings <= 0
 
     @property
     def is_busy(self) -> bool:
@@ -130,7 +125,7 @@ class NativeSession:
         It acknowledges the ping behind those that it had begun before.
         """
         self._pings += 1
-        return GOAWAY + OWN_PING
+        return _GOAWAY + OWN_PING
 
     def last_frame(self, code: int = http2.NO_ERROR, text: str = "") -> bytes:
         """Return the frame that says which calls were handled, and why the connection ends."""
@@ -161,23 +156,22 @@ class NativeSession:
         if not self._streams:
             self.idle_since = time.monotonic()
 
-    def _lose(self, number: int) -> None:
-        """Remove a stream that the client has ended."""
-        if (stream := self._streams.get(number)) is not None:
-            owner = stream.owner
+    def _lose(self, number: int, code: int | None = None) -> None:
+        """Remove a stream that its client has ended, or reset it with a code.
+
+        A client that breaks the protocol in a call loses this call only (RFC 9113, 5.4.2).
+        """
+        if (stream := self._streams.get(number)) is None:
+            return
+        owner = stream.owner
+        if code is None:
             self._sender.blocked.pop(stream, None)
             self._forget(number)
-            if owner is not None:
-                owner.lost()
-
-    def _break(self, number: int, code: int) -> None:
-        """End a call whose client broke the protocol; others continue (RFC 9113, 5.4.2)."""
-        if (stream := self._streams.get(number)) is not None:
-            owner = stream.owner
+        else:
             stream.reset(code)
-            self._late_room += self.data_to_come  # the rest of its frame is still to be skipped
-            if owner is not None:
-                owner.lost()
+            self._late_room += self.to_come  # the rest of its frame is still to be skipped
+        if owner is not None:
+            owner.lost()
 
     # --- frames -----------------------------------------------------------------------------
 
@@ -191,9 +185,10 @@ class NativeSession:
         """
         self.begun, self.held = 0, False
         at, end = self._receive_preface(data) if self._preface else 0, len(data)
-        while True:
-            if self.data_to_come or self._to_skip:
-                at = self._receive_rest(data, at)
+        while not self.held:
+            if at < end and (self.to_come or self._to_skip):
+                at = self._receive_rest(data, at, calls)
+                continue
             start = at + http2.HEADER_BYTES
             if start > end:
                 break
@@ -201,36 +196,34 @@ class NativeSession:
             size, kind = length >> 8, length & 0xFF
             number &= http2.MAX_NUMBER
             is_plain = kind <= http2.HEADERS or (kind == http2.WINDOW_UPDATE and size == _NUMBER)
-            if not is_plain or size > http2.MAX_FRAME or self._is_strict:
+            if not is_plain or size > http2.MAX_FRAME or self._expected:
                 self._check_frame(kind, number, size)
                 if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
-                    self._count(kind, size)
+                    self._limits.count(kind, size)
                     at, self._to_skip = start, size
                     continue
-            is_padded = kind <= http2.HEADERS and flags & http2.PADDED
-            if kind == http2.DATA and size > _WHOLE_BYTES:
-                if is_padded and start == end:
+            before = behind = 0
+            if kind <= http2.HEADERS and flags & _PADDING:
+                if size and start == end:
                     break
-                at = start + self._begin_parts(number, flags, size, data[start : start + 1])
-                continue
-            stop = start + size
+                before, behind = http2.padding_of(kind, flags, size, data[start] if size else 0)
+            is_partial = size > _WHOLE_BYTES and (kind == http2.DATA or size > http2.MAX_FRAME)
+            stop = start + (before if is_partial else size)
             if stop > end:
                 break
-            if kind == http2.HEADERS and self.begun >= calls:
+            if kind in _BLOCKS and self.begun >= calls:
                 self.held = True
                 break
-            self._count(kind, size)
+            self._limits.count(kind, size)
             at = stop
-            payload, padding = data[start:stop], 0
-            if is_padded:
-                padding = 1 + http2.padding_of(payload, size)
-                payload = payload[1 : size - padding + 1]
+            if is_partial:
+                self._begin_parts((kind, number, flags), size, before, behind)
+                continue
+            payload = data[start + before : stop - behind]
             if kind == http2.DATA:
-                self._receive_data(number, flags, payload, padding)
+                self._receive_data(number, flags, payload, before + behind)
             elif kind == http2.HEADERS:
                 self.begun += 1
-                if flags & http2.WITH_PRIORITY:
-                    payload = http2.without_priority(payload)
                 self._receive_block(number, flags, payload)
             elif kind == http2.WINDOW_UPDATE:
                 self._widen(number, payload)
@@ -241,14 +234,31 @@ class NativeSession:
             self._sender.send_blocked()
         return at
 
-    def _receive_rest(self, data: bytes, at: int) -> int:
+    def _begin_parts(
+        self, partial: tuple[int, int, int], size: int, before: int, behind: int
+    ) -> None:
+        """Begin to receive a large frame of data or of a header block."""
+        kind, number, _ = partial
+        if kind == http2.DATA and before:
+            self._receive_data(number, 0, b"", before + behind)
+        elif kind == http2.HEADERS:
+            self.begun += 1
+        self._partial, self.to_come, self._to_skip = partial, size - before - behind, behind
+
+    def _receive_rest(self, data: bytes, at: int, calls: int) -> int:
         """Handle the next part of a frame; return where it ends."""
-        if self.data_to_come:
-            self.receive_part(part := memoryview(data)[at : at + self.data_to_come])
-            at += len(part)
-        skipped = 0 if self.data_to_come else min(self._to_skip, len(data) - at)
-        self._to_skip -= skipped
-        return at + skipped
+        if not self.to_come:
+            skipped = min(self._to_skip, len(data) - at)
+            self._to_skip -= skipped
+            return at + skipped
+        is_block = self._partial[0] != http2.DATA
+        if is_block and self.begun >= calls:
+            self.held = True
+            return at
+        size = min(self.to_come, http2.MAX_FRAME) if is_block else self.to_come
+        part = memoryview(data)[at : at + size]
+        self.receive_part(part)
+        return at + len(part)
 
     def _receive_control_frame(self, kind: int, number: int, flags: int, payload: bytes) -> None:
         if kind == http2.PING and flags & http2.ACK:
@@ -259,36 +269,20 @@ class NativeSession:
             self._lose(number)  # maybe of a call that the client could not begin
         elif kind == http2.SETTINGS:
             self._apply_settings(flags, payload)
-        elif self._block_of is not None:
-            number, first_flags = self._block_of
-            self._receive_block(number, first_flags | flags & http2.END_HEADERS, payload)
+        else:
+            self._receive_block(number, flags, payload)
 
     def _check_frame(self, kind: int, number: int, size: int) -> None:
         """Raise a `ConnectionFault` unless a frame is allowed here."""
         http2.check_frame(kind, number, size)
-        if self._block_of is not None:
-            is_expected = kind == http2.CONTINUATION and number == self._block_of[0]
-        elif self._is_strict:
-            is_expected = kind == http2.SETTINGS
-            self._is_strict = False
-        else:
-            is_expected = kind not in (http2.PUSH_PROMISE, http2.CONTINUATION)
-        if not is_expected:
+        is_free = self._expected is None and kind not in (http2.PUSH_PROMISE, http2.CONTINUATION)
+        if not is_free and (kind, number) != self._expected:
             raise ConnectionFault(f"an unexpected frame of type {kind}")
-        if len(self._block) + size > _LIMITS.get(kind, LARGEST_FRAME):
+        most = _MAX_SETTINGS if kind == http2.SETTINGS else LARGEST_FRAME
+        if size > most or self._block_bytes + size > MAX_BLOCK:
             code = http2.FRAME_SIZE_ERROR if size > LARGEST_FRAME else http2.ENHANCE_YOUR_CALM
-            text = f"a frame of type {kind} with {size:,} bytes behind {len(self._block):,}"
+            text = f"a frame of type {kind} with {size:,} bytes behind {self._block_bytes:,}"
             raise ConnectionFault(text, code)
-
-    def _begin_parts(self, number: int, flags: int, size: int, first: bytes) -> int:
-        """Begin to receive a large frame of data; return how many bytes precede the data."""
-        padding = 0
-        if flags & http2.PADDED:
-            padding = 1 + http2.padding_of(first, size)
-            self._receive_data(number, 0, b"", padding)
-            self._to_skip = padding - 1
-        self._data_frame, self.data_to_come = (number, flags), size - padding
-        return 1 if padding else 0
 
     def _receive_preface(self, data: bytes) -> int:
         """Return where the frames begin."""
@@ -305,24 +299,26 @@ class NativeSession:
 
     def message_buffer(self) -> memoryview | None:
         """Return memory for what the client sends next, a part of a frame; None for other data."""
-        if self.data_to_come < _LEAST_PLACED:
+        kind, number, _ = self._partial
+        if self.to_come < _LEAST_PLACED or kind != http2.DATA:
             return None
-        stream = self._streams.get(self._data_frame[0])
+        stream = self._streams.get(number)
         owner = None if stream is None else stream.owner
         buffer = None if owner is None else owner.message_buffer()
         if buffer is None or len(buffer) < _LEAST_PLACED:
             return None
-        return buffer[: self.data_to_come]
+        return buffer[: self.to_come]
 
     def receive_part(self, data: memoryview) -> None:
-        """Handle the next part of a frame of data, such as one that was received at its place."""
-        self.data_to_come -= len(data)
-        number, flags = self._data_frame
-        if self.data_to_come:
-            flags &= ~http2.END_STREAM
-        self._receive_data(number, flags, data)
+        """Handle the next part of a frame, such as data that was received at its place."""
+        self.to_come -= len(data)
+        kind, number, flags = self._partial
+        if kind != http2.DATA:
+            self._receive_block(number, flags & ~http2.END_HEADERS if self.to_come else flags, data)
+            return
+        self._receive_data(number, flags & ~http2.END_STREAM if self.to_come else flags, data)
         is_due = time.monotonic() - self._acknowledged_at > _ACKNOWLEDGE_S
-        if self.data_to_come and self._room < _CONNECTION_WINDOW and is_due:
+        if self.to_come and self._room < _CONNECTION_WINDOW and is_due:
             self._acknowledge()
 
     def _receive_data(self, number: int, flags: int, payload: Buffer, padding: int = 0) -> None:
@@ -342,11 +338,11 @@ class NativeSession:
         if stream.content_length is not None:
             stream.content_length -= len(payload)
         if not stream.is_open:
-            self._break(number, http2.STREAM_CLOSED)
+            self._lose(number, http2.STREAM_CLOSED)
         elif stream.room < 0:
-            self._break(number, http2.FLOW_CONTROL_ERROR)
+            self._lose(number, http2.FLOW_CONTROL_ERROR)
         elif (stream.content_length or 0) < 0:
-            self._break(number, http2.PROTOCOL_ERROR)
+            self._lose(number, http2.PROTOCOL_ERROR)
         else:
             if payload:
                 stream.owner.receive_data(payload)
@@ -362,27 +358,31 @@ class NativeSession:
 
     def _close_requests(self, number: int, stream: Stream) -> None:
         if stream.content_length:
-            self._break(number, http2.PROTOCOL_ERROR)
+            self._lose(number, http2.PROTOCOL_ERROR)
         stream.is_open = False
         if stream.owner is not None:
             stream.owner.end_requests()
 
-    def _receive_block(self, number: int, flags: int, payload: bytes) -> None:
+    def _receive_block(self, number: int, flags: int, part: Buffer) -> None:
         """Handle the next part of a header block."""
-        self.begun += len(payload) // _BLOCK_PER_CALL
+        self.begun += len(part) // _BLOCK_PER_CALL
+        self._block_bytes += len(part)
+        if self._expected:
+            flags = self._block_flags | flags & http2.END_HEADERS
         if not flags & http2.END_HEADERS:
-            self._block_of, self._is_strict = (number, flags), True
-            self._block += payload
+            self._expected, self._block_flags = (http2.CONTINUATION, number), flags
+            self._headers.feed(bytes(part))
             return
-        if self._is_strict:
-            payload, self._block = self._block + payload, b""
-            self._block_of, self._is_strict = None, False
-        headers = self._headers.decode(payload)
+        self._expected = None
+        headers = self._headers.decode(bytes(part))
+        if headers is TOO_LARGE:
+            self._limits.count_refused(self._headers.surplus)
+        self._block_bytes = 0
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:
-                self._break(number, http2.STREAM_CLOSED)
+                self._lose(number, http2.STREAM_CLOSED)
             elif not flags & http2.END_STREAM or headers.malformed or headers.has_pseudo:
-                self._break(number, http2.PROTOCOL_ERROR)
+                self._lose(number, http2.PROTOCOL_ERROR)
             else:
                 self._close_requests(number, stream)
         elif number > self._last and number & 1:
@@ -419,24 +419,17 @@ class NativeSession:
         elif (stream := self._streams.get(number)) is not None:
             stream.window += more
             if not more or stream.window > http2.MAX_NUMBER:
-                self._break(number, code)
+                self._lose(number, code)
             elif stream.is_blocked:
                 self._sender.unblock(stream)
         elif number > self._last:
             raise ConnectionFault(f"a window of stream {number}, which has no call")
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
-        if len(payload) % http2.SETTING.size or (flags & http2.ACK and payload):
-            raise ConnectionFault(f"settings of {len(payload):,} bytes", http2.FRAME_SIZE_ERROR)
+        self._expected = None
+        window = http2.initial_window(flags, payload, self._window_of_streams)
         if flags & http2.ACK:
             return
-        window = self._window_of_streams
-        for key, setting in http2.SETTING.iter_unpack(payload):
-            least, most, code = _SETTINGS.get(key, (0, setting, http2.PROTOCOL_ERROR))
-            if not least <= setting <= most:
-                raise ConnectionFault(f"the value {setting:,} of setting {key}", code)
-            if key == http2.INITIAL_WINDOW_SIZE:
-                window = setting
         if window != self._window_of_streams:
             for stream in self._streams.values():
                 stream.window += window - self._window_of_streams

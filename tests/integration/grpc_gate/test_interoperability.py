@@ -171,3 +171,17 @@ async def test_custom_metadata(channel: grpc.aio.Channel) -> None:
         assert dict([_INITIAL]).items() <= dict(await call.initial_metadata()).items()
         assert dict([_TRAILING]).items() <= dict(await call.trailing_metadata()).items()
         assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("size", [20_000, 64_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("fields", [1, 20])
+async def test_metadata_that_is_too_large_ends_its_call_and_no_other(
+    channel: grpc.aio.Channel, size: int, fields: int
+) -> None:
+    stream = duplex(channel)()
+    metadata = tuple((f"x-{number}", size // fields * "v") for number in range(fields))
+    for number in range(3):
+        refused = unary(channel)(simple_request(), metadata=metadata)
+        assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await stream.write(output_request(number))
+        assert len((await stream.read()).payload.body) == number

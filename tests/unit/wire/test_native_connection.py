@@ -1,6 +1,7 @@
 """Connections of clients, whose bytes arrive in any parts."""
 
 import asyncio
+import gc
 import random
 import tracemalloc
 import weakref
@@ -43,6 +44,9 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         pass
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def is_closing(self) -> bool:
         return self.closed
 
@@ -83,6 +87,7 @@ class Client:
         )
         self.connection.opening = asyncio.create_task(asyncio.sleep(0))
         self.transport = Transport()
+        self.transport.set_protocol(self.connection)
         self.connection.connection_made(self.transport)
 
     async def _keep(self, requests: Any, _context: Any) -> bytes:
@@ -212,6 +217,21 @@ async def test_calls_of_a_client_that_has_left_end_in_turns(client: Client) -> N
     await asyncio.sleep(0)
     assert len(client.handlers.tasks) > 150
     await until(lambda: not len(client.handlers.tasks))
+
+
+async def test_connection_that_is_lost_leaves_no_garbage() -> None:
+    client = Client()
+    client.send(PREFACE + frame(SETTINGS, 0, 0) + headers(1, "/a/Keep"))
+    gc.collect()
+    gc.disable()
+    try:
+        client.connection.connection_lost(None)
+        connection = weakref.ref(client.connection)
+        del client.connection
+        await turns()
+        assert connection() is None
+    finally:
+        gc.enable()
 
 
 async def test_flood_of_header_blocks_that_are_too_large_ends_the_connection(

@@ -3,22 +3,24 @@
 import random
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import pytest
 from hpack import Decoder, Encoder
+from hpack.hpack import encode_integer
+from hpack.huffman_table import decode_huffman
 
 from synergai.errors import InternalError, Overloaded
-from synergai.wire.native.field_blocks import BlockDecoder
+from synergai.wire.native.field_blocks import MAX_FIELD_BYTES, BlockDecoder
 from synergai.wire.native.headers import (
-    MAX_FIELD_BYTES,
     RESPONSE,
     SUCCEEDED,
     CallHeaders,
     HeaderDecoder,
     status_fields,
 )
-from synergai.wire.native.http2 import COMPRESSION_ERROR, ConnectionFault
+from synergai.wire.native.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 
 BEGIN = ((":method", "POST"), (":scheme", "http"), (":path", "/a/B"))
 CALL = (*BEGIN, ("content-type", "application/grpc"))
@@ -138,7 +140,59 @@ def test_blocks_are_decoded_as_they_were_encoded(seed: int, *, huffman: bool) ->
         ]
         fields += draw.choices(fields, k=2) if fields else []
         block = encoder.encode(fields, huffman=huffman)
-        assert decoder.decode(block, 1 << 20) == fields
+        for at in range(0, len(block), step := draw.randint(1, 1000)):
+            decoder.feed(block[at : at + step])
+        assert decoder.end() == fields
+
+
+@pytest.mark.parametrize("part", [100, 16_384, 1 << 20])
+@pytest.mark.parametrize("field", ["\x40\x01x", "\0\x01x", "\x10\x01x"])
+@pytest.mark.parametrize("coded", [0, 0x80])
+def test_value_of_any_size_is_refused_with_its_call_and_not_kept(
+    field: str, coded: int, part: int
+) -> None:
+    decoder = HeaderDecoder()
+    decoder.decode(b"\x40\x01k\x04kept")
+    length = bytes(encode_integer(1_000_000, 7))
+    value = bytes([length[0] | coded]) + length[1:] + b"v" * 1_000_000
+    block = field.encode() + value + b"\x40\x01k\x04last"
+    *parts, last = [block[at : at + part] for at in range(0, len(block), part)]
+    tracemalloc.start()
+    for each in parts:
+        decoder.feed(each)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * max(part, MAX_FIELD_BYTES)
+    assert isinstance(decoder.decode(last).fault, Overloaded)
+    assert decoder.decode(b"\x82\x86\x84\xbe").metadata == (("k", "last"),)
+
+
+def test_name_of_100_kilobytes_is_refused_with_its_call() -> None:
+    name = bytes(encode_integer(100_000, 7)) + b"n" * 100_000
+    assert isinstance(HeaderDecoder().decode(b"\0" + name + b"\x01v").fault, Overloaded)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"\0" + bytes(encode_integer(1_000_000, 7)) + b"n" * 150_000, b"\x82" * 60_000],
+    ids=["a name without end", "a bomb"],
+)
+def test_fields_that_are_too_long_or_too_many_end_the_connection(part: bytes) -> None:
+    decoder = HeaderDecoder()
+    decoder.feed(part)
+    with pytest.raises(ConnectionFault, match="too long or too many") as fault:
+        decoder.feed(b"x")
+    assert fault.value.code == ENHANCE_YOUR_CALM
+
+
+def test_field_that_arrives_byte_by_byte_is_decoded_once() -> None:
+    decoder = HeaderDecoder()
+    with patch("synergai.wire.native.field_blocks.decode_huffman", wraps=decode_huffman) as decode:
+        block = Encoder().encode([*CALL, ("x" * 5_000, "y" * 5_000)])
+        for at in range(len(block) - 1):
+            decoder.feed(block[at : at + 1])
+        assert decoder.decode(block[-1:]).metadata == (("x" * 5_000, "y" * 5_000),)
+    assert decode.call_count < 20
 
 
 def test_blocks_that_are_remembered_take_little_memory() -> None:

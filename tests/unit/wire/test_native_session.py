@@ -3,13 +3,16 @@
 import asyncio
 import struct
 import time
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hpack import Decoder
 
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.native.headers import NO_TABLE, RESPONSE, SUCCEEDED, CallHeaders
+from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
+from synergai.wire.native.frame_limits import FrameLimits
+from synergai.wire.native.headers import RESPONSE, SUCCEEDED, CallHeaders
 from synergai.wire.native.http2 import MAX_FRAME, ConnectionFault
 from synergai.wire.native.sending import STREAM_WINDOW, Sender, Stream
 from synergai.wire.native.session import LARGEST_FRAME, MAX_BLOCK, NativeSession
@@ -61,30 +64,37 @@ class Owner:
         self.log.append("lost")
 
 
-class Connection:
-    """A session after the client's preface."""
+class Connection(FrameLimits):
+    """A session after the client's preface, which counts its frames."""
 
     def __init__(self, *settings: tuple[int, int]) -> None:
         self._sent = self._unread = b""
         self.owners: list[Owner] = []
         self.counted: list[tuple[int, int]] = []
+        self.refused = 0
         self.sender = Sender(self._send)
-        self.session = NativeSession(self.sender, self._accept, self._count)
+        self.session = NativeSession(self.sender, self._accept, self)
         payload = b"".join(struct.pack(">HI", *each) for each in settings)
         self.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
 
     def receive(self, data: bytes) -> None:
         self._unread += data
-        self._unread = self._unread[self.session.receive(self._unread, 1000) :]
+        self.session.held = True
+        while self.session.held:
+            self._unread = self._unread[self.session.receive(self._unread, 1000) :]
 
     def _send(self, data: bytes) -> None:
         self._sent += data
 
-    def _count(self, kind: int, size: int) -> None:
+    def count(self, kind: int, size: int) -> None:
         self.counted.append((kind, size))
 
+    def count_refused(self, surplus: int) -> None:
+        self.refused += surplus
+
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        stream.owner = owner = Owner(stream, headers.path)
+        owner: Any = Owner(stream, headers.path)
+        stream.owner = owner
         self.owners.append(owner)
 
     def call(self) -> Owner:
@@ -181,23 +191,23 @@ async def test_response_ends_its_stream(connection: Connection) -> None:
     connection.receive(http2.message(1, b"x"))
     owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert await connection.sent() == [
-        (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE),
+        (HEADERS, END_HEADERS, 1, RESPONSE),
         (DATA, 0, 1, b"data"),
         (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED),
     ]
     assert connection.session.ended
 
 
-@pytest.mark.parametrize("size", [16383, 16384, 40000])
+@pytest.mark.parametrize("size", [16384, 16385, 40000])
 async def test_large_header_block_is_sent_in_several_frames(
     connection: Connection, size: int
 ) -> None:
     connection.call().stream.end_response(bytes(size))
     frames = await connection.sent()
     kinds = [kind for kind, *_ in frames if kind != RST_STREAM]
-    assert kinds == [HEADERS, *[CONTINUATION] * (size // 16384)]
+    assert kinds == [HEADERS, *[CONTINUATION] * ((size - 1) // 16384)]
     blocks = [(flags, payload) for kind, flags, _, payload in frames if kind != RST_STREAM]
-    assert b"".join(payload for _, payload in blocks) == NO_TABLE + bytes(size)
+    assert b"".join(payload for _, payload in blocks) == bytes(size)
     assert all(len(payload) <= 16384 for _, payload in blocks)
     assert [flags & END_HEADERS for flags, _ in blocks] == [0] * (len(blocks) - 1) + [END_HEADERS]
     assert [flags & END_STREAM for flags, _ in blocks] == [END_STREAM] + [0] * (len(blocks) - 1)
@@ -251,7 +261,7 @@ async def test_no_more_is_sent_than_the_client_takes(connection: Connection) -> 
     owner = connection.call()
     owner.stream.respond(RESPONSE, bytes(100_000), SUCCEEDED)
     begin, *frames = await connection.sent()
-    assert begin == (HEADERS, END_HEADERS, 1, NO_TABLE + RESPONSE)
+    assert begin == (HEADERS, END_HEADERS, 1, RESPONSE)
     assert [len(each[3]) for each in frames] == [MAX_FRAME] * 3 + [65_535 - 3 * MAX_FRAME]
     more = (1_000_000).to_bytes(4)
     connection.receive(frame(WINDOW_UPDATE, 0, 1, more))
@@ -313,7 +323,8 @@ async def test_nothing_is_sent_while_the_connection_takes_nothing(connection: Co
     connection.sender.writable = False
     owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
     assert [each[0] for each in await connection.sent()] == [HEADERS]
-    connection.sender.resume()
+    connection.sender.writable = True
+    connection.sender.send_blocked()
     assert [each[0] for each in await connection.sent()] == [DATA, HEADERS, RST_STREAM]
 
 
@@ -462,7 +473,6 @@ def data_of(size: int) -> bytes:
 VIOLATIONS: dict[str, tuple[bytes, int]] = {
     "a frame that is too large": (frame(DATA, 0, 1, bytes(LARGEST_FRAME + 1)), 6),
     "an unknown frame that is too large": (frame(0xFA, 0, 0, bytes(LARGEST_FRAME + 1)), 6),
-    "a header block that is too large": (frame(HEADERS, END_HEADERS, 3, bytes(MAX_BLOCK + 1)), 11),
     "settings that are too many": (frame(SETTINGS, 0, 0, bytes(6 * 200)), 11),
     "data on no stream": (http2.message(0, b"x"), 1),
     "data of no call": (http2.message(3, b"x"), 1),
@@ -513,7 +523,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
     ),
     "a block that never ends": (
         http2.headers(3, "/a/B", ends=False)
-        + frame(CONTINUATION, 0, 3, bytes(MAX_FRAME)) * (MAX_BLOCK // MAX_FRAME),
+        + frame(CONTINUATION, 0, 3, b"\x90" * MAX_FRAME) * (MAX_BLOCK // MAX_FRAME),
         11,
     ),
     "a pushed call": (frame(5, END_HEADERS, 1, bytes(4)), 1),
@@ -526,7 +536,7 @@ async def test_other_protocols_are_refused_at_the_first_byte_and_http_1_is_told_
     sent: list[bytes] = []
 
     def session() -> NativeSession:
-        return NativeSession(Sender(sent.append), lambda *_: None, lambda *_: None)
+        return NativeSession(Sender(sent.append), lambda *_: None, FrameLimits())
 
     begun = session()
     assert begun.receive(PREFACE[:5], 1) == 5
@@ -581,7 +591,7 @@ async def test_violation_of_the_protocol_is_refused_with_its_code(
 
 
 async def test_first_frame_has_settings() -> None:
-    session = NativeSession(Sender(lambda _: None), lambda *_: None, lambda *_: None)
+    session = NativeSession(Sender(lambda _: None), lambda *_: None, FrameLimits())
     with pytest.raises(ConnectionFault):
         session.receive(PREFACE + frame(PING, 0, 0, bytes(8)), 1)
 
@@ -659,6 +669,33 @@ async def test_header_block_comes_in_any_number_of_frames(
     for at in range(len(sent)):
         connection.receive(sent[at : at + 1])
     assert [(each.path, each.log) for each in connection.owners] == [("/a/B", ["end of requests"])]
+
+
+async def test_only_the_first_frame_of_a_block_ends_the_requests(connection: Connection) -> None:
+    sent = http2.headers(1, "/a/B", ends=False) + frame(CONTINUATION, END_HEADERS | END_STREAM, 1)
+    connection.receive(sent)
+    assert [each.log for each in connection.owners] == [[]]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("size", [1_000, 16_384, LARGEST_FRAME])
+@pytest.mark.parametrize("most", [10_000, 1 << 20])
+async def test_call_with_a_megabyte_of_metadata_is_refused_and_no_other(
+    connection: Connection, most: int, size: int, *, padded: bool
+) -> None:
+    fields = [(f"x-{number}", "v" * 5_000) for number in range(200)]
+    call = http2.headers(1, "/a/B", *fields)
+    if padded:
+        flags = END_HEADERS | http2.PADDED | http2.WITH_PRIORITY
+        call = frame(HEADERS, flags, 1, b"\x64" + bytes(5) + call[9:] + bytes(100))
+    else:
+        call = http2.in_frames(call, size)
+    sent = call + http2.message(1, b"x") + http2.headers(3, "/a/B")
+    for at in range(0, len(sent), most):
+        connection.receive(sent[at : at + most])
+    assert [each.path for each in connection.owners] == ["", "/a/B"]
+    assert (connection.owners[0].data[5:], connection.owners[0].log) == (b"x", ["end of requests"])
+    assert connection.refused == len(fields) - MAX_FIELD_BYTES // 5_000
 
 
 @pytest.mark.parametrize("flags", [0, 0x8])

@@ -1,3 +1,6 @@
+import contextlib
+import gc
+from typing import Any
 from unittest.mock import MagicMock
 
 import grpc
@@ -44,3 +47,21 @@ async def test_call_that_grpc_has_ended_is_no_internal_error(
     with pytest.raises(grpc.aio.BaseError):
         await method.unary_unary(hub_pb2.WorkOrders(), MagicMock())
     assert caplog.text == ""
+
+
+async def test_failure_of_a_handler_leaves_no_garbage() -> None:
+    class FailedError(grpc.aio.BaseError):
+        pass
+
+    async def handle(_request: hub_pb2.WorkOrders, _context: object) -> bytes:
+        raise FailedError
+
+    behaviour: Any = rpc.unary(handle, hub_pb2.WorkOrders).unary_unary
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(FailedError):
+            await behaviour(hub_pb2.WorkOrders(), MagicMock())
+        assert not [each for each in gc.get_objects() if isinstance(each, FailedError)]
+    finally:
+        gc.enable()
