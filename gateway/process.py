@@ -22,7 +22,7 @@ def main() -> None:
 
         config = decode_config(sys.argv[1], GatewaySettings)
         with exit_on_error():
-            run_service(lambda: GatewayProcess(config), config.log_level)
+            run_service(lambda: GatewayProcess(config), config.log_level, config.probes)
 
 
 if __name__ == "__main__":

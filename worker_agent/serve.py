@@ -22,7 +22,7 @@ def main() -> None:
 
         config = decode_config(sys.argv[1], AgentSettings)
         with exit_on_error():
-            run_service(lambda: Agent(config), config.log_level)
+            run_service(lambda: Agent(config), config.log_level, config.probes)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final = {
-    "gateway": "gateway,store,postgresql",
+    "gateway": "gateway,postgresql,s3,tracing",
     "agent-onnxruntime": "agent,onnxruntime",
     "agent-tensorflow": "agent,tensorflow",
     "agent-tflite": "agent,tflite",
