@@ -16,23 +16,22 @@ from synergai.runtime.settings import Option, Settings, choices_of, options_of
 from worker_agent.agent_settings import AgentSettings
 
 CHART: Final = Path(__file__).parent / "chart"
-SETTINGS: Final[dict[str, tuple[type[Settings], frozenset[str]]]] = {
-    "gatewayOptions": (
-        GatewaySettings,
-        frozenset(
-            "listen hub work_port http probes state journal drain_s worker_wait_s "
-            "max_request_bytes tls_cert tls_key tls_client_ca access http_tls insecure".split()
-        ),
-    ),
-    "agentOptions": (
-        AgentSettings,
-        frozenset(
-            "gateway probes models worker_id worker_class state drain_s "
-            "tls_ca tls_cert tls_key".split()
-        ),
-    ),
+_PROGRAMS: Final[dict[str, type[Settings]]] = {
+    "gatewayOptions": GatewaySettings,
+    "agentOptions": AgentSettings,
 }
-"""Programs by the definition of their options in the schema, and the settings that are values."""
+"""Programs by the definition of their options in the schema."""
+_SET_BY_TEMPLATES: Final = {
+    "gatewayOptions": {
+        *("listen", "hub", "work_port", "http", "probes", "state", "journal", "insecure"),
+        *("tls_cert", "tls_key", "tls_client_ca", "http_tls", "access"),
+        *("drain_s", "worker_wait_s", "max_request_bytes"),
+    },
+    "agentOptions": {
+        *("gateway", "models", "worker_id", "worker_class", "probes", "state"),
+        *("tls_ca", "tls_cert", "tls_key", "drain_s"),
+    },
+}
 _HEAD: Final = """\
 # Values of the chart
 
@@ -44,31 +43,31 @@ _HEAD: Final = """\
 _LINE: Final = re.compile(r"( *)([\w.]+):(?: (.*))?")
 
 
-def option_schemas(name: str) -> dict[str, object]:
-    """Return the schema of a program's options in the values."""
-    settings, own = SETTINGS[name]
-    options = options_of(settings).values()
+def options_schema(program: str) -> dict[str, object]:
+    """Return the schema of the options that values may give to a program."""
     properties = {
-        each.flag: _type_of(each) for each in options if each.description and each.name not in own
+        option.flag: _schema_of(option)
+        for name, option in options_of(_PROGRAMS[program]).items()
+        if option.description and name not in _SET_BY_TEMPLATES[program]
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def _type_of(option: Option) -> dict[str, object]:
-    """Return the type of an option; texts of durations, sizes and lists are left to the program."""
+def _schema_of(option: Option) -> dict[str, object]:
+    """Return the schema of an option. Durations, sizes and lists are left to the program."""
     if option.bare_type is bool:
         return {"const": True}
     if choices := choices_of(option.bare_type):
         return {"enum": choices}
     if option.bare_type is int and not option.metavar:
-        limits = [each for each in option.type.__metadata__ if isinstance(each, Meta)]
-        least = next((each.ge for each in limits if each.ge is not None), None)
-        return {"type": "integer"} | ({} if least is None else {"minimum": least})
+        limits = [mark for mark in option.type.__metadata__ if isinstance(mark, Meta)]
+        least = [mark.ge for mark in limits if mark.ge is not None]
+        return {"type": "integer"} | ({"minimum": least[0]} if least else {})
     return {"type": ["string", "number"]}
 
 
 def readme(values: str, schema: dict[str, Any]) -> str:
-    """Return the page of all values, with their comments in `values` and types in `schema`."""
+    """Return the page of all values, from the comments in `values` and the types in `schema`."""
     rows = [
         f"| `{path}` | {_type_in(schema, path)} | {f'`{default}`' if default else ''} | {text} |"
         for path, default, text in _values(values)
@@ -84,36 +83,31 @@ def _values(text: str) -> Iterator[tuple[str, str, str]]:
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
             comment.append(line.lstrip("# "))
-        elif found := _LINE.fullmatch(line):
+            continue
+        if found := _LINE.fullmatch(line):
             indent, key, default = len(found[1]), found[2], found[3] or ""
-            path = [*(each for each in path if each[0] < indent), (indent, key)]
-            yield ".".join(name for _, name in path), default, " ".join(comment).replace("|", "\\|")
-            comment = []
-        else:
-            comment = []
+            path = [*(parent for parent in path if parent[0] < indent), (indent, key)]
+            yield ".".join(name for _, name in path), default, " ".join(comment)
+        comment = []
 
 
 def _type_in(schema: dict[str, Any], path: str) -> str:
-    """Return the type of a value by its path."""
+    """Return the type of a value."""
     found = schema
     for key in path.split("."):
-        found = _resolve(schema, found["properties"][key])
+        found = found["properties"][key]
+        if name := found.get("$ref", "").rpartition("/")[2]:
+            found = schema["definitions"][name]
     if choices := found.get("enum"):
-        return ", ".join(f"`{each}`" for each in choices)
-    kinds = found.get("type", "")
-    return kinds if isinstance(kinds, str) else " or ".join(kinds)
-
-
-def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    reference = part.get("$ref", "")
-    return schema["definitions"][reference.rpartition("/")[2]] if reference else part
+        return ", ".join(f"`{choice}`" for choice in choices)
+    kind: str | list[str] = found["type"]
+    return kind if isinstance(kind, str) else " or ".join(kind)
 
 
 def updated(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the chart's schema with the options that the programs have."""
-    return schema | {
-        "definitions": schema["definitions"] | {n: option_schemas(n) for n in SETTINGS}
-    }
+    options = {program: options_schema(program) for program in _PROGRAMS}
+    return schema | {"definitions": schema["definitions"] | options}
 
 
 def main() -> None:
