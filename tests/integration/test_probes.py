@@ -69,10 +69,10 @@ def test_hung_gateway_accepts_probes_and_does_not_answer_them(
 def test_gateway_that_waits_for_its_state_is_alive_and_not_ready(
     tmp_path: Path, ports: list[int]
 ) -> None:
-    hub, first, second = ports
-    with running(*gateway(tmp_path, hub, first)) as former:
+    _, first, second = ports
+    with running(*gateway(tmp_path, 0, first)) as former:
         wait_until(lambda: ask(first, "/readyz") == 200)
-        with running(*gateway(tmp_path, hub, second)):
+        with running(*gateway(tmp_path, 0, second)):
             wait_until(lambda: ask(second, "/livez") == 200)
             assert ask(second, "/readyz") == 503
             former.terminate()

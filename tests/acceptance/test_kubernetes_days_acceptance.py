@@ -1,0 +1,254 @@
+"""What operators of a release meet after the first day, on a real Kubernetes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from profiler.zoo.recipes import build as build_engine
+from synergai.domain import EngineName
+from tests.acceptance.kubernetes_cluster import Cluster
+from tests.acceptance.kubernetes_release import (
+    CHART,
+    ENGINE,
+    SERVICES,
+    Release,
+    group,
+    needs_cluster,
+    report,
+)
+from tests.postgresql import find_programs
+from tests.waiting import wait_until
+
+pytestmark = needs_cluster
+INSECURE: Final = ["--set", "insecure=true"]
+ON_N1: Final = ["--set", r"gateway.pod.nodeSelector.kubernetes\.io/hostname=n1"]
+UPGRADE: Final = ["helm", "upgrade", "synergai", CHART, "--reset-then-reuse-values", "--wait"]
+
+
+def install(cluster: Cluster, folder: Path, *values: str) -> Release:
+    cluster.run("helm", "install", "synergai", CHART, *INSECURE, *values)
+    return Release(cluster, folder)
+
+
+def pods(cluster: Cluster, component: str) -> list[Any]:
+    selector = f"app.kubernetes.io/component={component}"
+    found: list[Any] = cluster.get("pods", "--selector", selector)["items"]
+    return found
+
+
+def process_of(pod: Any, module: str) -> int:
+    """Return the process of a pod that runs a module."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_text().split("\0")
+            if module in command and pod["metadata"]["uid"] in (path / "cgroup").read_text():
+                return int(path.name)
+        except OSError:  # it has ended
+            continue
+    raise AssertionError(f"no process of {pod['metadata']['name']} runs {module}")
+
+
+def restarts(pod: Any) -> int:
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
+
+
+@pytest.mark.usefixtures("volume")
+def test_hung_gateway_and_hung_agent_are_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    release = install(cluster, tmp_path, *ON_N1, *group())
+    release.wait_for_workers("n1", "n2")
+    cluster.run("helm", "test", "synergai")
+    for component, module in (("gateway", "gateway.process"), ("agent-x86", "worker_agent.serve")):
+        began = time.monotonic()
+        os.kill(process_of(pods(cluster, component)[0], module), signal.SIGSTOP)
+        wait_until(lambda name=component: restarts(pods(cluster, name)[0]) == 1, 150.0)  # type: ignore[misc]  # a default binds it
+        print(f"{component} restarted after {time.monotonic() - began:.1f} s")
+    release.wait_for_workers("n1", "n2")
+    release.infer()
+
+
+@pytest.mark.usefixtures("volume")
+def test_upgrade_of_agents_fails_no_request_of_engines_that_two_serve(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    others = group("other", kind="Deployment", replicas="1", **{"models.hostPath": ""})
+    release = install(cluster, tmp_path, *ON_N1, *group(), *others)
+    release.wait_for_workers("n1", "n2")
+    wait_until(lambda: len(release.workers()) == 3, 120.0)
+    release.infer()
+    gateway = pods(cluster, "gateway")[0]["metadata"]["uid"]
+    load = release.start_load(60)
+    time.sleep(3)
+    began = time.monotonic()
+    cluster.run(*UPGRADE, "--set", "agents.group.image.tag=next")
+    print(f"agents upgraded after {time.monotonic() - began:.1f} s")
+    found = report(load)
+    assert found["met"] == found["requests"]
+    assert pods(cluster, "gateway")[0]["metadata"]["uid"] == gateway
+    for component in ("agent-x86", "agent-other"):
+        images = {pod["spec"]["containers"][0]["image"] for pod in pods(cluster, component)}
+        assert images == {"localhost/synergai-agent-onnxruntime:next"}
+
+
+@pytest.mark.usefixtures("volume")
+def test_jobs_outlive_an_uninstalled_release(cluster: Cluster, tmp_path: Path) -> None:
+    release = install(cluster, tmp_path, *ON_N1, *group())
+    release.wait_for_workers("n1", "n2")
+    release.submit()
+    cluster.run("helm", "uninstall", "synergai", "--wait")
+    wait_until(lambda: not pods(cluster, "gateway"), 120.0)
+    assert SERVICES[0] in cluster.kubectl("get", "pvc")
+    release = install(cluster, tmp_path, *ON_N1, *group())
+    release.wait_for_workers("n1", "n2")
+    release.assert_jobs_are_complete()
+
+
+@pytest.mark.usefixtures("volume")
+def test_first_request_from_zero_waits_for_the_agent_that_a_scaler_starts(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    wait = ["--set", "gateway.workerWaitSeconds=120"]
+    burst = group("burst", kind="Deployment")
+    release = install(cluster, tmp_path, *ON_N1, *wait, *burst)
+    wait_until(lambda: release.workers(), 120.0)
+    release.infer()
+    scale = ("scale", "deployment", "synergai-agent-burst", "--replicas")
+    cluster.kubectl(*scale, "0")
+    wait_until(lambda: not release.workers(), 120.0)
+    cluster.run(*UPGRADE, "--set", "gateway.podAnnotations.new=yes")
+    assert cluster.get("deployment", "synergai-agent-burst")["spec"]["replicas"] == 0
+
+    request = release.command("infer", ENGINE, "--input", "[1.5]", "--deadline-ms", "120000")
+    began = time.monotonic()
+    waiting = cluster.popen(*request, output=subprocess.PIPE)
+    metrics = f"http://{release.address}:8002/metrics"
+    wait_until(lambda: "synergai_queue_depth 1.0" in cluster.run("curl", "--silent", metrics))
+    cluster.kubectl(*scale, "1")
+    answer, _ = waiting.communicate()
+    print(f"answered after {time.monotonic() - began:.1f} s")
+    assert "1.5" in answer
+
+
+@pytest.mark.usefixtures("volume")
+def test_agent_keeps_within_a_part_of_a_core_and_its_memory(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    built = tmp_path / "models"
+    build_engine(EngineName("resnet50"), built)
+    subprocess.run(["chmod", "-R", "a+rX", str(built)], check=True)
+    limits = {
+        "resources.requests.cpu": "100m",
+        "resources.limits.cpu": "500m",
+        "resources.limits.memory": "600Mi",
+        "models.hostPath": str(built),
+        "sharedMemory": "64Mi",
+    }
+    release = install(cluster, tmp_path, *ON_N1, *group(**limits))
+    release.wait_for_workers("n1", "n2")
+    [engine] = built.iterdir()
+    load = ["load", engine.name, "--rate", "1", "--duration", "30", "--deadline-ms", "20000"]
+    wait_until(lambda: "usable" in cluster.kubectl("logs", "-l", "synergai/agent=true"), 300.0)
+    found = report(
+        cluster.popen(
+            *release.command(*load, "--models", str(built), "--json"), output=subprocess.PIPE
+        )
+    )
+    assert found["failed"] == 0
+    assert [restarts(pod) for pod in pods(cluster, "agent-x86")] == [0, 0]
+    exported = cluster.run(*release.command("dictionary", "export", "-"), check=False)
+    print(exported)
+
+
+# --- two gateways -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[None]:
+    """Provide a database in the cluster's network, and its secret."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("needs PostgreSQL")
+    folder = Path(cluster.folder / "database")
+    with running_database(cluster, programs, folder):
+        url = "postgresql://postgres@10.1.1.1/postgres"
+        secret = ["create", "secret", "generic", "database", f"--from-literal=url={url}"]
+        cluster.kubectl(*secret, "--from-literal=password=none")
+        yield
+        cluster.kubectl("delete", "secret", "database")
+
+
+@contextmanager
+def running_database(cluster: Cluster, programs: Path, folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    for parent in (folder, *folder.parents[:3]):
+        parent.chmod(0o755)
+    shutil.chown(folder, "postgres")
+    own = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    create = [str(programs / "initdb"), "-A", "trust", "-U", "postgres", "--no-sync", str(folder)]
+    subprocess.run([*own, *create], check=True, capture_output=True, cwd="/")
+    with (folder / "pg_hba.conf").open("a") as file:
+        file.write("host all all 0.0.0.0/0 trust\n")
+    serve = [str(programs / "postgres"), "-D", str(folder), "-k", str(folder)]
+    with (cluster.folder / "database.log").open("w") as log:
+        server = cluster.popen(*own, *serve, "-c", "listen_addresses=*", output=log.fileno())
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGQUIT)
+            server.wait()
+
+
+def leader(cluster: Cluster) -> str:
+    """Return the pod that the clients' Service selects, if a gateway leads."""
+    selector = cluster.get("service", SERVICES[0])["spec"]["selector"]
+    name: str = selector.get("statefulset.kubernetes.io/pod-name", "")
+    return name
+
+
+def start_requests(release: Release, seconds: int) -> subprocess.Popen[str]:
+    own = [sys.executable, "-m", "tests.acceptance.steady_requests", release.target, str(seconds)]
+    return release.cluster.popen(*own, output=subprocess.PIPE)
+
+
+def assert_only_retryable(requests: subprocess.Popen[str], longest_s: float) -> None:
+    printed, _ = requests.communicate()
+    print(printed)
+    found = json.loads(printed)
+    assert set(found["statuses"]) <= {"OK", "UNAVAILABLE"}
+    assert found["longest_outage_s"] <= longest_s
+
+
+@pytest.mark.usefixtures("volume", "database")
+def test_of_two_gateways_the_other_takes_over(cluster: Cluster, tmp_path: Path) -> None:
+    two = ["--set", "gateway.journalSecret=database", "--wait"]
+    release = install(cluster, tmp_path, *two, *group())
+    wait_until(lambda: leader(cluster), 60.0)
+    release.wait_for_workers("n1", "n2")
+    release.infer()
+    assert [pod["spec"]["nodeName"] for pod in pods(cluster, "gateway")] == ["n1", "n2"]
+    release.submit()
+
+    requests = start_requests(release, 20)
+    time.sleep(3)
+    first = leader(cluster)
+    cluster.kubectl("delete", "pod", first, "--wait=false")
+    assert_only_retryable(requests, 3.0)
+    assert leader(cluster) != first
+
+    requests = start_requests(release, 60)
+    for change in ([*UPGRADE, "--set", "image.tag=next"], ["helm", "rollback", "synergai", "1"]):
+        began = time.monotonic()
+        cluster.run(*change, *(["--wait"] if "rollback" in change else []))
+        print(f"{change[1]} ended after {time.monotonic() - began:.1f} s")
+    assert_only_retryable(requests, 6.0)
+    release.wait_for_workers("n1", "n2")
+    release.assert_jobs_are_complete()
