@@ -16,7 +16,7 @@ from deploy.images.build import ROOT, build
 from profiler.zoo.recipes import build as build_engine
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
-from tests.acceptance.kubernetes_cluster import NODES, Cluster, missing_programs
+from tests.acceptance.kubernetes_cluster import BALANCER, NODES, Cluster, missing_programs
 from tests.waiting import wait_until
 
 LACKING: Final = missing_programs("helm", "buildah", "mmdebstrap")
@@ -36,6 +36,15 @@ VERSION: Final = "0.1.0-amd64"
 JOBS: Final = 30
 QUERIES: Final = 100_000
 MODELS: Final = "/var/lib/synergai/models"
+SIGN: Final = f"""
+new="openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+$new -x509 -subj /CN=authority -keyout ca.key -out ca.crt
+sign="openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -copy_extensions copy"
+names=subjectAltName=DNS:synergai-gateway,DNS:synergai-hub,IP:{BALANCER}
+$new -subj /CN=gateway -addext $names -keyout tls.key | $sign -out tls.crt
+$new -subj /CN=agents -keyout agents.key | $sign -out agents.crt
+"""
+"""Makes an authority, and certificates of gateway and agents."""
 
 
 def group(name: str = "x86", **changes: str) -> list[str]:

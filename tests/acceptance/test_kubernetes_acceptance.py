@@ -60,6 +60,7 @@ VALUES = {
         *("gateway.serviceAccount.annotations.role=store", "gateway.options.policy=malleable"),
         *group(**{"pod.runtimeClassName": "nvidia", "resources.limits.nvidia\\.com/gpu": "1"}),
     ],
+    "backup": [*INSECURE, "backup.claim=copies", "gateway.pod.priorityClassName=high"],
     "dashboard": [*INSECURE, "monitoring.dashboard.enabled=true"],
     "longest names": [
         *(*INSECURE, f"fullnameOverride={'x' * 40}", *group("y" * 15)),
@@ -153,6 +154,8 @@ def test_agents_of_a_prefixed_base_connect_to_its_gateway(tmp_path: Path) -> Non
         (["monitoring.serviceMonitor.enabled=please"], "/monitoring/serviceMonitor/enabled"),
         (["monitoring.serviceMonitor.interval=30"], "/monitoring/serviceMonitor/interval"),
         ([f"fullnameOverride={'x' * 41}"], "/fullnameOverride"),
+        (["backup.schedule=hourly"], "/backup/schedule"),
+        (["backup.claim=a", "gateway.journalSecret=b"], "/backup/claim"),
         (["agents.groups[0].name=x86"], "/agents/groups"),
         (group("Not_A_Name"), "'Not_A_Name'"),
         (group("x" * 16), f"'{'x' * 16}'"),

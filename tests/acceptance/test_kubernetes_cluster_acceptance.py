@@ -24,6 +24,7 @@ from tests.acceptance.kubernetes_release import (
     CHART,
     ENGINE,
     SERVICES,
+    SIGN,
     Release,
     group,
     needs_cluster,
@@ -34,14 +35,6 @@ from tests.waiting import wait_until
 
 pytestmark = needs_cluster
 KUBERNETES: Final = blocks("kubernetes")["Install"]
-SIGN: Final = """
-new="openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-$new -x509 -subj /CN=authority -keyout ca.key -out ca.crt
-sign="openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -copy_extensions copy"
-names=subjectAltName=DNS:synergai-gateway,DNS:synergai-hub,IP:{balancer}
-$new -subj /CN=gateway -addext $names -keyout tls.key | $sign -out tls.crt
-$new -subj /CN=agents -keyout agents.key | $sign -out agents.crt
-"""
 TABLE: Final = """
 [[clients]]
 name = "ops"
@@ -72,8 +65,7 @@ OVERLAY: Final = {
 @pytest.fixture
 def files(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """Create the secrets by the guide's commands; return the folder of their files."""
-    script = SIGN.format(balancer=BALANCER)
-    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["bash", "-ec", SIGN], cwd=tmp_path, check=True, capture_output=True)
     token = token_urlsafe()
     (tmp_path / "token").write_text(token)
     (tmp_path / "token").chmod(0o600)

@@ -1,7 +1,10 @@
 """What operators of a release meet after the first day, on a real Kubernetes."""
 
+import base64
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any, Final
 
 import pytest
@@ -21,6 +25,7 @@ from tests.acceptance.kubernetes_release import (
     CHART,
     ENGINE,
     SERVICES,
+    SIGN,
     Release,
     group,
     needs_cluster,
@@ -252,3 +257,115 @@ def test_of_two_gateways_the_other_takes_over(cluster: Cluster, tmp_path: Path) 
     assert_only_retryable(requests, 6.0)
     release.wait_for_workers("n1", "n2")
     release.assert_jobs_are_complete()
+
+
+# --- monitoring ---------------------------------------------------------------------------------
+
+TABLE: Final = """
+[[clients]]
+name = "prometheus"
+token_sha256 = "{}"
+
+[[grants]]
+to = ["prometheus"]
+roles = ["observe"]
+"""
+
+
+def scrape(monitor: str, secrets: Path) -> dict[str, Any]:
+    """Return what Prometheus is told for a ServiceMonitor, as its operator does."""
+
+    def part(pattern: str) -> str:
+        found = re.search(pattern, monitor)
+        assert found, f"no {pattern} in {monitor}"
+        return "/".join(found.groups())
+
+    token = part(r"credentials: {name: (\S+), key: (\S+)}")
+    authority = part(r"ca: {secret: {name: (\S+), key: (\S+)}}")
+    return {
+        "scheme": part(r"scheme: (\S+)"),
+        "authorization": {"type": "Bearer", "credentials_file": str(secrets / token)},
+        "tls_config": {
+            "ca_file": str(secrets / authority),
+            "server_name": part(r"serverName: (\S+)"),
+        },
+    }
+
+
+def write_secret(cluster: Cluster, name: str, secrets: Path) -> None:
+    (secrets / name).mkdir(parents=True)
+    for key, value in cluster.get("secret", name)["data"].items():
+        (secrets / name / key).write_bytes(base64.b64decode(value))
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus")
+@pytest.mark.usefixtures("volume")
+def test_prometheus_scrapes_with_the_credentials_of_the_service_monitor(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    subprocess.run(["bash", "-ec", SIGN], cwd=tmp_path, check=True, capture_output=True)
+    token = token_urlsafe()
+    table = TABLE.format(hashlib.sha256(token.encode()).hexdigest())
+    (tmp_path / "access.toml").write_text(table)
+    for name, *files in (
+        ("synergai-tls", "tls.crt", "tls.key", "ca.crt"),
+        ("synergai-access", "access.toml"),
+    ):
+        own = [f"--from-file={tmp_path / file}" for file in files]
+        cluster.kubectl("create", "secret", "generic", name, *own)
+    cluster.kubectl("create", "secret", "generic", "scraper", f"--from-literal=token={token}")
+    values = ["gateway.tlsSecret=synergai-tls", "gateway.accessSecret=synergai-access"]
+    values += ["agents.tlsSecret=synergai-tls", "monitoring.serviceMonitor.enabled=true"]
+    values += ["monitoring.serviceMonitor.tokenSecret=scraper"]
+    options = [part for value in values for part in ("--set", value)]
+    try:
+        template = ["helm", "template", "synergai", CHART, *options]
+        monitor = cluster.run(*template, "--show-only", "templates/monitoring.yaml")
+        # Without its definition, Kubernetes does not take a ServiceMonitor.
+        unmonitored = [*options, "--set", "monitoring.serviceMonitor.enabled=false"]
+        cluster.run("helm", "install", "synergai", CHART, *ON_N1, *unmonitored, "--wait")
+        secrets = tmp_path / "secrets"
+        for name in ("synergai-tls", "scraper"):
+            write_secret(cluster, name, secrets)
+        endpoint = scrape(monitor, secrets)
+        address = cluster.get("service", SERVICES[0])["spec"]["clusterIP"]
+        with running_prometheus(cluster, tmp_path, endpoint, f"{address}:8002"):
+            wait_until(lambda: alerts(cluster) == {"SynergaiNoWorkers"})
+            cluster.kubectl("scale", "statefulset", SERVICES[0], "--replicas=0")
+            wait_until(lambda: "SynergaiGatewayDown" in alerts(cluster))
+            cluster.kubectl("scale", "statefulset", SERVICES[0], "--replicas=1")
+            wait_until(lambda: alerts(cluster) == {"SynergaiNoWorkers"})
+    finally:
+        cluster.kubectl("delete", "secret", "synergai-tls", "synergai-access", "scraper")
+
+
+@contextmanager
+def running_prometheus(
+    cluster: Cluster, folder: Path, endpoint: dict[str, Any], target: str
+) -> Iterator[None]:
+    """Run Prometheus with the chart's alerts, which wait for two seconds only."""
+    rules = (Path(CHART) / "synergai.rules.yml").read_text()
+    (folder / "rules.yml").write_text(re.sub(r"for: \w+", "for: 2s", rules))
+    job = {"job_name": "synergai", "static_configs": [{"targets": [target]}], **endpoint}
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yml"],
+        "scrape_configs": [job],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    own = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "prometheus.log").open("w") as log:
+        server = cluster.popen("prometheus", *own, output=log.fileno())
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def alerts(cluster: Cluster) -> set[str]:
+    """Return the names of the alerts that fire."""
+    url = "http://127.0.0.1:9090/api/v1/alerts"
+    answer = cluster.run("curl", "--silent", url, check=False)
+    found = json.loads(answer)["data"]["alerts"] if answer.startswith("{") else []
+    return {alert["labels"]["alertname"] for alert in found if alert["state"] == "firing"}

@@ -20,6 +20,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .image.digest }}@{{ . }}{{ else }}:{{ .image.tag | default .root.Values.image.tag }}{{ end }}
 {{- end }}
 
+{{- define "synergai.claim" -}}
+{{ .Values.gateway.storage.existingClaim | default (printf "%s-gateway" (include "synergai.name" .)) }}
+{{- end }}
+
 {{- define "synergai.accountName" -}}
 {{ .Values.gateway.serviceAccount.name | default (printf "%s-gateway" (include "synergai.name" .)) }}
 {{- end }}
@@ -46,17 +50,21 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Fields that all containers have, but for arguments and mounts. */}}
+{{- define "synergai.confined" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Fields of the containers of gateway and agents, but for arguments and mounts. */}}
 {{- define "synergai.container" -}}
 image: {{ include "synergai.image" (dict "root" .root "image" .part.image) }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 {{- with .part.envFrom }}
 envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+{{ include "synergai.confined" . }}
 # Only a process that hangs is not alive.
 livenessProbe:
   httpGet: {path: /livez, port: probes}
