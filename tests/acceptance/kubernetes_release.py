@@ -33,7 +33,6 @@ SERVICES: Final = ("synergai-gateway", "synergai-hub", "synergai-gateway-0", "sy
 ENGINE: Final = "onnx_identity"
 PAUSE: Final = "localhost/synergai-test-pause:1"
 VERSION: Final = "0.1.0-amd64"
-JOBS: Final = 30
 QUERIES: Final = 100_000
 MODELS: Final = "/var/lib/synergai/models"
 SIGN: Final = f"""
@@ -92,24 +91,24 @@ class Release:
     def infer(self) -> None:
         wait_until(lambda: "1.5" in self.try_to_infer())
 
-    def submit(self) -> None:
+    def submit(self, count: int) -> None:
         """Submit jobs, which take longer than what the test does."""
-        for _ in range(JOBS):
+        for _ in range(count):
             sizes = ["--queries", str(QUERIES), "--qos", "600"]
             self.cluster.run(*self.command("submit", ENGINE, *sizes, "--detach"))
 
-    def start_load(self, seconds: int) -> subprocess.Popen[str]:
-        load = ["load", ENGINE, "--rate", "50", "--deadline-ms", "5000"]
+    def start_load(self, seconds: int, rate: int = 50) -> subprocess.Popen[str]:
+        load = ["load", ENGINE, "--rate", str(rate), "--deadline-ms", "5000"]
         load += ["--duration", str(seconds), "--json"]
         return self.cluster.popen(*self.command(*load), output=subprocess.PIPE)
 
-    def assert_jobs_are_complete(self) -> None:
+    def assert_jobs_are_complete(self, count: int) -> None:
         def done() -> list[int]:
             jobs = self.ask("jobs", "list", "--limit", "1000")
             return [each["queries_done"] for each in jobs if each["state"] == "succeeded"]
 
-        wait_until(lambda: len(done()) == JOBS, 300.0)
-        assert done() == [QUERIES] * JOBS
+        wait_until(lambda: len(done()) == count, 300.0)
+        assert done() == [QUERIES] * count
 
 
 def report(load: subprocess.Popen[str]) -> Any:

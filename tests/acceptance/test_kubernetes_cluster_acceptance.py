@@ -34,6 +34,7 @@ from tests.guides import blocks
 from tests.waiting import wait_until
 
 pytestmark = needs_cluster
+JOBS: Final = 30
 KUBERNETES: Final = blocks("kubernetes")["Install"]
 TABLE: Final = """
 [[clients]]
@@ -97,7 +98,7 @@ def test_drain_loses_no_request_and_upgrade_no_job(cluster: Cluster, tmp_path: P
     assert found["met"] == found["requests"]
     release.wait_for_workers("n1", "n2")
 
-    release.submit()
+    release.submit(JOBS)
     load = release.start_load(30)
     time.sleep(3)
     [line] = [each for each in blocks("kubernetes")["Upgrade"] if "helm" in each]
@@ -113,7 +114,7 @@ def test_drain_loses_no_request_and_upgrade_no_job(cluster: Cluster, tmp_path: P
         for container in pod["spec"]["containers"]
     }
     assert all(image.endswith(":next") for image in images)
-    release.assert_jobs_are_complete()
+    release.assert_jobs_are_complete(JOBS)
 
 
 @pytest.mark.usefixtures("volume")

@@ -71,6 +71,9 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
+  {{- if semverCompare ">=1.25-0" .root.Capabilities.KubeVersion.Version }}
+  terminationGracePeriodSeconds: 5
+  {{- end }}
 readinessProbe:
   httpGet: {path: /readyz, port: probes}
   periodSeconds: 2
