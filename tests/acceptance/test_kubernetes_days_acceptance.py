@@ -149,7 +149,7 @@ def test_first_request_from_zero_waits_for_the_agent_that_a_scaler_starts(
     cluster.run(*UPGRADE, "--set", "gateway.podAnnotations.new=yes")
     assert cluster.get("deployment", "synergai-agent-burst")["spec"]["replicas"] == 0
 
-    request = release.command("infer", ENGINE, "--input", "[1.5]", "--deadline-ms", "120000")
+    request = release.command("infer", ENGINE, "--input", "[1.5]", "--deadline", "120")
     began = time.monotonic()
     waiting = cluster.popen(*request, output=subprocess.PIPE)
     metrics = f"http://{release.address}:8002/metrics"
