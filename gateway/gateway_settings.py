@@ -59,6 +59,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Address,
         "Address for HTTP: clients (Open Inference Protocol in REST form), /metrics and /healthz.",
     ] = "127.0.0.1:8002"
+    probes: Annotated[
+        Address | None,
+        "Address for plain HTTP at which Kubernetes asks whether the process is alive (/livez) and "
+        "ready (/readyz).",
+    ] = None
     # Time that an idle HTTP connection stays open; longer than load balancers keep theirs.
     http_keep_alive_s: Annotated[float, Meta(ge=1.0, le=3600.0)] = 75.0
     state: Annotated[Path, "Directory of the journal; used by one gateway at a time."] = (
@@ -185,6 +190,8 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Share of the requests without a trace context that are traced.",
         Meta(ge=0, le=1),
     ] = 0.01
+    # Services of Kubernetes that select the leader; see `gateway.leader_services`.
+    leader_services: tuple[str, ...] = ()
     state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
     ready_file: Path | None = None  # see `synergai.runtime.files`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"

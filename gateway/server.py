@@ -32,6 +32,7 @@ from gateway.grpc_server import (
     unimplemented,
 )
 from gateway.jobs.explanations import explain
+from gateway.leader_services import select_this_pod
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file
 from synergai.runtime.text import counted
@@ -96,6 +97,11 @@ class Gateway:
         """Whether the shutdown has started."""
         return self._stop_requested.is_set()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the gateway serves."""
+        return not self.stopping
+
     def stop(self) -> None:
         """Start to shut down; idempotent."""
         self._stop_requested.set()
@@ -150,6 +156,8 @@ class Gateway:
             stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(inference.stop_streams)
         stack.push_async_callback(hub.close)
+        if config.leader_services:
+            app.base.tasks.start(select_this_pod(config.leader_services))
         _log.info(
             "listening for clients on %s, agents on %s and work port %d, HTTP on %s://%s/; "
             "restored %s",

@@ -17,7 +17,16 @@ from synergai.names import validate_name
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.memory import usable_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.setting_types import HUB, Checked, Cores, HubAddresses, LogLevel, Size, named
+from synergai.runtime.setting_types import (
+    HUB,
+    Address,
+    Checked,
+    Cores,
+    HubAddresses,
+    LogLevel,
+    Size,
+    named,
+)
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_places, check_thread_counts
@@ -248,5 +257,10 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     max_message_bytes: Annotated[int, "Size limit of gRPC messages in bytes.", Meta(ge=1 << 20)] = (
         DEFAULT_MAX_MESSAGE_BYTES
     )
+    probes: Annotated[
+        Address | None,
+        "Address for plain HTTP at which Kubernetes asks whether the process is alive (/livez) and "
+        "ready (/readyz).",
+    ] = None
     ready_file: Path | None = None  # engines may still be under inspection
     log_level: Annotated[LogLevel, "Log level; logs go to standard error."] = "info"

@@ -119,11 +119,12 @@ class Agent:
         self._stop = asyncio.Event()
         self._exit_stack: contextlib.AsyncExitStack
         self._workers: tuple[LocalWorker, ...]
+        self._engines: ServedEngines
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             parts = await build_parts(self._config, self._link, stack)
-            self._workers = parts.workers
+            self._workers, self._engines = parts.workers, parts.engines
             pinned = self._config.worker.sessions
             await parts.engines.discover(session.engine for session in pinned)
             # Failures are logged by the pool; the registration lists the resident sessions.
@@ -151,6 +152,11 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         # Without the error, which the task group would wrap in a group.
         await self._exit_stack.aclose()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all workers get work from the gateway, and for all engines of this machine."""
+        return self._engines.described and all(worker.hub.connected for worker in self._workers)
 
     def stop(self) -> None:
         """Start a graceful shutdown: complete outstanding work, accept no more. Idempotent."""

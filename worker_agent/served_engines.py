@@ -27,7 +27,12 @@ class ServedEngines:
     """Passes the engines of the inventory on to the workers, and replaces those that change.
 
     `on_changed` is called when an engine of the model directory was changed or removed.
+
+    Attributes:
+        described: whether all engines are that there were at the start.
     """
+
+    described = False
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class ServedEngines:
             group.create_task(self._watch.run(self._engine_found, self._engine_changed))
             group.create_task(self._inventory.retry(self._loaded_again))
             await self._inventory.describe(pending, self._update_engine)
+            self.described = True
             self._log_usable()
 
     def load_failed(self, engine: Engine) -> None:

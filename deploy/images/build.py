@@ -19,8 +19,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final = {
-    "gateway": "gateway,store,postgresql",
+    "gateway": "gateway,postgresql,s3,tracing",
     "agent-onnxruntime": "agent,onnxruntime",
+    "agent-onnxruntime-gpu": "agent,onnxruntime-gpu",
     "agent-tensorflow": "agent,tensorflow",
     "agent-tflite": "agent,tflite",
     "tools": "cli,client,data",

@@ -32,6 +32,11 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         return self.gateway.log_level
 
     @property
+    def probes(self) -> str | None:
+        """Address for the probes of Kubernetes."""
+        return self.gateway.probes
+
+    @property
     def agent(self) -> AgentSettings:
         """Settings of the worker's agent."""
         return AgentSettings(

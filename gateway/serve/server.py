@@ -165,6 +165,11 @@ class LocalServer:
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the gateway serves."""
+        return self._gateway.ready
+
     def stop(self) -> None:
         """Start to shut down; idempotent."""
         self._gateway.stop()

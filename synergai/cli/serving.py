@@ -21,7 +21,7 @@ def serve_instead(service: str, config: Struct) -> NoReturn:
 
     Args:
         service: class of the service, as ``MODULE:NAME``, which is made of its configuration.
-        config: its configuration, with a ``log_level``.
+        config: its configuration, with ``log_level`` and ``probes``.
     """
     from synergai.runtime.settings import encode_config
 
@@ -45,7 +45,7 @@ def main() -> None:
         make = resolve_name(service)
         config = decode_config(text, resolve_name(settings))
         with exit_on_error():
-            run_service(lambda: make(config), config.log_level)
+            run_service(lambda: make(config), config.log_level, config.probes)
 
 
 if __name__ == "__main__":

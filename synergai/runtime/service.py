@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.runtime.memory import GlibcHeap, retain_freed_memory, rss_bytes
+from synergai.runtime.probes import answering_probes
 from synergai.runtime.processes import raise_descriptor_limit
 from synergai.runtime.tasks import TaskBag
 
@@ -27,11 +28,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class _Told:
+    """What this process has told its manager."""
+
+    ready = False
+
+
 def notify(state: str) -> None:
     """Send `state`, such as ``READY=1``, to the service manager if there is one.
 
     Failures are only logged.
     """
+    _Told.ready = state == "READY=1" or (_Told.ready and state != "STOPPING=1")
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -95,13 +103,22 @@ class Stoppable(Protocol):
     async def wait_stopped(self) -> None:
         """Wait until the service has stopped."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether the service, which has started, can do its work."""
+
 
 def run_service(
-    make: Callable[[], AbstractAsyncContextManager[Stoppable]], log_level: LogLevel
+    make: Callable[[], AbstractAsyncContextManager[Stoppable]],
+    log_level: LogLevel,
+    probes: str | None = None,
 ) -> None:
     """Run a service, made on the loop, on uvloop until it stops; SIGINT and SIGTERM stop it.
 
     A second signal exits the process at once.
+
+    Args:
+        probes: address for the probes of Kubernetes; see `synergai.runtime.probes`.
     """
     import uvloop  # deferred to keep --help fast
 
@@ -110,10 +127,12 @@ def run_service(
     )
     retain_freed_memory()
     raise_descriptor_limit()
-    uvloop.run(_serve(make))
+    uvloop.run(_serve(make, probes))
 
 
-async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> None:
+async def _serve(
+    make: Callable[[], AbstractAsyncContextManager[Stoppable]], probes: str | None
+) -> None:
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     started: Stoppable | None = None
@@ -129,10 +148,19 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Stoppable]]) -> 
         elif starting is not None:
             starting.cancel()
 
+    def ready() -> bool:
+        # A gateway that stands by is ready before it has started.
+        return _Told.ready and (started is None or started.ready)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     try:
-        async with make() as service, notify_lifecycle(), _trimming():
+        async with (
+            answering_probes(probes, ready),
+            make() as service,
+            notify_lifecycle(),
+            _trimming(),
+        ):
             started = service
             # Objects created during start-up live as long as the process. Frozen, they are skipped
             # by full collections, which would stall requests for tens of milliseconds.

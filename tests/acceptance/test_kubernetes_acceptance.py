@@ -1,4 +1,4 @@
-"""Chart and base for Kubernetes against the schemas of its releases."""
+"""Chart and base for Kubernetes: the schemas of its releases, and values that are refused."""
 
 import shutil
 import subprocess
@@ -7,33 +7,64 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
-PROGRAMS = ("helm", "kubectl", "kubernetes-validate")
-pytestmark = pytest.mark.skipif(
-    not all(map(shutil.which, PROGRAMS)), reason=f"needs {', '.join(PROGRAMS)}"
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+needs_schemas = pytest.mark.skipif(
+    shutil.which("kubernetes-validate") is None, reason="needs kubernetes-validate"
 )
-RELEASES = ("1.25", "1.37")
+RELEASES = ("1.25", "1.31", "1.37")
 INSECURE = ["insecure=true"]
 SECURE = ["gateway.tlsSecret=a", "gateway.accessSecret=b", "agents.tlsSecret=c"]
+TWO = [*SECURE, "gateway.journalSecret=database"]
+DIGEST = f"sha256:{'0' * 64}"
 
 
-def group(**changes: str) -> list[str]:
-    """Return the values of a group of agents; setting one of them replaces the whole list."""
-    values = {"name": "x86", "image": "agent-tflite", "workerClass": "x86"}
-    values |= {"nodeSelector.pool": "x86", **changes}
-    return [f"agents.groups[0].{key}={value}" for key, value in values.items()]
+def group(name: str = "x86", **changes: str) -> list[str]:
+    """Return the values of a group of agents."""
+    values = {"workerClass": "x86", "nodeSelector.pool": "x86", **changes}
+    return [f"agents.groups.{name}.{key}={value}" for key, value in values.items()]
 
 
 VALUES = {
     "insecure": INSECURE,
-    "secure": SECURE,
-    "network policy": [*SECURE, "networkPolicy=true"],
-    "replicas": [*INSECURE, *group(replicas="2")],
+    "secure": [*SECURE, *group()],
+    "network policy": [
+        *(*SECURE, "networkPolicy.enabled=true"),
+        "networkPolicy.agents[0].ipBlock.cidr=10.20.0.0/16",
+        *group(**{"options.peer-port": "8020"}),
+    ],
+    "scaled": [*INSECURE, *group(kind="Deployment")],
+    "two replicas": [*INSECURE, *group(kind="Deployment", replicas="2", maxUnavailable="50%")],
     "power modes": [*INSECURE, *group(powerModes="true")],
-    "fetched models": [*INSECURE, *group(models="")],
-    "no agents": [*INSECURE, "agents.groups=null"],
+    "models on the node": [*INSECURE, *group(**{"models.hostPath": "/models", "cache": "/cache"})],
+    "models of a claim": [*INSECURE, *group(**{"models.claim": "models"})],
+    "images of two machines": [
+        *(*INSECURE, *group(), *group("jetson", **{"image.tag": "0.1.0-arm64"})),
+        f"gateway.image.digest={DIGEST}",
+    ],
+    "kept claim": [*INSECURE, "gateway.storage.existingClaim=journal"],
     "storage class": [*INSECURE, "gateway.storage.className=fast"],
-    "two gateways": [*SECURE, "gateway.journalSecret=database", "gateway.dataClaim=shared"],
-    "load balancer": [*SECURE, "gateway.serviceType=LoadBalancer"],
+    "two gateways": [*TWO, "gateway.dataClaim=shared", *group()],
+    "load balancers": [
+        *(*SECURE, "gateway.service.type=LoadBalancer", "gateway.agentService.type=LoadBalancer"),
+        "gateway.service.loadBalancerClass=example.com/internal",
+        "gateway.service.loadBalancerSourceRanges[0]=10.0.0.0/8",
+        "gateway.agentService.annotations.a=b",
+    ],
+    "pods": [
+        *(*SECURE, "gateway.pod.priorityClassName=high", "gateway.pod.tolerations[0].key=gateway"),
+        *("gateway.env[0].name=A", "gateway.env[0].value=B", "gateway.podLabels.a=b"),
+        *("gateway.envFrom[0].secretRef.name=s3", "gateway.podAnnotations.a=b"),
+        *("gateway.volumes[0].name=ca", "gateway.volumes[0].configMap.name=ca"),
+        *("gateway.volumeMounts[0].name=ca", "gateway.volumeMounts[0].mountPath=/ca"),
+        *("gateway.serviceAccount.annotations.role=store", "gateway.options.policy=malleable"),
+        *group(**{"pod.runtimeClassName": "nvidia", "resources.limits.nvidia\\.com/gpu": "1"}),
+    ],
+    "backup": [*INSECURE, "backup.claim=copies", "gateway.pod.priorityClassName=high"],
+    "dashboard": [*INSECURE, "monitoring.dashboard.enabled=true"],
+    "longest names": [
+        *(*INSECURE, f"fullnameOverride={'x' * 40}", *group("y" * 15)),
+    ],
 }
 
 
@@ -42,6 +73,12 @@ def template(*values: str, release: str = "1.25") -> subprocess.CompletedProcess
     for value in values:
         command += ["--set", value]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(*values: str) -> str:
+    done = template(*values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def validate(manifests: str, release: str, folder: Path) -> None:
@@ -53,6 +90,8 @@ def validate(manifests: str, release: str, folder: Path) -> None:
     assert "WARN" not in done.stdout + done.stderr, done.stdout + done.stderr
 
 
+@needs_helm
+@needs_schemas
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_chart_is_valid(values: list[str], release: str, tmp_path: Path) -> None:
@@ -61,6 +100,8 @@ def test_chart_is_valid(values: list[str], release: str, tmp_path: Path) -> None
     validate(done.stdout, release, tmp_path)
 
 
+@needs_kubectl
+@needs_schemas
 @pytest.mark.parametrize("release", RELEASES)
 def test_base_is_valid(release: str, tmp_path: Path) -> None:
     command = ["kubectl", "kustomize", str(FOLDER / "base")]
@@ -68,47 +109,114 @@ def test_base_is_valid(release: str, tmp_path: Path) -> None:
     validate(done.stdout, release, tmp_path)
 
 
+@needs_helm
 def test_base_is_what_the_chart_renders() -> None:
     options = ["--values", str(FOLDER / "base" / "values.yaml"), "--kube-version", "1.25"]
-    command = ["helm", "template", "synergai", str(FOLDER / "chart"), *options]
+    command = ["helm", "template", "synergai", str(FOLDER / "chart"), *options, "--skip-tests"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (FOLDER / "base" / "synergai.yaml").read_text() == done.stdout
 
 
+@needs_kubectl
+def test_agents_of_a_prefixed_base_connect_to_its_gateway(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "base", tmp_path / "base")
+    (tmp_path / "kustomization.yaml").write_text("namePrefix: blue-\nresources: [base]\n")
+    command = ["kubectl", "kustomize", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "name: blue-synergai-hub" in done.stdout
+    assert "value: blue-synergai-hub" in done.stdout
+
+
+@needs_helm
 @pytest.mark.parametrize(
-    "values",
+    ("values", "named"),
     [
-        ["gateway.drainSeconds=-1"],
-        ["gateway.serviceType=NodePort"],
-        ["gateway.storage.size=10"],
-        ["gateway.replicas=2"],
-        ["image.tag=a b"],
-        ["image.pullPolicy=Sometimes"],
-        group(name="Not_A_Name"),
-        group(image="gateway"),
-        group(**{"nodeSelector.pool": "2"}),
-        group(models="models"),
-        group(replicas="-1"),
-        ["monitoring.serviceMonitor=please"],
+        (["gateway.drainSeconds=-1"], "/gateway/drainSeconds"),
+        (["gateway.service.type=NodePort"], "/gateway/service/type"),
+        (["gateway.storage.size=10"], "/gateway/storage/size"),
+        (["gateway.storage.size=0Gi"], "/gateway/storage/size"),
+        (["gateway.replicas=2"], "'replicas'"),
+        (["gateway.resources.limits.memroy=2Gi"], "'memroy'"),
+        (["gateway.resources.limit.memory=2Gi"], "'limit'"),
+        (["gateway.resources.limits.memory=2GB"], "/gateway/resources/limits/memory"),
+        (["gateway.options.bogus=1"], "'bogus'"),
+        (["gateway.options.listen=0.0.0.0:80"], "'listen'"),
+        (["gateway.options.kept-jobs=many"], "/gateway/options/kept-jobs"),
+        (["gateway.options.no-preload=false"], "/gateway/options/no-preload"),
+        (["gateway.pod.hostNetwork=true"], "'hostNetwork'"),
+        (["gateway.image.digest=latest"], "/gateway/image/digest"),
+        (["gateway.service.loadBalancerSourceRanges[0]=10.0.0.0"], "loadBalancerSourceRanges/0"),
+        (["image.registry=https://registry.example.com"], "/image/registry"),
+        (["image.tag=a b"], "/image/tag"),
+        (["image.pullPolicy=Sometimes"], "/image/pullPolicy"),
+        (["networkPolicy=true"], "/networkPolicy"),
+        (["networkPolicy.agents[0].cidr=10.0.0.0/8"], "'cidr'"),
+        (["monitoring.serviceMonitor.enabled=please"], "/monitoring/serviceMonitor/enabled"),
+        (["monitoring.serviceMonitor.interval=30"], "/monitoring/serviceMonitor/interval"),
+        ([f"fullnameOverride={'x' * 41}"], "/fullnameOverride"),
+        (["backup.schedule=hourly"], "/backup/schedule"),
+        (["backup.claim=a", "gateway.journalSecret=b"], "/backup/claim"),
+        (["agents.groups[0].name=x86"], "/agents/groups"),
+        (group("Not_A_Name"), "'Not_A_Name'"),
+        (group("x" * 16), f"'{'x' * 16}'"),
+        (group(**{"image.name": "Agent"}), "/agents/groups/x86/image/name"),
+        (group(**{"nodeSelector.pool": "2"}), "/agents/groups/x86/nodeSelector/pool"),
+        (group(**{"models.hostPath": "models"}), "/agents/groups/x86/models/hostPath"),
+        (group(kind="Deployment", replicas="-1"), "/agents/groups/x86/replicas"),
+        (group(replicas="2"), "/agents/groups/x86/replicas"),
+        (group(sharedMemory="0Gi"), "/agents/groups/x86/sharedMemory"),
+        (group(maxUnavailable="0"), "/agents/groups/x86/maxUnavailable"),
+        (group(workerClass=""), "/agents/groups/x86/workerClass"),
+        (["agents.groups.x86.workerClass=x86"], "'nodeSelector'"),
     ],
 )
-def test_values_that_cannot_work_are_refused(values: list[str]) -> None:
+def test_value_that_cannot_work_is_named(values: list[str], named: str) -> None:
     done = template(*INSECURE, *values)
     assert done.returncode != 0
     assert "don't meet the specifications of the schema" in done.stderr
+    assert named in done.stderr
 
 
+@needs_helm
 @pytest.mark.parametrize("missing", range(len(SECURE)))
 def test_chart_without_secrets_says_what_is_missing(missing: int) -> None:
     done = template(*(value for n, value in enumerate(SECURE) if n != missing))
     assert done.returncode != 0
-    assert "is missing; set insecure=true if" in done.stderr
+    assert f"/{SECURE[missing].partition('=')[0].replace('.', '/')}" in done.stderr
 
 
-@pytest.mark.parametrize("what", ["serviceMonitor", "rules"])
-def test_monitoring_is_rendered_on_request(what: str) -> None:
-    kind = {"serviceMonitor": "ServiceMonitor", "rules": "PrometheusRule"}[what]
-    assert f"kind: {kind}" not in template(*SECURE).stdout
-    rendered = template(*SECURE, f"monitoring.{what}=true").stdout
-    assert f"kind: {kind}" in rendered
-    assert what != "rules" or "alert: SynergaiGatewayDown" in rendered
+@needs_helm
+def test_lint_refuses_defaults_that_cannot_be_installed() -> None:
+    command = ["helm", "lint", str(FOLDER / "chart")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    assert subprocess.run([*command, "--set", "insecure=true"], check=False).returncode == 0
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("serviceMonitor", "kind: ServiceMonitor"),
+        ("rules", "alert: SynergaiGatewayDown"),
+        ("dashboard", "synergai.json:"),
+    ],
+)
+def test_monitoring_is_rendered_on_request(what: str, text: str) -> None:
+    assert text not in rendered(*SECURE)
+    assert text in rendered(*SECURE, f"monitoring.{what}.enabled=true")
+
+
+@needs_helm
+def test_limit_of_memory_follows_from_the_requests_in_flight() -> None:
+    assert "memory: 3942Mi" in rendered(*INSECURE)
+    assert "memory: 2790Mi" in rendered(*INSECURE, "gateway.maxRequestMebibytes=256")
+    own = rendered(*INSECURE, "gateway.resources.limits.memory=9Gi")
+    assert "memory: 9Gi" in own
+    assert "3942Mi" not in own
+
+
+@needs_helm
+def test_certificates_name_every_service_of_the_gateways() -> None:
+    text = rendered(*TWO, "certificates.issuer=ca")
+    for service in ("gateway", "hub", "gateway-0", "gateway-1"):
+        assert f"    - synergai-{service}\n" in text

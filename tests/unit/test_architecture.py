@@ -63,6 +63,7 @@ ORDER = {
         "hub",
         "calls",
         "grpc_server",
+        "leader_services",
         "standby",
         "components",
         "app",

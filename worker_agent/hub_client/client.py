@@ -46,6 +46,11 @@ class HubClient:
         self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else BACKOFF)
         self._delays = self._backoff.delays()
 
+    @property
+    def connected(self) -> bool:
+        """Whether the worker is registered, and gets work."""
+        return self._registration is not None and self._registration.gets_work
+
     async def run(self, worker: ControlHandler) -> NoReturn:
         """Register the worker, and again whenever the connection fails, until cancelled."""
         while True:

@@ -117,6 +117,11 @@ class Registration:
             self._serve_work(),
         )
 
+    @property
+    def gets_work(self) -> bool:
+        """Whether the work stream is open."""
+        return self._work is not None and not self._work.closed.done()
+
     async def _serve_work(self) -> None:
         self._work = await self._connection.open_work(
             self._registered, self._assignments.handle_orders

@@ -1,0 +1,1 @@
+"""Chart and base for Kubernetes."""
