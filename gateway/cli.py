@@ -15,10 +15,11 @@ from gateway.gateway_settings import GatewaySettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
-from synergai.cli.output import print_json, print_table
+from synergai.cli.output import print_facts, print_json, print_table
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.durations import parse_duration
+from synergai.runtime.files import write_atomic
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,
@@ -26,6 +27,7 @@ from synergai.runtime.installation import (
     RunCommand,
     WriteFile,
     check_programs,
+    read_shipped,
     read_unit,
 )
 from synergai.runtime.paths import dictionary_path, gateway_state
@@ -36,6 +38,7 @@ from synergai.runtime.setting_types import validate_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gateway.backup import Backup
     from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
     from synergai.runtime.installation import Step
 
@@ -77,10 +80,7 @@ def check(state: State = None, as_json: AsJson = False) -> None:
         columns = ("file", "state")
         print_table(
             columns,
-            [
-                (str(each.path), f"damaged: {each.fault}" if each.fault else "intact")
-                for each in checked
-            ],
+            [(str(each.path), each.fault or "intact") for each in checked],
         )
     if any(each.fault for each in checked):
         raise typer.Exit(1)
@@ -109,6 +109,56 @@ def _check(state: Path) -> Iterator[_Checked]:
         yield _Checked(dictionary, check_dictionary(dictionary).fault)
 
 
+Settings = Annotated[
+    Path | None, typer.Option("--settings", metavar="DIR", help="Settings, such as /etc/synergai.")
+]
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new folder.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Copy all that the gateway keeps to a new folder. It may be running.
+
+    The folder has the journal, inputs and results of jobs, the store of engines with placements,
+    the dictionary, version policies and enrolments, and with --settings the settings. Secrets are
+    among them: only its owner can read it. A journal in PostgreSQL needs a backup of its own.
+    """
+    from gateway.backup import back_up
+
+    _print_backup(target, back_up(state or gateway_state(), target, settings))
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A backup.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Replace what the gateway keeps by a backup, while it is stopped.
+
+    What happened since the backup is lost: jobs are submitted again, and engines, policies,
+    enrolments and revocations made again. Jobs that were running then continue from there.
+    The files before move to a folder replaced-… in the state directory.
+    """
+    from gateway.backup import restore as restore_backup
+
+    _print_backup(source, restore_backup(state or gateway_state(), source, settings))
+
+
+def _print_backup(folder: Path, made: Backup) -> None:
+    print_facts(
+        [
+            ("backup", str(folder)),
+            ("of", made.state),
+            ("made at", _format_time(made.made_at)),
+            ("journal", "included" if made.has_journal else "in PostgreSQL, not included"),
+            ("files", f"{len(made.files):,}"),
+            ("size", f"{made.bytes / 1e6:,.1f} MB"),
+        ]
+    )
+
+
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
     from synergai.runtime.state_file import StateDamaged
@@ -116,7 +166,7 @@ def _fault(read: Callable[[], object]) -> str:
     try:
         read()
     except StateDamaged as error:
-        return error.fault
+        return f"damaged: {error.fault}"
     except SynergaiError as error:
         return str(error)
     return ""
@@ -284,6 +334,27 @@ def uninstall(
     print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
 
 
+_MONITORING: Final = (
+    "deploy/prometheus/synergai.rules.yml",
+    "deploy/grafana/synergai.json",
+    "docs/guide/alerts.md",
+)
+
+
+def monitoring(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write the files.")],
+) -> None:
+    """Write alerts for Prometheus, a dashboard for Grafana, and what to do at each alert."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for shipped in _MONITORING:
+            path = folder / Path(shipped).name
+            write_atomic(path, read_shipped(shipped))
+            typer.echo(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {error.filename}: {error.strerror}") from None
+
+
 workers_app: Final = typer.Typer(
     help="List and revoke enrolled workers.",
     no_args_is_help=True,
@@ -383,4 +454,7 @@ app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --
     enroll
 )
 app.command(epilog="Example: [bold]synergai gateway check[/bold]")(check)
+app.command(epilog="Example: [bold]synergai gateway backup /backups/today[/bold]")(backup)
+app.command(epilog="Example: [bold]synergai gateway restore /backups/today[/bold]")(restore)
+app.command(epilog="Example: [bold]synergai gateway monitoring monitoring/[/bold]")(monitoring)
 app.add_typer(workers_app, name="workers")

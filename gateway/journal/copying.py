@@ -9,7 +9,6 @@ in the state directory at first, from where the first leader takes them, and are
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def copy_journal(url: str, directory: Path, *, back: bool, insecure: bool = Fals
                 return _copy(database.read, file)
             report = archive.check(directory)
             if report.fault:
-                raise InvalidInput(f"{report.path} is damaged: {report.fault}")
+                raise InvalidInput(f"{report.path} cannot be copied: {report.fault}")
             connection = stack.enter_context(closing(archive.reader(report.path)))
             return _copy(partial(_rows, connection), database)
         except apsw.Error as error:
@@ -201,9 +200,7 @@ class _NewFile:
             schema.count_commit(self._connection, 1, Clock().read())
         schema.create_triggers(self._connection)
         self.close()
-        archive.replace_journal(self._directory, self._path)
-        (self._directory / CLUSTER).unlink(missing_ok=True)
-        shutil.rmtree(self._path.parent)
+        archive.replace_files(self._directory, self._path.parent, (DATABASE, CLUSTER))
 
     def close(self) -> None:
         """Close the file."""
