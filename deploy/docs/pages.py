@@ -70,7 +70,12 @@ def error_names() -> list[str]:
 
 def _sdk() -> Iterator[str]:
     yield "# Python SDK\n"
-    yield "Everything here is imported from `synergai`. [Errors](errors.md) have their own page.\n"
+    yield "Everything here is imported from `synergai`."
+    yield "Times are in seconds, and instants are aware of UTC."
+    yield "Shapes are lists of sizes, with -1 where any size fits, and arrays are `numpy.ndarray`."
+    yield "Besides the errors that a method names, every call may raise `Unavailable`,"
+    yield "`DeadlineExceeded` and the `SynergaiError` of a caller who may not do this:"
+    yield "see [errors](errors.md).\n"
     for heading, names in SDK.items():
         yield f"## {heading}\n"
         for name in names:
@@ -92,7 +97,14 @@ def _errors() -> Iterator[str]:
 
 def _object(name: str) -> str:
     """Return the directive that documents a public name where it is defined."""
-    return f"### {name}\n\n::: {_MODULES[name]}.{name}\n"
+    directive = f"### {name}\n\n::: {_MODULES[name]}.{name}\n"
+    if name.startswith("Sync"):  # their methods wrap those of the class without this prefix
+        asynchronous = name.removeprefix("Sync")
+        directive += (
+            "    options: {members: false}\n\n"
+            f"It has the methods of [{asynchronous}](#{asynchronous.lower()}), without `await`.\n"
+        )
+    return directive
 
 
 # --- commands and settings --------------------------------------------------------------------

@@ -9,6 +9,8 @@ import os
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -30,7 +32,6 @@ from synergai.runtime.files import own_like, sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _BUSY_TIMEOUT_MS: Final = 5000
 
@@ -239,8 +240,8 @@ def set_aside(directory: Path, names: Iterable[str] = (DATABASE,)) -> None:
     """Move the files whose names begin so to a new folder; a later look at them may still help."""
     files = {path for name in names for path in directory.glob(f"{name}*")}
     if files:
-        folder = directory / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
-        folder.mkdir(mode=0o700)
+        now = datetime.now(UTC)
+        folder = Path(mkdtemp(prefix=f"replaced-{now:%Y%m%dT%H%M%S}-", dir=directory))
         own_like(directory, folder)
         for file in files:
             file.rename(folder / file.name)
