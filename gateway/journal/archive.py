@@ -116,7 +116,7 @@ def replace_files(
         if journal.exists():
             mark = _continue_epoch(directory, journal, skipped_epochs)
             write_marker(directory / MARKER, mark._replace(restoring=True))
-        set_aside(directory, names)
+        _set_aside(directory, names)
         for path in staged.rglob("*"):
             own_like(directory, path)
         for path in list(staged.iterdir()):
@@ -236,7 +236,7 @@ def latest_epoch(directory: Path) -> int:
     return 0 if mark is None else mark.epoch
 
 
-def set_aside(directory: Path, names: Iterable[str] = (DATABASE,)) -> None:
+def _set_aside(directory: Path, names: Iterable[str]) -> None:
     """Move the files whose names begin so to a new folder; a later look at them may still help."""
     files = {path for name in names for path in directory.glob(f"{name}*")}
     if files:

@@ -143,21 +143,10 @@ def create(connection: apsw.Connection) -> None:
         if read_version(connection):
             return
         connection.execute(_TABLES)
-        create_triggers(connection)
+        for name, event in _RULES.items():
+            connection.execute(_TRIGGER.format(name=name, event=event))
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", VERSION)
-
-
-def create_triggers(connection: apsw.Connection) -> None:
-    """Create the rules for executions."""
-    for name, event in _RULES.items():
-        connection.execute(_TRIGGER.format(name=name, event=event))
-
-
-def drop_triggers(connection: apsw.Connection) -> None:
-    """Remove the rules for executions, which allow none of jobs that have ended."""
-    for name in _RULES:
-        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
 
 
 def read_counters(connection: apsw.Connection) -> Counters:

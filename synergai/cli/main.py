@@ -62,7 +62,7 @@ APPLICATIONS: Final = {
     ),
     "journal": Application(
         "gateway.journal.cli:app",
-        "Check a gateway's journal, and copy it to PostgreSQL and back.",
+        "Check a gateway's journal.",
         _SERVE,
         "gateway",
     ),

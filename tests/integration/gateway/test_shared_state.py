@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.entry.access.enrolments import EnrolmentStore, sha256
 from gateway.fleet.version_policy import PolicyFile, VersionPolicy
-from gateway.journal.copying import copy_journal
 from gateway.journal.files import check_leads
 from gateway.journal.shared_state import SharedState
 from synergai.domain import Configuration
@@ -149,17 +148,3 @@ async def test_command_is_refused_where_the_gateway_does_not_lead(
             check_leads(first)
         done = CliRunner().invoke(app, ["workers", "revoke", "edge-1", "--state", str(first)])
         assert isinstance(done.exception, InvalidInput)
-
-
-async def test_copy_to_a_state_directory_has_the_documents(
-    url: str, states: tuple[Path, Path]
-) -> None:
-    first, second = states
-    await PolicyFile(first).write({"echo": VersionPolicy(base="2")})
-    with DictionaryStore(dictionary_path(first)) as store:
-        store.put_all([entry(1)])
-    async with leading(url, first):
-        pass
-    await asyncio.to_thread(copy_journal, url, second, back=True)
-    assert PolicyFile(second).read() == {"echo": VersionPolicy(base="2")}
-    assert profiles(second) == [entry(1)]
