@@ -65,6 +65,7 @@ ORDER = {
         "calls",
         "grpc_server",
         "standby",
+        "backup",
         "components",
         "app",
         "server",
