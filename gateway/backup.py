@@ -192,17 +192,17 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def _copy_tree(source: Path, target: Path) -> None:
     """Copy a file or folder, if it exists; its files may be written and removed meanwhile."""
-    if source.is_dir():
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in source.iterdir():
-            if not path.name.startswith(_TEMPORARY):
-                _copy_tree(path, target / path.name)
-        shutil.copystat(source, target)
-        return
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with suppress(FileNotFoundError):
-            shutil.copy2(source, target)  # with its time, from which retention counts
+            if not source.is_dir():
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                shutil.copy2(source, target)  # with its time, from which retention counts
+                return
+            target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in source.iterdir():
+                if not path.name.startswith(_TEMPORARY):
+                    _copy_tree(path, target / path.name)
+            shutil.copystat(source, target)
     except OSError as error:
         raise InvalidInput(f"cannot copy {source} to {target}: {error.strerror}") from error
 
