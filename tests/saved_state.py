@@ -5,7 +5,7 @@ gateway that was killed, with
 
 - an enrolled worker,
 - two versions of an engine in the store, of which the first is pinned,
-- a job that runs, and another one over inputs.
+- a job that runs, and one over inputs that waits.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ roles = ["infer", "submit", "observe", "operate"]
 [[workers]]
 id = "{WORKER}"
 """
-_LEFT_OUT: Final = ("journal.reserve", "fetched", "uploads")
+_LEFT_OUT: Final = ("gateway/journal.reserve", "gateway/uploads", f"{WORKER}/fetched")
 
 
 def start(fleet: LocalFleet, token: Path | None = None) -> None:
@@ -67,9 +67,10 @@ def save(target: Path) -> None:
                 _run("engines", "rollout", ENGINE, "--pin", "1", *at)
         with synergai.SyncClient(fleet.address) as client:
             wait_until(lambda: client.ready(f"{ENGINE}/1") and client.ready(f"{ENGINE}/2"))
-            client.submit(ENGINE, inputs=np.ones((INPUTS, 1), np.float32))
             job = client.submit(ENGINE, queries=QUERIES)
-            wait_until(lambda: 0 < job.status().queries_done < QUERIES)
+            wait_until(lambda: job.status().queries_done > 0)
+            client.submit(ENGINE, inputs=np.ones((INPUTS, 1), np.float32))
+            assert job.status().queries_done < QUERIES
             fleet.kill("gateway")
         fleet.kill(WORKER)
         with tarfile.open(target, "w:gz") as archive:
@@ -78,7 +79,7 @@ def save(target: Path) -> None:
 
 
 def _filter(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if Path(member.name).name in _LEFT_OUT else member
+    return None if member.name in _LEFT_OUT else member
 
 
 def _run(*arguments: str) -> str:
