@@ -68,7 +68,27 @@ images: install  ## build the images of gateway, agent and tools with buildah, o
 wheel: install  ## build the wheel into dist/
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
 
+# An environment of its own: nothing else needs MkDocs.
+build/docs-venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/docs-venv
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: build/docs-venv/.installed  ## build the documentation site into build/docs
+	PYTHONPATH=. build/docs-venv/bin/mkdocs build --strict --quiet
+	@echo "open build/docs/index.html"
+
+release:  ## check, build and tag a release: make release VERSION=0.1.0
+	@test -n "$(VERSION)" || { echo "say which one: make release VERSION=0.1.0"; exit 1; }
+	@grep -qx 'version = "$(VERSION)"' pyproject.toml || { echo "pyproject.toml has another version"; exit 1; }
+	@grep -qx '## $(VERSION)' CHANGELOG.md || { echo "CHANGELOG.md has no section $(VERSION)"; exit 1; }
+	@test -f tests/saved_states/$(VERSION).tar.gz || { echo "no saved state: run $(BIN)/python -m tests.saved_state"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows"; exit 1; }
+	$(MAKE) test wheel docs
+	git tag --annotate v$(VERSION) --message "SynergAI $(VERSION)"
+	@echo "git push origin v$(VERSION) publishes it"
+
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo example variants pipeline proto format lint type test acceptance bench bench-peers images wheel clean
+.PHONY: help install demo example variants pipeline proto format lint type test acceptance bench bench-peers images wheel docs release clean

@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -16,11 +15,12 @@ from gateway.gateway_settings import GatewaySettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
-from synergai.cli.output import print_json, print_table
+from synergai.cli.output import print_facts, print_json, print_table
 from synergai.cli.serving import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
+from synergai.runtime.files import write_atomic
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,
@@ -28,6 +28,7 @@ from synergai.runtime.installation import (
     RunCommand,
     WriteFile,
     check_programs,
+    read_shipped,
     read_unit,
 )
 from synergai.runtime.paths import dictionary_path, gateway_state
@@ -36,6 +37,7 @@ from synergai.runtime.setting_types import parse_duration, validate_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gateway.backup import Backup
     from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
     from synergai.runtime.installation import Step
 
@@ -239,10 +241,7 @@ def check(state: State = None, as_json: AsJson = False) -> None:
         columns = ("file", "state")
         print_table(
             columns,
-            [
-                (str(each.path), f"damaged: {each.fault}" if each.fault else "intact")
-                for each in checked
-            ],
+            [(str(each.path), each.fault or "intact") for each in checked],
         )
     if any(each.fault for each in checked):
         raise typer.Exit(1)
@@ -252,6 +251,7 @@ def _check(state: Path) -> Iterator[_Checked]:
     from gateway.entry.access.enrolments import FILE, EnrolmentStore
     from gateway.fleet.versions import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
+    from synergai.profiles.files import check_dictionary
 
     try:
         journal = check_journal(state)
@@ -267,29 +267,91 @@ def _check(state: Path) -> Iterator[_Checked]:
             yield _Checked(state / name, _fault(read))
     dictionary = dictionary_path(state)
     if dictionary.exists():
-        yield _Checked(dictionary, _fault(partial(_read_dictionary, dictionary)))
+        yield _Checked(dictionary, check_dictionary(dictionary).fault)
 
 
-def _read_dictionary(path: Path) -> None:
-    from synergai.profiles.store import DictionaryStore
+Settings = Annotated[
+    Path | None, typer.Option("--settings", metavar="DIR", help="Settings, such as /etc/synergai.")
+]
 
-    with DictionaryStore(path) as store:
-        store.check(thorough=True)
-        store.load()
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new folder.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Copy all that the gateway keeps to a new folder. It may be running.
+
+    The folder has the journal, inputs and results of jobs, the store of engines with placements,
+    the dictionary, version policies and enrolments, and with --settings the settings. Secrets are
+    among them: only its owner can read it. A journal in PostgreSQL needs a backup of its own.
+    """
+    from gateway.backup import back_up
+
+    _print_backup(target, back_up(state or gateway_state(), target, settings))
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A backup.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Replace what the gateway keeps by a backup, while it is stopped.
+
+    What happened since the backup is lost: jobs are submitted again, and engines, policies,
+    enrolments and revocations made again. Jobs that were running then continue from there.
+    The files before move to a folder replaced-… in the state directory.
+    """
+    from gateway.backup import restore as restore_backup
+
+    _print_backup(source, restore_backup(state or gateway_state(), source, settings))
+
+
+def _print_backup(folder: Path, made: Backup) -> None:
+    print_facts(
+        [
+            ("backup", str(folder)),
+            ("of", made.state),
+            ("made at", _format_time(made.made_at)),
+            ("journal", "included" if made.has_journal else "in PostgreSQL, not included"),
+            ("files", f"{len(made.files):,}"),
+            ("size", f"{made.bytes / 1e6:,.1f} MB"),
+        ]
+    )
 
 
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
-    from synergai.profiles.store import DictionaryDamaged
     from synergai.runtime.state_file import StateDamaged
 
     try:
         read()
-    except (StateDamaged, DictionaryDamaged) as error:
-        return error.fault
+    except StateDamaged as error:
+        return f"damaged: {error.fault}"
     except SynergaiError as error:
         return str(error)
     return ""
+
+
+_MONITORING: Final = (
+    "deploy/prometheus/synergai.rules.yml",
+    "deploy/grafana/synergai.json",
+    "docs/guide/alerts.md",
+)
+
+
+def monitoring(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write the files.")],
+) -> None:
+    """Write alerts for Prometheus, a dashboard for Grafana, and what to do at each alert."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for shipped in _MONITORING:
+            path = folder / Path(shipped).name
+            write_atomic(path, read_shipped(shipped))
+            typer.echo(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 workers_app: Final = typer.Typer(
@@ -391,4 +453,7 @@ app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --
     enroll
 )
 app.command(epilog="Example: [bold]synergai gateway check[/bold]")(check)
+app.command(epilog="Example: [bold]synergai gateway backup /backups/today[/bold]")(backup)
+app.command(epilog="Example: [bold]synergai gateway restore /backups/today[/bold]")(restore)
+app.command(epilog="Example: [bold]synergai gateway monitoring monitoring/[/bold]")(monitoring)
 app.add_typer(workers_app, name="workers")

@@ -1,23 +1,23 @@
-"""Checks, backups and restores of a journal, from a process of their own.
+"""Checks and copies of a journal, and its replacement, from a process of their own.
 
-Checks and backups read a journal that a gateway has open like any second reader of the database.
+Checks and copies read a journal that a gateway has open like any second reader of the database.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from gateway.journal import schema
 from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
-from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, StateInUse, is_empty, lock
+from gateway.journal.files import DATABASE, LOG, MARKER, StateInUse, lock
 from gateway.journal.sqlite_store import (
     InvalidMarker,
     Mark,
@@ -31,7 +31,7 @@ from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.files import own_like, sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _BUSY_TIMEOUT_MS: Final = 5000
 
@@ -48,13 +48,12 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalReport:
-    """State of a journal, or of a copy of one; the fault is empty if nothing is wrong."""
+    """State of a journal; the fault is empty if nothing is wrong."""
 
     path: Path
     running: bool
     fault: str = ""
     content: Content | None = None
-    copy_of: Path | None = None
 
 
 def check(directory: Path) -> JournalReport:
@@ -68,78 +67,77 @@ def check(directory: Path) -> JournalReport:
             with closing(reader(path)) as connection, _telling_full(connection, directory):
                 content = _read_content(connection)
                 check_content(connection, path, mark, thorough=True)
-        except JournalDamaged as error:
-            return JournalReport(path=path, running=running, fault=error.fault, content=content)
-        except (apsw.Error, schema.WrongVersion) as error:
-            return JournalReport(path=path, running=running, fault=describe(error), content=content)
+        except schema.WrongVersion as error:
+            return JournalReport(path=path, running=running, fault=str(error))
+        except (JournalDamaged, apsw.Error) as error:
+            fault = error.fault if isinstance(error, JournalDamaged) else describe(error)
+            return JournalReport(
+                path=path, running=running, fault=f"damaged: {fault}", content=content
+            )
     return JournalReport(path=path, running=running, content=content)
 
 
-def back_up(directory: Path, target: Path) -> JournalReport:
-    """Copy a journal to a new file, atomically; return the state of the copy.
+def copy_database(source: Path, target: Path) -> Content:
+    """Copy the database of a journal to a new file, as of one commit; return the copy's figures.
 
     The copy has everything that can be read. It may therefore lack what the marker knows of.
     """
-    path = _existing(directory)
-    if target.exists():
-        raise InvalidInput(f"{target} already exists; back up to a new file")
-    with _perhaps_locked(directory):
-        try:
-            with _temporary(target) as copy:
-                with closing(reader(path)) as connection:
-                    content = _copy(connection, path, copy)
-                copy.rename(target)
-                sync_path(target.parent)
-        except (apsw.Error, schema.WrongVersion) as error:
-            raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
-        except OSError as error:
-            raise InvalidInput(f"cannot write {target}: {error.strerror}") from error
-    return JournalReport(path=target, running=False, content=content, copy_of=path)
-
-
-def restore(directory: Path, source: Path) -> JournalReport:
-    """Replace a journal by a backup; the files before it move to a folder of their own.
-
-    The gateway continues in a new epoch, so that reports on earlier assignments are rejected.
-    """
-    if not source.is_file():
-        raise NotFound(f"there is no backup {source}")
-    if source.absolute().parent == directory.absolute():
-        raise InvalidInput(f"{source} is in the state directory itself; move it elsewhere first")
-    descriptor = _lock_stopped(directory)
     try:
-        return replace_journal(directory, source)
-    finally:
-        os.close(descriptor)
+        with closing(reader(source)) as connection:
+            return _copy(connection, source, target)
+    except (apsw.Error, schema.WrongVersion) as error:
+        raise JournalBroken(f"{source} cannot be copied: {describe(error)}") from error
 
 
-def replace_journal(directory: Path, source: Path) -> JournalReport:
-    """Replace the journal of a directory that the caller has locked; see `restore`."""
-    path = directory / DATABASE
-    with ExitStack() as stack:
-        try:
-            copy = stack.enter_context(_temporary(path))
-            with closing(reader(source)) as connection:
-                content = _copy(connection, source, copy)
-        except JournalDamaged as error:
-            raise InvalidInput(f"{source} is damaged: {error.fault}") from error
-        except (apsw.Error, schema.WrongVersion) as error:
-            raise InvalidInput(f"{source} cannot be restored: {describe(error)}") from error
-        except OSError as error:
-            raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
-        try:
-            mark = Mark(max(content.epoch, _latest_epoch(directory)), content.commits)
-            _set_epoch(copy, mark.epoch)
-            own_like(directory, copy)
+def find_fault(path: Path) -> str:
+    """Return what is wrong with a copy of a journal; empty if nothing is."""
+    try:
+        with closing(connect(path)) as connection:
+            _read_content(connection)
+            return "; ".join(find_faults(connection, thorough=True))
+    except (apsw.Error, schema.WrongVersion) as error:
+        return describe(error)
+
+
+def replace_files(
+    directory: Path, staged: Path, names: Iterable[str], skipped_epochs: int = 0
+) -> None:
+    """Move the files in `staged` to their places in a state directory that the caller has locked.
+
+    What is in the directory by these names moves to a new folder. If there is a journal among the
+    files, a gateway refuses to start after an interruption, until the replacement is repeated.
+
+    Args:
+        skipped_epochs: how many the journal may lack.
+    """
+    journal = staged / DATABASE
+    mark = None
+    try:
+        if journal.exists():
+            mark = _continue_epoch(directory, journal, skipped_epochs)
             write_marker(directory / MARKER, mark._replace(restoring=True))
-            set_aside(directory)
-            copy.rename(path)
-            sync_path(directory)
+        _set_aside(directory, names)
+        for path in staged.rglob("*"):
+            own_like(directory, path)
+        for path in list(staged.iterdir()):
+            path.rename(directory / path.name)
+        sync_path(directory)
+        if mark is not None:
             write_marker(directory / MARKER, mark)
             own_like(directory, directory / MARKER)
-        except (OSError, apsw.Error) as error:
-            raise Unavailable(f"cannot write to {directory}: {error}") from error
-    return JournalReport(path=path, running=False, content=replace(content, epoch=mark.epoch))
+        staged.rmdir()
+    except (OSError, apsw.Error) as error:
+        raise Unavailable(f"cannot write to {directory}: {error}") from error
+
+
+def _continue_epoch(directory: Path, journal: Path, skipped: int) -> Mark:
+    """Let a journal go on behind the last epoch of its directory; return its mark."""
+    with closing(connect(journal)) as connection:
+        content = _read_content(connection)
+        epoch = max(content.epoch + skipped, latest_epoch(directory))
+        mark = Mark(epoch, content.commits)
+        connection.execute("UPDATE gateway SET epoch = ?", (mark.epoch,))
+    return mark
 
 
 def _existing(directory: Path) -> Path:
@@ -169,7 +167,8 @@ def _perhaps_locked(directory: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _lock_stopped(directory: Path) -> int:
+def lock_stopped(directory: Path) -> int:
+    """Lock the state directory of a gateway that does not run; return the descriptor to close."""
     try:
         return lock(directory)
     except StateInUse:
@@ -200,6 +199,7 @@ def _read_content(connection: apsw.Connection) -> Content:
 
 def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
     """Copy a database in one step, as of one commit; return the figures of the copy."""
+    copy.touch(0o600)
     with closing(connect(copy, create=True)) as target:
         with _telling_full(connection, path.parent):
             schema.read_version(connection)
@@ -217,18 +217,6 @@ def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
 
 
 @contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
-    """Yield a new private file in the folder of `target`; removes it unless it was renamed."""
-    descriptor, name = mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    os.close(descriptor)
-    path = Path(name)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
 def _telling_full(connection: apsw.Connection, directory: Path) -> Iterator[None]:
     """Tell a full disk from damage; SQLite makes files even to read."""
     try:
@@ -239,29 +227,22 @@ def _telling_full(connection: apsw.Connection, directory: Path) -> Iterator[None
         raise
 
 
-def _latest_epoch(directory: Path) -> int:
+def latest_epoch(directory: Path) -> int:
+    """Return the last epoch of a directory by its marker; 0 if it has none that can be read."""
     try:
         mark = read_marker(directory / MARKER)
-    except InvalidMarker:
+    except (InvalidMarker, schema.WrongVersion):
         return 0
     return 0 if mark is None else mark.epoch
 
 
-def _set_epoch(path: Path, epoch: int) -> None:
-    with closing(connect(path)) as connection:
-        connection.execute("UPDATE gateway SET epoch = ?", (epoch,))
-
-
-def set_aside(directory: Path) -> None:
-    """Move the files of the journal to a new folder; a later look at them may still help."""
-    (directory / INDEX).unlink(missing_ok=True)
-    files = [directory / name for name in (DATABASE, LOG) if not is_empty(directory / name)]
+def _set_aside(directory: Path, names: Iterable[str]) -> None:
+    """Move the files whose names begin so to a new folder; a later look at them may still help."""
+    files = {path for name in names for path in directory.glob(f"{name}*")}
     if files:
-        folder = directory / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
-        folder.mkdir(mode=0o700)
+        now = datetime.now(UTC)
+        folder = Path(mkdtemp(prefix=f"replaced-{now:%Y%m%dT%H%M%S}-", dir=directory))
         own_like(directory, folder)
         for file in files:
             file.rename(folder / file.name)
         sync_path(folder)
-    for name in (DATABASE, LOG):
-        (directory / name).unlink(missing_ok=True)

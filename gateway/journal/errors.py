@@ -25,7 +25,7 @@ class JournalDamaged(JournalBroken):
     def __init__(self, path: object, fault: str) -> None:
         super().__init__(
             f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai journal "
-            "check' for details, and 'synergai journal restore FILE' with a backup; "
+            "check' for details, and 'synergai gateway restore FOLDER' with a backup; "
             "docs/guide/journal.md has the other ways out"
         )
         self.fault = fault

@@ -110,7 +110,10 @@ _RULES: Final = {"new_queries_only": "INSERT", "further_queries_only": "UPDATE"}
 
 
 class WrongVersion(Exception):
-    """The file is not a journal, or has another version."""
+    """The file is not a journal, or has a version that this program does not read."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}, and this SynergAI reads version {VERSION}")
 
 
 class Counters(NamedTuple):
@@ -127,8 +130,11 @@ def read_version(connection: apsw.Connection) -> int:
         return VERSION
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() == [(0,)]:
         return 0
-    found = f"version {version}" if application == APPLICATION_ID else "of another program"
-    raise WrongVersion(f"it is {found}; this gateway needs version {VERSION}")
+    raise WrongVersion(
+        f"it has version {version}"
+        if application == APPLICATION_ID
+        else "it is a database of another program"
+    )
 
 
 def create(connection: apsw.Connection) -> None:

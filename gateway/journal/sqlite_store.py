@@ -50,7 +50,12 @@ class InvalidMarker(Exception):
 
 
 def read_marker(path: Path) -> Mark | None:
-    """Return the latest mark; None if there is no marker."""
+    """Return the latest mark; None if there is no marker.
+
+    Raises:
+        InvalidMarker: the file is not a marker.
+        WrongVersion: it is that of a journal of another version.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -103,7 +108,7 @@ class Marker:
 
 def _encode(mark: Mark) -> bytes:
     state = _RESTORING if mark.restoring else _OPEN
-    fields = f"{_NAME} {state} {mark.epoch} {mark.commits}"
+    fields = f"{_NAME} {schema.VERSION} {state} {mark.epoch} {mark.commits}"
     return f"{fields} {zlib.crc32(fields.encode()):08x}".ljust(_SECTOR - 1).encode() + b"\n"
 
 
@@ -112,7 +117,10 @@ def _decode(sector: bytes) -> Mark | None:
     fields, _, checksum = text.rpartition(" ")
     if checksum != f"{zlib.crc32(fields.encode()):08x}" or not fields.startswith(_NAME):
         return None
-    _, state, epoch, commits = fields.split()
+    _, version, *rest = fields.split()
+    if version != str(schema.VERSION):
+        raise schema.WrongVersion(f"it has version {version}")
+    state, epoch, commits = rest
     return Mark(int(epoch), int(commits), state == _RESTORING)
 
 
@@ -148,9 +156,9 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
             marker = Marker(directory / MARKER, Mark(*counters))
         except schema.WrongVersion as error:
             raise JournalBroken(
-                f"{path} cannot be used: {error}. Start with another state directory (--state), or "
-                f"move {DATABASE}, {LOG} and {MARKER} out of this one: the gateway then starts "
-                "without their jobs"
+                f"{path} cannot be used: {error}. Install the SynergAI that wrote it, or a "
+                f"later one; start with another state directory (--state), or move {DATABASE}, "
+                f"{LOG} and {MARKER} out of this one: the gateway then starts without their jobs"
             ) from error
         except apsw.Error as error:
             if is_disk_full(error, connection):

@@ -214,7 +214,7 @@ def export(
 def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) -> None:
     """Read the whole dictionary, and check it against its checksums.
 
-    A gateway may be using it. Exits with 1 if it is damaged.
+    A gateway may be using it. Exits with 1 if it cannot be used.
     """
     from profiler.dictionary.files import check_dictionary
 
@@ -224,7 +224,7 @@ def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) 
     else:
         rows = [
             ("dictionary", str(report.path)),
-            ("state", f"damaged: {report.fault}" if report.fault else "intact"),
+            ("state", report.fault or "intact"),
         ]
         if report.entries is not None:
             rows.append(("entries", format_count(report.entries)))

@@ -72,7 +72,7 @@ def check_dictionary(path: Path) -> DictionaryReport:
                 store.check(thorough=True)
                 return DictionaryReport(path, entries=len(store.load()))
         except DictionaryDamaged as error:
-            return DictionaryReport(path, fault=error.fault)
+            return DictionaryReport(path, fault=f"damaged: {error.fault}")
     except InvalidInput as error:
         return DictionaryReport(path, fault=str(error))
 

@@ -62,7 +62,7 @@ APPLICATIONS: Final = {
     ),
     "journal": Application(
         "gateway.journal.cli:app",
-        "Check, back up and restore a gateway's journal.",
+        "Check a gateway's journal.",
         _SERVE,
         "gateway",
     ),

@@ -166,13 +166,17 @@ def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:
 
 
 def read_unit(name: str, programs: str = PROGRAMS) -> str:
-    """Return a file of ``deploy/systemd``, from the package or a checkout."""
+    """Return a file of ``deploy/systemd``."""
+    return read_shipped(f"deploy/systemd/{name}").replace(f"{PROGRAMS}/", f"{programs}/")
+
+
+def read_shipped(path: str) -> str:
+    """Return a file of the repository that the wheel has as well, by its path there."""
     package = Path(__file__).parents[1]
-    for folder in (package / "systemd", package.parent / "deploy" / "systemd"):
-        if (folder / name).is_file():
-            text = (folder / name).read_text("utf-8")
-            return text.replace(f"{PROGRAMS}/", f"{programs}/")
-    raise NotFound(f"this installation lacks {name}; install SynergAI from its wheel")
+    for root in (package / "shipped", package.parent):
+        if (root / path).is_file():
+            return (root / path).read_text("utf-8")
+    raise NotFound(f"this installation lacks {path}; install SynergAI from its wheel")
 
 
 def _below(root: Path, path: str) -> Path:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PRIVATE = 0o600
+_VERSION = 1
+"""Version of the form in which values are written."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +42,9 @@ class StateDamaged(StateUnusable):
 class _Content(Struct, frozen=True):
     """What a file holds: the value, and the SHA-256 of its bytes, by which damage is noticed."""
 
-    sha256: str
-    value: Raw
+    version: int
+    sha256: str = ""
+    value: Raw = Raw(b"")
 
 
 class StateFile(Generic[T]):
@@ -58,6 +61,11 @@ class StateFile(Generic[T]):
         try:
             self._stamp = self._stat()
             content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            if content.version != _VERSION:
+                raise StateUnusable(
+                    f"{self.path} has version {content.version}, and this SynergAI reads version "
+                    f"{_VERSION}; install the one that wrote it, or a later one"
+                )
             if hashlib.sha256(content.value).hexdigest() != content.sha256:
                 raise StateDamaged(self.path, "its checksum is wrong", self._remedy)
             return msgspec.json.decode(content.value, type=self._kind)
@@ -71,7 +79,7 @@ class StateFile(Generic[T]):
     def write(self, value: T) -> None:
         """Replace the value, durably."""
         raw = msgspec.json.format(msgspec.json.encode(value))
-        text = msgspec.json.encode(_Content(hashlib.sha256(raw).hexdigest(), Raw(raw)))
+        text = msgspec.json.encode(_Content(_VERSION, hashlib.sha256(raw).hexdigest(), Raw(raw)))
         try:
             write_atomic(self.path, f"{text.decode()}\n", _PRIVATE)
             # A command that root runs must not keep the service, which is another user, from it.

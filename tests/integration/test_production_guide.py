@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
+import numpy as np
 import pytest
 
 import synergai
@@ -23,6 +24,7 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks
 from tests.integration.conftest import journal_in_a_file
+from tests.integration.test_versions import put_version
 from tests.waiting import wait_until
 
 ENGINE: Final = EngineName("onnx_digits")
@@ -36,34 +38,57 @@ certificate = "ops.example.org"
 to = ["ops"]
 roles = ["operate"]
 """
+OPEN_TO_ENROLLED_WORKERS: Final = """
+[[grants]]
+to = ["anonymous"]
+roles = ["infer", "submit", "observe", "operate"]
+
+[[workers]]
+id = "w*"
+"""
+INPUTS: Final = 3000
 BLOCKS: Final = blocks("production")
 TESTED: Final = {
     *("Size", "Secure", "Back up", "Restore", "Upgrade"),
     *("Full volume", "Lost state", "Lost worker"),
     "Drained node",  # by the acceptance test of Kubernetes
-    # By test_database_guide.py:
-    *("Back up the database", "Return to a point in time"),
-    *("Add a synchronous standby", "Fail over"),
 }
 
 
 class Machine:
-    """A gateway with two workers, for which the guide's commands are executed."""
+    """A gateway with two workers, for which the guide's commands are executed.
 
-    def __init__(self, folder: Path) -> None:
+    With an access table, the workers are enrolled.
+    """
+
+    def __init__(self, folder: Path, access: str = "") -> None:
         self.folder = folder
         self.state = folder / "fleet" / "gateway"
         self.models = folder / "models"
         self.fleet = LocalFleet(folder / "fleet")
         for name in ("backups", "lost", "etc"):
             (folder / name).mkdir()
+        self._options: list[str] = []
+        if access:
+            table = folder / "etc" / "access.toml"
+            table.write_text(access)
+            self._options = ["--access", str(table)]
         build(ENGINE, self.models)
+        self.state.mkdir(parents=True, exist_ok=True)
         for name in ("w1", "w2"):
-            self.fleet.start_agent(name, models=self.models, options=["--threads", "1"])
+            options = ["--threads", "1"]
+            if access:
+                token = folder / f"{name}.token"
+                token.write_text(
+                    self.shell("synergai gateway enroll --state /var/lib/synergai-gateway")
+                )
+                options += ["--enrolment-token-file", str(token)]
+            self.fleet.start_agent(name, models=self.models, options=options)
         self.start()
 
     def start(self) -> None:
-        self.fleet.start_gateway(["--event-log", str(self.state / "events.jsonl")])
+        log = ["--event-log", str(self.state / "events.jsonl")]
+        self.fleet.start_gateway([*log, *self._options])
         self.fleet.wait_for_workers(2)
 
     def stop(self) -> None:
@@ -148,6 +173,13 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
+def enrolled(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path, OPEN_TO_ENROLLED_WORKERS)
+    with machine.fleet:
+        yield machine
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[None]:
     """Put the gateway's state on a disk of 24 MB."""
     state = tmp_path / "fleet" / "gateway"
@@ -203,12 +235,43 @@ def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
     machine.assert_complete(job)
 
 
+def latest(machine: Machine) -> str:
+    """Return the version that answers requests which name none."""
+    with synergai.SyncClient(machine.fleet.address) as client:
+        return client.infer("times", {"x": [1.0]}, deadline=30.0).version
+
+
 @journal_in_a_file
-def test_lost_state_is_restored(machine: Machine) -> None:
+def test_lost_state_is_restored_with_the_fleet_its_pin_and_its_jobs(enrolled: Machine) -> None:
+    machine, versions = enrolled, enrolled.folder / "versions"
+    for version in (1, 2):
+        put_version(versions, version)
+    machine.shell(f"synergai engines push {versions}/times/1 --version 1")
+    machine.shell("synergai engines rollout times --pin 1")
+    machine.shell(f"synergai engines push {versions}/times/2 --version 2")
+    with synergai.SyncClient(machine.fleet.address) as client:
+        wait_until(lambda: client.ready("times/1") and client.ready("times/2"))
+        rows = np.zeros((INPUTS, *digits_shape(client)), np.float32)
+        own = client.submit(ENGINE, inputs=rows, qos=600.0).id
     job = machine.submit()
+    wait_until(lambda: machine.job(job).queries_done > 0 and machine.job(own).queries_done > 0)
     machine.run("Back up")
-    machine.run("Lost state")
-    machine.assert_complete(job)
+    assert not machine.has_ended(job)
+    machine.shell("synergai engines rollout times --latest")
+    wait_until(lambda: latest(machine) == "2")
+    machine.run("Lost state")  # waits for both workers, whose tokens were used up
+    wait_until(lambda: latest(machine) == "1")
+    for each, queries in ((job, QUERIES), (own, INPUTS)):
+        machine.assert_complete(each, queries)
+    with synergai.SyncClient(machine.fleet.address) as client:
+        results = list(client.job(own).results())
+    assert sorted(index for index, _ in results) == list(range(INPUTS))
+    assert not [result.error for _, result in results if result.error]
+
+
+def digits_shape(client: synergai.SyncClient) -> list[int]:
+    [tensor] = client.engine(ENGINE).inputs
+    return list(tensor.shape[1:])
 
 
 def test_lost_worker_loses_no_request_and_no_query(machine: Machine) -> None:

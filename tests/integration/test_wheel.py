@@ -55,6 +55,13 @@ def test_installed_command_explains_itself(python: Path, tmp_path: Path) -> None
     assert "deadlines" in run(python, tmp_path, "-m", "synergai", "--help")
 
 
+def test_installed_command_writes_what_monitoring_needs(python: Path, tmp_path: Path) -> None:
+    written = run(python, tmp_path, "-m", "synergai", "gateway", "monitoring", "files").split()
+    names = [Path(path).name for path in written]
+    assert names == ["synergai.rules.yml", "synergai.json", "alerts.md"]
+    assert all((tmp_path / path).stat().st_size for path in written)
+
+
 def test_installed_gateway_and_agent_find_each_other(python: Path, tmp_path: Path) -> None:
     assert run(python, tmp_path, "-c", SERVE) == "served\n"
 
@@ -62,4 +69,4 @@ def test_installed_gateway_and_agent_find_each_other(python: Path, tmp_path: Pat
 def test_wheel_has_the_types_and_the_units_of_systemd(python: Path) -> None:
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     assert (packages / "synergai" / "py.typed").is_file()
-    assert list((packages / "synergai" / "systemd").glob("*.service"))
+    assert list((packages / "synergai" / "shipped" / "deploy" / "systemd").glob("*.service"))

@@ -65,6 +65,7 @@ ORDER = {
         "grpc_server",
         "leader_services",
         "standby",
+        "backup",
         "components",
         "app",
         "server",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from gateway.entry.access.roles import matches
 from synergai.errors import InvalidInput, Unavailable
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _ENGINES: Final = "engines"
 _CONTENT: Final = "content"
 _ID: Final = "store-id"
+_FORMAT: Final = 1
+"""Format of the records."""
 MAX_SELECTORS: Final = 64
 _MAX_TEXT: Final = 256
 _KEYS: Final = ("worker", "class", "label")
@@ -114,6 +116,7 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
 class _Record(Struct, frozen=True, kw_only=True):
     """The record of a version, without its content."""
 
+    format: int = _FORMAT
     digest: str
     placement: tuple[str, ...] = ()
     pushed_at: str = ""
@@ -144,7 +147,9 @@ class Storage:
             try:
                 stored = self._read_version(name, content)
             except (InvalidInput, msgspec.DecodeError, ValueError) as error:
-                _log.error("%s in the store of engines is damaged, and ignored: %s", name, error)
+                _log.error(
+                    "%s in the store of engines cannot be used, and is ignored: %s", name, error
+                )
                 continue
             if stored.fault:
                 _log.error("version %d of %s: %s", stored.version, stored.engine, stored.fault)
@@ -197,6 +202,10 @@ class Storage:
             validate_stored_version(int(file.removesuffix(".json"))),
         )
         record = msgspec.json.decode(self._files.read(name), type=_Record)
+        if record.format != _FORMAT:
+            raise InvalidInput(
+                f"its record has format {record.format}, and this SynergAI reads format {_FORMAT}"
+            )
         if record.digest not in content:
             raise InvalidInput(f"its manifest {record.digest[:12]}… is missing")
         data = self._files.read(_content_name(record.digest))
@@ -207,7 +216,10 @@ class Storage:
             engine=key[0],
             version=key[1],
             manifest=manifest,
-            **asdict(record),
+            digest=record.digest,
+            placement=record.placement,
+            pushed_at=record.pushed_at,
+            pushed_by=record.pushed_by,
         )
         absent = [file for file in manifest.files if content.get(file.sha256) != file.size]
         if absent:

@@ -1,4 +1,4 @@
-"""The commands of the guide to production for the database, as they are written.
+"""The commands of the guide to PostgreSQL, as they are written.
 
 Machines and folders are replaced by servers and folders of the test, systemctl by their processes.
 """
@@ -23,7 +23,7 @@ from tests.guides import blocks
 from tests.postgresql import PostgresqlServer, find_programs
 from tests.waiting import wait_until
 
-BLOCKS = blocks("production")
+BLOCKS = blocks("postgresql")
 
 
 class Machine:

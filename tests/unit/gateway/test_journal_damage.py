@@ -2,18 +2,19 @@
 
 import math
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gateway.journal import archive
-from gateway.journal.errors import JournalDamaged
+from gateway.journal.errors import JournalBroken, JournalDamaged
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
+from gateway.journal.schema import VERSION
 from gateway.journal.sqlite_store import Mark, read_marker, write_marker
 from synergai.domain import EngineName, JobId
-from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.jobs import JobSpec, JobState
 
 JOBS = 40
@@ -94,7 +95,7 @@ async def test_lost_file_is_noticed_and_nothing_is_changed(
 ) -> None:
     damage(crashed / name)
     before = contents(crashed)
-    with pytest.raises(JournalDamaged, match="journal restore"):
+    with pytest.raises(JournalDamaged, match="gateway restore"):
         Journal(crashed)
     assert archive.check(crashed).fault
     assert contents(crashed) == before
@@ -194,81 +195,10 @@ async def test_marker_counts_every_commit_and_no_reads(tmp_path: Path) -> None:
     assert read_marker(tmp_path / "journal.marker") == Mark(epoch=1, commits=4)
 
 
-async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: Path) -> None:
-    state, backup = tmp_path / "state", tmp_path / "backup.db"
-    journal = Journal(state)
-    await accepted(journal, 3)
-    assert archive.check(state).running
-    report = archive.back_up(state, backup)
-    assert report.copy_of == state / "journal.db"
-    assert report.content is not None
-    assert report.content.unfinished == 3
-    await journal.accept(a_record("later"))
-    with pytest.raises(Unavailable, match="stop it first"):
-        archive.restore(state, backup)
-    await journal.close()
-    await Journal(state).close()
-    archive.restore(state, backup)
-    journal = Journal(state)
-    assert journal.epoch == 3
-    assert len(await journal.unfinished_jobs()) == 3
-    await journal.close()
-    [replaced] = state.glob("replaced-*/journal.db")
-    assert replaced.stat().st_size
-
-
-async def test_backup_survives_a_loss_of_power(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backup = tmp_path / "backup.db"
-    synced: list[tuple[Path, bool]] = []
-    monkeypatch.setattr(
-        "gateway.journal.archive.sync_path",
-        lambda path: synced.append((path, backup.exists())),
-    )
-    archive.back_up(stopped, backup)
-    [(_, is_named), folder] = synced
-    assert not is_named, "the content is on the disk first"
-    assert folder == (tmp_path, True)
-
-
-async def test_what_can_be_read_of_a_damaged_journal_can_be_restored(
-    crashed: Path, tmp_path: Path
-) -> None:
-    (crashed / "journal.db-wal").write_bytes((crashed / "journal.db-wal").read_bytes()[:-9000])
-    archive.back_up(crashed, tmp_path / "rest.db")
-    archive.restore(crashed, tmp_path / "rest.db")
-    assert 0 < await jobs_in(crashed) < JOBS
-
-
-async def test_interrupted_restore_is_refused_until_it_is_repeated(
-    stopped: Path, tmp_path: Path
-) -> None:
-    archive.back_up(stopped, tmp_path / "backup.db")
-    write_marker(stopped / "journal.marker", Mark(1, 2, restoring=True))
-    with pytest.raises(JournalDamaged, match="restore was interrupted"):
+async def test_marker_of_another_version_is_not_damage(stopped: Path) -> None:
+    marker = stopped / "journal.marker"
+    fields = f"synergai-journal {VERSION + 1} and more"
+    marker.write_text(f"{fields} {zlib.crc32(fields.encode()):08x}".ljust(511) + "\n")
+    with pytest.raises(JournalBroken, match=f"it has version {VERSION + 1}, and this SynergAI"):
         Journal(stopped)
-    archive.restore(stopped, tmp_path / "backup.db")
-    assert await jobs_in(stopped) == JOBS
-
-
-async def test_damaged_or_foreign_backup_is_not_restored(stopped: Path, tmp_path: Path) -> None:
-    backup = tmp_path / "backup.db"
-    archive.back_up(stopped, backup)
-    with pytest.raises(InvalidInput, match="already exists"):
-        archive.back_up(stopped, backup)
-    content = bytearray(backup.read_bytes())
-    content[5000] ^= 1
-    backup.write_bytes(content)
-    with pytest.raises(InvalidInput, match="checksum"):
-        archive.restore(stopped, backup)
-    backup.write_text("nothing of the kind" * 100)
-    with pytest.raises(InvalidInput, match="cannot be restored"):
-        archive.restore(stopped, backup)
-    with pytest.raises(NotFound):
-        archive.restore(stopped, tmp_path / "missing.db")
-    with pytest.raises(InvalidInput, match="move it elsewhere first"):
-        archive.restore(stopped, stopped / "journal.db")
-    with pytest.raises(NotFound, match="--state"):
-        archive.check(tmp_path)
-    assert await jobs_in(stopped) == JOBS
+    assert archive.check(stopped).fault.startswith(f"it has version {VERSION + 1}, ")

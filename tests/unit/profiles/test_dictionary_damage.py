@@ -90,6 +90,6 @@ def test_check_reports_the_state(path: Path) -> None:
     assert (code, report["ok"], report["entries"]) == (0, True, 200)
     flip(path, 3 * PAGE)
     code, report = check(path)
-    assert (code, report["fault"]) == (1, "the checksum of a page is wrong")
+    assert (code, report["fault"]) == (1, "damaged: the checksum of a page is wrong")
     shown = CliRunner().invoke(app, ["check", "--dictionary", str(path)])
     assert "damaged: the checksum of a page is wrong" in shown.output

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import Unavailable
-from synergai.runtime.state_file import StateDamaged, StateFile
+from synergai.runtime.state_file import StateDamaged, StateFile, StateUnusable
 
 
 def numbers(directory: Path) -> StateFile[dict[str, int]]:
@@ -21,10 +21,16 @@ def test_value_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert file.path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"sha256": "", "value": {}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sha256": ""}', '{"version": 1}'])
 def test_damage_is_an_error_with_the_way_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "numbers.json").write_text(text)
     with pytest.raises(StateDamaged, match=r"numbers\.json is damaged: .*\. Remove it$"):
+        numbers(tmp_path).read()
+
+
+def test_another_version_is_named_and_not_called_damage(tmp_path: Path) -> None:
+    (tmp_path / "numbers.json").write_text('{"version": 7, "values": "in a form of its own"}')
+    with pytest.raises(StateUnusable, match="has version 7, and this SynergAI reads version 1"):
         numbers(tmp_path).read()
 
 

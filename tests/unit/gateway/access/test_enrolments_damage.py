@@ -85,9 +85,9 @@ async def test_check_reports_each_file_of_the_state_directory(state: Path) -> No
 
     assert check() == (0, {FILE: "", POLICY_FILE: "", "dictionary.db": ""})
     flip(state / FILE, 200)
-    flip(state / POLICY_FILE, 20)
+    flip(state / POLICY_FILE, 40)
     code, faults = check()
-    assert (code, faults[FILE]) == (1, "its checksum is wrong")
-    assert faults[POLICY_FILE] == "its checksum is wrong"
+    assert (code, faults[FILE]) == (1, "damaged: its checksum is wrong")
+    assert faults[POLICY_FILE] == "damaged: its checksum is wrong"
     shown = CliRunner().invoke(app, ["check", "--state", str(state)])
     assert "damaged" in shown.output

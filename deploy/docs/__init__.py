@@ -1,0 +1,1 @@
+"""The documentation site: its generated pages, and how MkDocs gets them."""
