@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from gateway.entry.access import enrolments
 from gateway.entry.access.enrolments import EnrolmentStore
-from gateway.fleet.version_policy import POLICY_FILE, PolicyFile
+from gateway.fleet.versions import POLICY_FILE, PolicyFile
 from gateway.journal import archive
 from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.records.store import DIRECTORY
@@ -138,6 +138,7 @@ def restore(state: Path, source: Path, settings: Path | None = None) -> Backup:
                 if path.name not in (_LIST, _SETTINGS):
                     _copy_tree(path, staged / path.name)
             _check(staged, source)
+            names: tuple[str, ...]
             if backup.has_journal:
                 names = (*_RESTORED, CLUSTER)
             else:

@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -251,7 +252,6 @@ def _check(state: Path) -> Iterator[_Checked]:
     from gateway.entry.access.enrolments import FILE, EnrolmentStore
     from gateway.fleet.versions import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
-    from synergai.profiles.files import check_dictionary
 
     try:
         journal = check_journal(state)
@@ -267,7 +267,15 @@ def _check(state: Path) -> Iterator[_Checked]:
             yield _Checked(state / name, _fault(read))
     dictionary = dictionary_path(state)
     if dictionary.exists():
-        yield _Checked(dictionary, check_dictionary(dictionary).fault)
+        yield _Checked(dictionary, _fault(partial(_read_dictionary, dictionary)))
+
+
+def _read_dictionary(path: Path) -> None:
+    from synergai.profiles.store import DictionaryStore
+
+    with DictionaryStore(path) as store:
+        store.check(thorough=True)
+        store.load()
 
 
 Settings = Annotated[
@@ -322,11 +330,12 @@ def _print_backup(folder: Path, made: Backup) -> None:
 
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
+    from synergai.profiles.store import DictionaryDamaged
     from synergai.runtime.state_file import StateDamaged
 
     try:
         read()
-    except StateDamaged as error:
+    except (StateDamaged, DictionaryDamaged) as error:
         return f"damaged: {error.fault}"
     except SynergaiError as error:
         return str(error)

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, cast
 
-from synergai.runtime.ports import bind
+from synergai.runtime.addresses import bind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 from gateway.backup import back_up, restore
 from gateway.cli import app
 from gateway.entry.access.enrolments import FILE, EnrolmentStore
-from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
+from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from gateway.journal.errors import JournalDamaged
 from gateway.journal.files import CLUSTER, lock
 from gateway.journal.journal import Journal
 from gateway.journal.records.log import Record, RecordLog
 from gateway.journal.sqlite_store import Mark, write_marker
+from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
-from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.runtime.paths import dictionary_path
 from tests.cores import new_entry
 from tests.unit.gateway.test_journal import a_record
