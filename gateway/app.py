@@ -20,6 +20,9 @@ from gateway.components import (
     build_shared,
     open_storage,
 )
+from gateway.deployment.controller import DeploymentController
+from gateway.deployment.planning import Planning
+from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.worker_rules import WorkerRules
@@ -213,6 +216,35 @@ async def _listen_for_work(base: SharedComponents, streams: WorkStreams) -> int:
     return port
 
 
+def build_deployment(
+    base: SharedComponents,
+    storage: StorageComponents,
+    fleet: FleetComponents,
+    placements: Placements,
+) -> None:
+    """Deploy engines of the store in stages from now on, if that is allowed."""
+    config, store, workers = base.config, storage.store, fleet.dispatcher.workers
+    if config.routes == "never":
+        return
+    workshop = Workshop(store, config.state / "workshop")
+    planning = Planning(
+        store,
+        placements,
+        fleet.versions,
+        workers,
+        workshop,
+        base.dictionary,
+        cutting=config.routes,
+        planner=config.route_planner,
+        clock=base.clock.now,
+    )
+    controller = DeploymentController(
+        store, planning, workshop, fleet.versions, workers, fleet.model_control.load, base.clock.now
+    )
+    base.stack.push_async_callback(controller.close)
+    base.tasks.start(controller.run())
+
+
 @dataclass(frozen=True)
 class App:
     """The parts of a gateway."""
@@ -237,6 +269,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
+        build_deployment(base, storage, fleet, agents.placements)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,

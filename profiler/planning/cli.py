@@ -83,9 +83,11 @@ def plan(
     The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
-    from profiler.planning.plan_case import OPTIMAL, Case
+    from profiler.planning.options import OPTIMAL
+    from profiler.planning.plan_case import Case, read_fleet
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
-    from profiler.planning.planner import ROUTE_PLANNERS
+    from synergai.core.routes.planner import ROUTE_PLANNERS
+    from synergai.profiles.files import load_dictionary
 
     planners = planner or [OPTIMAL]
     try:
@@ -98,7 +100,8 @@ def plan(
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     if deadline_s is not None and not deadline_s > 0:
         raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
-    case = Case(name, models, dictionary, fleet, source, queries)
+    given = None if fleet is None else read_fleet(fleet)
+    case = Case(name, models, load_dictionary(dictionary), given, source, queries)
     answer = PlanAnswer(case, case.weigh(planners), deadline_s)
     if plot is not None:
         plot_plan(answer, plot)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from profiler.planning.planner import found
 from profiler.planning.solution import Solution
 from profiler.planning.tables import Tables
+from synergai.core.routes.planner import found
 
 if TYPE_CHECKING:
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route, RouteProblem
 
 _BOUNDS: Final = 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 from rich.filesize import decimal
 
-from profiler.planning.plan_case import split_options
+from profiler.planning.options import choose, split_options
 from synergai.cli.output import format_seconds, print_table
 from synergai.runtime.text import counted
 
@@ -36,14 +36,7 @@ class PlanAnswer(NamedTuple):
     @property
     def choice(self) -> RoutePlan:
         """The fastest option; one that does not split the engine, if a split hardly saves time."""
-        fastest = _fastest(self.options)
-        whole = [option for option in self.options if not option.is_split]
-        if fastest.is_split and whole:
-            best = _fastest(whole)
-            is_late = self.deadline_s is not None and best.seconds > self.deadline_s
-            if not is_late and fastest.seconds > (1 - _LEAST_GAIN) * best.seconds:
-                return best
-        return fastest
+        return choose(self.options, _LEAST_GAIN, self.deadline_s)
 
     @property
     def slack_s(self) -> float | None:

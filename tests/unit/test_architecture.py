@@ -62,6 +62,7 @@ ORDER = {
         "dispatch",
         "jobs",
         "hub",
+        "deployment",
         "calls",
         "grpc_server",
         "standby",
@@ -254,7 +255,9 @@ def test_search_is_pure() -> None:
         assert all(m.startswith(allowed) for m in mine), path.name
 
 
-@pytest.mark.parametrize("module", ["optimal", "plan", "planner", "solution", "tables"])
+@pytest.mark.parametrize(
+    "module", ["deployment", "optimal", "options", "plan", "solution", "tables"]
+)
 def test_planner_of_the_fastest_routes_is_pure(module: str) -> None:
     modules = imports(ROOT / "profiler" / "planning" / f"{module}.py")
     assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE)

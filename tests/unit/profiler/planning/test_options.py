@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from profiler.planning.plan_case import split_options, staged_options, whole_options
+from profiler.planning.options import split_options, staged_options, whole_options
 from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 from synergai.domain import EngineName

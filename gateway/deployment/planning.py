@@ -1,0 +1,178 @@
+"""Which engines of the store need stages, and what a planner wants of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.deployment.observed import (
+    can_be_cut,
+    cutting_of,
+    fleet_of,
+    memory_bytes,
+    wanted_version,
+)
+from gateway.deployment.planning_process import plan
+from synergai.core.routes.deployment import EngineOrder, PlanOrder, routes_of
+from synergai.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from gateway.deployment.observed import StoredEngines, StoredStages
+    from gateway.deployment.workshop import Workshop
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.placements import Placements
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
+    from synergai.core.routes.deployment import Cutting, WantedEngine
+    from synergai.domain import EngineName, WorkerId
+
+SETTLE_S: Final = 1.5
+"""Time for which engines and workers have to stay as they are until they are planned for."""
+RETRY_S: Final = 30.0
+"""Time after which a planner that has failed is tried again."""
+
+
+class Candidate(NamedTuple):
+    """A version of an engine that may be cut, and the workers that may have it."""
+
+    stored: StoredVersion
+    cutting: Cutting
+    workers: Sequence[ConnectedWorker]
+
+
+class Planning:
+    """Plans the engines of a store, again whenever they or the workers have changed.
+
+    Args:
+        workers: those of the fleet at any time.
+        dictionary: file of the configuration dictionary.
+        planner: name of a planner of routes.
+    """
+
+    def __init__(
+        self,
+        store: EngineStore,
+        placements: Placements,
+        versions: Versions,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        workshop: Workshop,
+        dictionary: Path,
+        *,
+        cutting: Cutting,
+        planner: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._placements = placements
+        self._versions = versions
+        self._workers = workers
+        self._workshop = workshop
+        self._dictionary = dictionary
+        self._cutting = cutting
+        self._planner = planner
+        self._clock = clock
+        # By digest of a version.
+        self._cuttings: dict[str, Cutting] = {}
+        # What was last seen and planned for, since when, and until when.
+        self._seen: object = None
+        self._seen_at = 0.0
+        self._planned: object = None
+        self._again_at = 0.0
+        # Memory in which a worker failed to load a stage, until its agent starts again.
+        self._limits: dict[tuple[WorkerId, str], int] = {}
+
+    def limit(self, worker: ConnectedWorker, limit_bytes: int) -> None:
+        """Plan with less memory of a worker, which has turned out to have no more than this."""
+        self._limits[worker.id, worker.instance] = limit_bytes
+
+    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
+        """Return the engines that may need stages, or have some that the gateway has made."""
+        found = {}
+        for engine, highest in sorted(engines.highest.items()):
+            name = wanted_version(self._versions, engine, highest)
+            stored, made = self._store.of(name), engines.stages.get(name)
+            if stored is None or not can_be_cut(stored) or (made and made.has_others):
+                continue
+            if name in self._versions.catalogue.unloaded:
+                continue
+            if stored.digest not in self._cuttings:
+                cutting = await cutting_of(self._store, stored, self._cutting)
+                self._cuttings[stored.digest] = cutting
+            cutting = self._cuttings[stored.digest]
+            placed = self._placements.candidates(stored)
+            workers = [each for each in placed if each.id in self._workers and not each.draining]
+            if cutting == "never" or not workers:
+                continue
+            if made or cutting == "auto" or self._fails_whole(stored, workers):
+                found[name] = Candidate(stored, cutting, workers)
+        return found
+
+    def _fails_whole(self, stored: StoredVersion, workers: Sequence[ConnectedWorker]) -> bool:
+        """Return whether all workers that should have an engine have tried it without success."""
+        if self._versions.catalogue.whole(stored.name) is not None:
+            return False
+        return all(_has_failed(each, stored) for each in workers)
+
+    async def plan(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+    ) -> list[WantedEngine] | None:
+        """Return what is wanted of some engines; None if nothing has changed, or just has.
+
+        Raises:
+            PlanFailed: the planner has failed.
+        """
+        workers = {each.id: each for one in candidates.values() for each in one.workers}
+        limits = {
+            worker: limit
+            for (worker, instance), limit in self._limits.items()
+            if worker in workers and workers[worker].instance == instance
+        }
+        seen = (
+            [(one.stored, one.cutting, [w.id for w in one.workers]) for one in candidates.values()],
+            [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
+            limits,
+        )
+        now = self._clock()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        is_planned = seen == self._planned and now < self._again_at
+        if not candidates or is_planned or now < self._seen_at + SETTLE_S:
+            return None
+        self._planned, self._again_at = seen, now + RETRY_S
+        for one in candidates.values():
+            await self._workshop.bring(one.stored)
+        found = await plan(
+            PlanOrder(
+                models=str(self._workshop.models),
+                dictionary=str(self._dictionary),
+                fleet=fleet_of(list(workers.values()), limits),
+                engines=tuple(
+                    EngineOrder(
+                        name=name,
+                        workers=tuple(each.id for each in one.workers),
+                        present=routes_of(stages[name].placed) if name in stages else (),
+                        cutting=one.cutting,
+                    )
+                    for name, one in candidates.items()
+                ),
+                planner=self._planner,
+            )
+        )
+        self._again_at = math.inf
+        await self._workshop.tidy(candidates.keys())
+        return found
+
+
+def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:
+    """Return whether a worker cannot run a version that is placed on it, nor is about to try."""
+    placed = worker.placed.get((stored.engine, stored.version))
+    if placed is not None and placed.state == common_pb2.PLACED_STATE_FAILED:
+        return True
+    engine = worker.engines.get(stored.name)
+    return engine is not None and bool(engine.fault) and not engine.pending

@@ -1,0 +1,90 @@
+"""An engine that no worker can hold whole is cut, deployed and served without a command."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from synergai import SyncClient
+from synergai.errors import SynergaiError
+from synergai.models.package import pack
+from synergai.testing import LocalFleet
+from tests.layered_engines import features, write_layers
+from tests.waiting import wait_until
+
+ENGINE = "layers"
+LAYERS = 16
+MEMORY_MB = 175
+"""Of each worker: too little for 67 MB of weights, and enough for half of them."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_layers(tmp_path_factory.mktemp("built") / ENGINE, LAYERS)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[LocalFleet]:
+    """A gateway and two workers without engines, too small for the whole one."""
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        for name in ("left", "right"):
+            start_worker(fleet, name, tmp_path)
+        yield fleet
+
+
+def start_worker(fleet: LocalFleet, name: str, folder: Path, *options: str) -> None:
+    models = folder / name
+    models.mkdir(exist_ok=True)
+    given = ["--memory-mb", str(MEMORY_MB), "--threads", "1", *options]
+    fleet.start_agent(name, models=models, options=given)
+
+
+def push(client: SyncClient, model: Path, name: str = ENGINE, version: int = 1) -> None:
+    package = pack(model, name, version)
+    client.push_engine(name, version, package.manifest.encode(), package.paths)
+
+
+def answer(client: SyncClient, seed: int) -> np.ndarray | None:
+    try:
+        return client.infer(ENGINE, {"features": features(seed)})["scores"]
+    except SynergaiError:
+        return None
+
+
+def expected(model: Path, seed: int) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model / "model.onnx")
+    found: np.ndarray = session.run(None, {"features": features(seed)})[0]
+    return found
+
+
+def stages(client: SyncClient) -> dict[str, tuple[str, ...]]:
+    """The stages in the store, and the workers that they are placed on."""
+    return {
+        each.engine: each.placement
+        for each in client.stored_engines().engines
+        if each.engine != ENGINE
+    }
+
+
+def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
+    fleet: LocalFleet, model: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        for seed in range(3):
+            found = answer(client, seed)
+            assert found is not None
+            np.testing.assert_allclose(found, expected(model, seed), rtol=1e-5)
+        placed = stages(client)
+        assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
+        assert all(worker.engines_rss_bytes < MEMORY_MB * 1e6 for worker in client.workers())
+        fleet.kill("gateway")
+        fleet.start_gateway()
+        wait_until(lambda: answer(client, 0) is not None)
+        assert stages(client) == placed
+        client.remove_engine(ENGINE, 1)
+        wait_until(lambda: not stages(client))
