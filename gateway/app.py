@@ -37,6 +37,7 @@ from gateway.jobs.own_inputs import OwnInputs, Retention
 from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
+from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
 from synergai.wire.tls import server_context
@@ -221,11 +222,11 @@ def build_deployment(
     storage: StorageComponents,
     fleet: FleetComponents,
     placements: Placements,
-) -> None:
-    """Deploy engines of the store in stages from now on, if that is allowed."""
+) -> DeploymentController | None:
+    """Deploy engines of the store in stages from now on; return None if that is not allowed."""
     config, store, workers = base.config, storage.store, fleet.dispatcher.workers
     if config.routes == "never":
-        return
+        return None
     workshop = Workshop(store, config.state / "workshop")
     planning = Planning(
         store,
@@ -243,11 +244,23 @@ def build_deployment(
     )
     base.stack.push_async_callback(controller.close)
     base.tasks.start(controller.run())
+    base.metrics.add(
+        gauge(
+            "deployments",
+            "Engines that are deployed in stages, by state.",
+            controller.states,
+            "state",
+        )
+    )
+    base.metrics.add_counter(
+        "plans", "Plans of engines in stages that were computed.", lambda: planning.plans
+    )
+    return controller
 
 
 @dataclass(frozen=True)
 class App:
-    """The parts of a gateway."""
+    """The parts of a gateway. Without `deployment`, it deploys no stages."""
 
     base: SharedComponents
     entry: EntryComponents
@@ -255,6 +268,7 @@ class App:
     fleet: FleetComponents
     jobs: JobComponents
     agents: AgentComponents
+    deployment: DeploymentController | None
     held: HeldRequests
     calls: InferenceCalls
     engines: EngineCalls
@@ -269,7 +283,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
-        build_deployment(base, storage, fleet, agents.placements)
+        deployment = build_deployment(base, storage, fleet, agents.placements)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,
@@ -294,7 +308,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             _make_tracing(base),
         )
         engines = EngineCalls(versions, admission, base.metrics, fleet.model_control, base.clock)
-        return App(base, entry, storage, fleet, jobs, agents, held, calls, engines)
+        return App(base, entry, storage, fleet, jobs, agents, deployment, held, calls, engines)
     finally:
         stack.push_async_callback(base.tasks.close)  # before what they use
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, get_args
 
 from gateway.deployment.observed import (
     StoredEngines,
@@ -30,7 +31,13 @@ from gateway.deployment.observed import (
 )
 from gateway.deployment.planning import RETRY_S, Candidate
 from gateway.hub.store.store import GATEWAY
-from synergai.core.routes.deployment import stages_of
+from synergai.core.routes.deployment import (
+    DeploymentState,
+    EngineDeployment,
+    route_text,
+    routes_of,
+    stages_of,
+)
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
@@ -38,7 +45,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, stage_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
@@ -92,12 +99,41 @@ class DeploymentController:
         # The stages that are loaded, or are being loaded.
         self._loaded: dict[EngineName, Stages] = {}
         self._loading: dict[EngineName, asyncio.Task[None]] = {}
+        self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
         self._tasks = TaskBag()
         store.follow(self._on_stored_changed)
 
     def _on_stored_changed(self) -> None:
         self._stored = None
+
+    def deployments(self) -> list[EngineDeployment]:
+        """Return the engines that are deployed in stages, or are to be."""
+        stored = self._stored.stages if self._stored is not None else {}
+        names = sorted({*self._wanted, *(name for name in stored if stored[name].made)})
+        return [self._deployment(name, stored.get(name)) for name in names]
+
+    def states(self) -> Iterator[tuple[list[str], float]]:
+        """Yield each state, and the number of engines that are in it."""
+        found = Counter(each.state for each in self.deployments())
+        for state in get_args(DeploymentState):
+            yield [state], found[state]
+
+    def _deployment(self, engine: EngineName, made: StoredStages | None) -> EngineDeployment:
+        wanted, (fault, _) = self._wanted.get(engine), self._faults.get(engine, ("", 0.0))
+        is_planned = wanted is not None and wanted.is_possible
+        routes = wanted.routes if wanted is not None else ()
+        state = self._states.get(engine, "planning")
+        return EngineDeployment(
+            engine=engine,
+            state="failed" if fault else state if routes or not is_planned else "whole",
+            wanted=routes,
+            deployed=routes_of(made.placed) if made is not None else (),
+            reason=wanted.reason if wanted is not None and is_planned else "",
+            fault=fault,
+            predicted_per_s=1 / wanted.interval_s if wanted is not None and is_planned else 0.0,
+            queries_per_s=self._planning.times.queries_per_s(engine),
+        )
 
     async def close(self) -> None:
         """Stop to load stages."""
@@ -165,7 +201,8 @@ class DeploymentController:
             if before is not None:
                 return
         elif before is None or before.routes != wanted.routes:
-            _log.info("engine %s: %s, since %s", wanted.name, _shown(wanted), wanted.reason)
+            where = " and ".join(map(route_text, wanted.routes)) or "it is to run whole"
+            _log.info("engine %s: %s: %s", wanted.name, where, wanted.reason)
         self._wanted[wanted.name] = wanted
         if wanted.is_possible:
             self._faults.pop(wanted.name, None)
@@ -203,14 +240,23 @@ class DeploymentController:
             return False
         try:
             if missing := stages.keys() - made.made.keys():
+                self._states[name] = "cutting"
                 await self._make(one.stored, wanted, stages, missing)
                 return False
             if await self._place(name, stages, made):
+                self._states[name] = "placing"
                 return False
         except SynergaiError as error:
             self._fail(name, str(error))
             return False
-        return self._can_run(one.stored, stages, made) and self._is_loaded(name, stages)
+        if not self._can_run(one.stored, stages, made):
+            self._states[name] = "placing"
+            return False
+        is_loaded = self._is_loaded(name, stages)
+        self._states[name] = "deployed" if is_loaded else "loading"
+        if is_loaded:
+            self._faults.pop(name, None)
+        return is_loaded
 
     async def _make(
         self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]
@@ -297,12 +343,3 @@ def _named(made: StoredStages, wanted: Stages) -> dict[EngineName, StoredVersion
 
 def _placement(workers: frozenset[str]) -> tuple[str, ...]:
     return tuple(f"worker={worker}" for worker in sorted(workers))
-
-
-def _shown(wanted: WantedEngine) -> str:
-    """Return where a plan runs an engine, for people."""
-    routes = (
-        ", ".join(f"s{leg.first}-{leg.last} on {leg.worker}" for leg in route.legs)
-        for route in wanted.routes
-    )
-    return " and ".join(routes) or "it is to run whole"

@@ -13,11 +13,13 @@ from gateway.deployment.observed import (
     wanted_version,
 )
 from gateway.deployment.planning_process import plan
+from gateway.deployment.stage_times import StageTimes
+from gateway.fleet.links import known_links
 from synergai.core.routes.deployment import EngineOrder, PlanOrder, routes_of
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -28,12 +30,18 @@ if TYPE_CHECKING:
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
     from synergai.core.routes.deployment import Cutting, WantedEngine
+    from synergai.core.routes.fleet import FleetFile
     from synergai.domain import EngineName, WorkerId
 
 SETTLE_S: Final = 1.5
 """Time for which engines and workers have to stay as they are until they are planned for."""
 RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
+CHANGE: Final = 0.25
+"""Relative change of the time of a stage or of a link that is planned for."""
+_AGAIN_S: Final = 10.0
+"""Time until the next plan for such a change; twice as long after each that changes nothing."""
+_LONGEST_AGAIN_S: Final = 320.0
 
 
 class Candidate(NamedTuple):
@@ -51,6 +59,10 @@ class Planning:
         workers: those of the fleet at any time.
         dictionary: file of the configuration dictionary.
         planner: name of a planner of routes.
+
+    Attributes:
+        times: what queries of stages take.
+        plans: number of plans that were computed.
     """
 
     def __init__(
@@ -75,6 +87,8 @@ class Planning:
         self._cutting = cutting
         self._planner = planner
         self._clock = clock
+        self.times = StageTimes()
+        self.plans = 0
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
         # What was last seen and planned for, since when, and until when.
@@ -82,6 +96,11 @@ class Planning:
         self._seen_at = 0.0
         self._planned: object = None
         self._again_at = 0.0
+        # Times of stages and links that were planned with, and when others may be.
+        self._figures: dict[object, float] = {}
+        self._pause_s = _AGAIN_S
+        self._figures_again_at = 0.0
+        self._routes: object = None
         # Memory in which a worker failed to load a stage, until its agent starts again.
         self._limits: dict[tuple[WorkerId, str], int] = {}
 
@@ -117,6 +136,20 @@ class Planning:
             return False
         return all(_has_failed(each, stored) for each in workers)
 
+    def _observe(
+        self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
+    ) -> dict[object, float]:
+        """Return the times of stages, and the bandwidths of links that were measured."""
+        figures: dict[object, float] = {
+            (name, each.worker, each.first, each.last): each.seconds
+            for name in candidates
+            for each in self.times.of(name)
+        }
+        if figures:  # links of an engine that nobody uses do not matter
+            links = known_links(workers)
+            figures.update((pair, link.bytes_per_s) for pair, link in links.items())
+        return figures
+
     async def plan(
         self,
         candidates: Mapping[EngineName, Candidate],
@@ -133,40 +166,73 @@ class Planning:
             for (worker, instance), limit in self._limits.items()
             if worker in workers and workers[worker].instance == instance
         }
+        self.times.observe(self._workers.values(), self._clock())
+        figures = self._observe(candidates, list(workers.values()))
         seen = (
             [(one.stored, one.cutting, [w.id for w in one.workers]) for one in candidates.values()],
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             limits,
         )
+        if not (candidates and self._is_due(seen, figures)):
+            return None
+        self._planned, self._again_at = seen, self._clock() + RETRY_S
+        self._figures = figures
+        for one in candidates.values():
+            await self._workshop.bring(one.stored)
+        fleet = fleet_of(list(workers.values()), limits)
+        found = await plan(self._order(candidates, stages, fleet))
+        self.plans += 1
+        self._again_at = math.inf
+        routes = [(wanted.name, wanted.routes) for wanted in found]
+        is_alike, self._routes = routes == self._routes, routes
+        self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
+        self._figures_again_at = self._clock() + self._pause_s
+        await self._workshop.tidy(candidates.keys())
+        return found
+
+    def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:
+        """Return whether there is something to plan for, which has not just changed."""
         now = self._clock()
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
+        if now < self._seen_at + SETTLE_S:
+            return False
         is_planned = seen == self._planned and now < self._again_at
-        if not candidates or is_planned or now < self._seen_at + SETTLE_S:
-            return None
-        self._planned, self._again_at = seen, now + RETRY_S
-        for one in candidates.values():
-            await self._workshop.bring(one.stored)
-        found = await plan(
-            PlanOrder(
-                models=str(self._workshop.models),
-                dictionary=str(self._dictionary),
-                fleet=fleet_of(list(workers.values()), limits),
-                engines=tuple(
-                    EngineOrder(
-                        name=name,
-                        workers=tuple(each.id for each in one.workers),
-                        present=routes_of(stages[name].placed) if name in stages else (),
-                        cutting=one.cutting,
-                    )
-                    for name, one in candidates.items()
-                ),
-                planner=self._planner,
+        has_changed = now >= self._figures_again_at and _differ(figures, self._figures)
+        return not is_planned or has_changed
+
+    def _order(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+        fleet: FleetFile,
+    ) -> PlanOrder:
+        engines = (
+            EngineOrder(
+                name=name,
+                workers=tuple(each.id for each in one.workers),
+                present=routes_of(stages[name].placed) if name in stages else (),
+                cutting=one.cutting,
+                observed=self.times.of(name),
+                queries_per_s=self.times.queries_per_s(name),
             )
+            for name, one in candidates.items()
         )
-        self._again_at = math.inf
-        await self._workshop.tidy(candidates.keys())
-        return found
+        return PlanOrder(
+            models=str(self._workshop.models),
+            dictionary=str(self._dictionary),
+            fleet=fleet,
+            engines=tuple(engines),
+            planner=self._planner,
+        )
+
+
+def _differ(figures: Mapping[object, float], planned: Mapping[object, float]) -> bool:
+    """Return whether times or links are new, or differ from those that were planned with."""
+    return any(
+        key not in planned or abs(figure - planned[key]) > CHANGE * planned[key]
+        for key, figure in figures.items()
+    )
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:

@@ -7,8 +7,10 @@ is one line of text on standard error.
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,7 +19,14 @@ from msgspec.structs import replace
 from profiler.cutting.stages import cut_engine, split_engine
 from profiler.planning.deployment import Need, Wanted, wanted
 from profiler.planning.plan_case import Case
-from synergai.core.routes.deployment import EngineOrder, Orders, PlanOrder, SplitOrder, WantedEngine
+from synergai.core.routes.deployment import (
+    EngineOrder,
+    ObservedStage,
+    Orders,
+    PlanOrder,
+    SplitOrder,
+    WantedEngine,
+)
 from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import Leg, Route
 from synergai.errors import SynergaiError
@@ -28,6 +37,8 @@ from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from synergai.core.routes.problem import RouteProblem, RouteWorker
 
 QUERIES: Final = 1000
 """Queries of the range that is planned for: the rate of a deployment counts."""
@@ -51,7 +62,14 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
             found[engine.name] = _impossible(engine.name, [str(error)])
             continue
         present = _at_positions(engine.present, case.places)
-        needs.append(Need(problem=case.problem, present=present, cutting=engine.cutting))
+        needs.append(
+            Need(
+                problem=_as_observed(case, engine.observed),
+                present=present,
+                cutting=engine.cutting,
+                queries_per_s=engine.queries_per_s,
+            )
+        )
     for name, chosen in wanted(needs, order.planner).items() if needs else ():
         found[name] = _answer(cases[name], chosen)
     return [found[engine.name] for engine in order.engines]
@@ -64,6 +82,34 @@ def _case(order: PlanOrder, engine: EngineOrder, entries: ConfigurationDictionar
     pairs = tuple(pair for pair in order.fleet.pairs if {pair.source, pair.target} <= names)
     fleet = replace(order.fleet, workers=workers, pairs=pairs)
     return Case(engine.name, models, entries, fleet, GATEWAY, QUERIES, predicts=True)
+
+
+def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
+    """Return the problem of a case with workers as fast as their stages were.
+
+    A worker that has run none is assumed to differ from its profile like those of its class, or
+    else like all others.
+    """
+    positions = {place: position for position, place in enumerate(case.places)}
+    workers = {worker.name: worker for worker in case.problem.workers}
+    ratios: dict[str, list[float]] = {}
+    for each in observed:
+        worker = workers.get(each.worker)
+        if worker is not None and each.first in positions and each.last in positions:
+            expected_s = worker.seconds[positions[each.first]][positions[each.last]]
+            if 0 < expected_s < math.inf:
+                ratios.setdefault(each.worker, []).append(each.seconds / expected_s)
+    slower = {name: fmean(each) for name, each in ratios.items()}
+    if not slower:
+        return case.problem
+
+    def scaled(worker: RouteWorker) -> RouteWorker:
+        alike = [slower[n] for n in slower if case.classes[n] == case.classes[worker.name]]
+        factor = slower.get(worker.name) or median(alike or slower.values())
+        seconds = tuple(tuple(factor * each for each in row) for row in worker.seconds)
+        return replace(worker, seconds=seconds)
+
+    return replace(case.problem, workers=tuple(map(scaled, case.problem.workers)))
 
 
 def _answer(case: Case, chosen: Wanted) -> WantedEngine:

@@ -46,6 +46,10 @@ class Case:
 
     Attributes:
         cuts: those at the positions of the chain between its inputs and outputs.
+        classes: class of each worker.
+        times: times of its class.
+        classes: class of each worker.
+        times: times of its class.
         notes: what was left out, and why.
     """
 
@@ -75,6 +79,8 @@ class Case:
             )
         by_class = self._class_times(entries, given, predicts=predicts)
         used = [worker for worker in given.workers if worker.worker_class in by_class]
+        self.classes = {worker.id: worker.worker_class for worker in used}
+        self.classes = {worker.id: worker.worker_class for worker in used}
         self.times = {worker.id: by_class[worker.worker_class] for worker in used}
         self.problem = RouteProblem(
             chain=make_chain(self._model, self._found, self.cuts),

@@ -20,10 +20,22 @@ if TYPE_CHECKING:
 
 Cutting: TypeAlias = Literal["never", "needed", "auto"]
 """When an engine may be cut: never, if no worker can hold it whole, or also if that pays."""
+DeploymentState: TypeAlias = Literal[
+    "planning", "cutting", "placing", "loading", "deployed", "whole", "failed"
+]
 Stage: TypeAlias = tuple[int, int]
 """The cuts between which a stage is, as in its name."""
 Stages: TypeAlias = "dict[Stage, frozenset[str]]"
 """Workers by stage."""
+
+
+class ObservedStage(Struct, frozen=True):
+    """What queries of a stage, or of the whole engine, have taken on a worker."""
+
+    worker: str
+    first: int
+    last: int
+    seconds: float
 
 
 class EngineOrder(Struct, frozen=True, kw_only=True):
@@ -34,12 +46,16 @@ class EngineOrder(Struct, frozen=True, kw_only=True):
         workers: those that may have it or stages of it.
         present: its routes so far, whose legs are between numbers of cuts; empty if it runs whole.
         cutting: when it may be cut.
+        observed: stages that have run; they tell how fast workers are.
+        queries_per_s: rate at which it is asked; 0 if that is not known.
     """
 
     name: EngineName
     workers: tuple[str, ...]
     present: tuple[Route, ...] = ()
     cutting: Cutting = "needed"
+    observed: tuple[ObservedStage, ...] = ()
+    queries_per_s: float = 0.0
 
 
 class PlanOrder(Struct, frozen=True, kw_only=True, tag="plan"):
@@ -86,6 +102,30 @@ class SplitOrder(Struct, frozen=True, kw_only=True, tag="split"):
     cuts: tuple[int, ...]
 
 
+class EngineDeployment(Struct, frozen=True, kw_only=True):
+    """An engine that is deployed in stages, or is to be, as an operator sees it.
+
+    Attributes:
+        state: the step that is under way; ``deployed`` once all are done, ``whole`` if it is to
+            run whole, ``failed`` if the last step or plan has failed.
+        wanted: its routes by the last plan, whose legs are between numbers of cuts.
+        deployed: those that stages in the store make up.
+        reason: why this is wanted.
+        fault: why it is not deployed; empty if nothing is wrong.
+        predicted_per_s: queries per second that the plan expects; 0 without a plan.
+        queries_per_s: queries per second that began in its stages lately.
+    """
+
+    engine: EngineName
+    state: DeploymentState
+    wanted: tuple[Route, ...] = ()
+    deployed: tuple[Route, ...] = ()
+    reason: str = ""
+    fault: str = ""
+    predicted_per_s: float = 0.0
+    queries_per_s: float = 0.0
+
+
 Orders: TypeAlias = PlanOrder | SplitOrder
 
 
@@ -96,6 +136,11 @@ def stages_of(routes: Iterable[Route]) -> Stages:
         for worker, first, last in route.legs:
             found[first, last].add(worker)
     return {stage: frozenset(workers) for stage, workers in found.items()}
+
+
+def route_text(route: Route) -> str:
+    """Return where a route runs its stages, for people."""
+    return ", ".join(f"s{leg.first}-{leg.last} on {leg.worker}" for leg in route.legs)
 
 
 def routes_of(stages: Mapping[Stage, Iterable[str]]) -> tuple[Route, ...]:

@@ -65,8 +65,7 @@ def test_engine_that_a_worker_can_hold_runs_whole_unless_cutting_pays_and_is_all
 
 def test_split_that_saves_less_than_a_change_costs_is_not_wanted() -> None:
     # Alone, the first worker takes 1 s. In stages, one of both takes 0.88 s or more.
-    slow = replace(SMALL[1], seconds=tuple(tuple(4.4 * each for each in r) for r in SMALL[1].seconds))
-    asked = replace(need(worker("a"), slow), cutting="auto")
+    asked = replace(need(worker("a"), worker("b", 240, 1 / 4.4)), cutting="auto")
     whole = plan_of(asked)
     assert whole is not None
     assert not whole.is_split
