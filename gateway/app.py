@@ -237,6 +237,7 @@ def build_deployment(
         base.dictionary,
         cutting=config.routes,
         planner=config.route_planner,
+        objective=config.route_objective,
         clock=base.clock.now,
     )
     controller = DeploymentController(

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from synergai.core.routes.deployment import Objective
 from synergai.core.routes.planner import ROUTE_PLANNERS
 from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
@@ -131,6 +132,9 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     route_planner: Annotated[
         str, "Planner of routes.", Checked(ROUTE_PLANNERS.check, "planner")
     ] = "optimal"
+    route_objective: Annotated[Objective, "What plans of routes are to have the best of."] = (
+        "throughput"
+    )
     worker_wait_s: Annotated[
         float,
         "Longest wait of a request, within its deadline, for a worker with an engine that the "

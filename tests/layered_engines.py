@@ -7,21 +7,28 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-WIDTH: Final = 1024
-LAYER_BYTES: Final = 4 * WIDTH * WIDTH
+CHANNELS: Final = 512
+SIDE: Final = 3
+LAYER_BYTES: Final = 4 * 9 * CHANNELS**2
 
 
 def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") -> Path:
-    """Write an engine of fully connected layers into its folder, and return that."""
+    """Write an engine of convolutions, and return its folder.
+
+    Runtimes keep the weights of convolutions twice while they load them.
+    """
     draw = np.random.default_rng(seed)
     nodes, weights, before = [], [], "features"
     for layer in range(layers):
-        kernel = draw.standard_normal((WIDTH, WIDTH), dtype=np.float32) * np.sqrt(2 / WIDTH)
-        weights.append(numpy_helper.from_array(kernel.astype(np.float32), f"kernel{layer}"))
-        nodes.append(helper.make_node("MatMul", [before, f"kernel{layer}"], [f"product{layer}"]))
+        kernel = draw.standard_normal((CHANNELS, CHANNELS, 3, 3), dtype=np.float32)
+        kernel *= np.float32(np.sqrt(2 / (9 * CHANNELS)))
+        weights.append(numpy_helper.from_array(kernel, f"kernel{layer}"))
+        conv = helper.make_node(
+            "Conv", [before, f"kernel{layer}"], [f"conv{layer}"], pads=[1, 1, 1, 1]
+        )
         before = "scores" if layer == layers - 1 else f"layer{layer}"
-        nodes.append(helper.make_node("Relu", [f"product{layer}"], [before]))
-    shape: list[str | int | None] = ["n", WIDTH]
+        nodes += [conv, helper.make_node("Relu", [f"conv{layer}"], [before])]
+    shape: list[str | int | None] = ["n", CHANNELS, SIDE, SIDE]
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name in ("features", "scores")
@@ -36,4 +43,4 @@ def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") 
 
 
 def features(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).random((1, WIDTH), dtype=np.float32)
+    return np.random.default_rng(seed).random((1, CHANNELS, SIDE, SIDE), dtype=np.float32)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from synergai.core.routes.deployment import Cutting, WantedEngine
+    from synergai.core.routes.deployment import Cutting, Objective, WantedEngine
     from synergai.core.routes.fleet import FleetFile
     from synergai.domain import EngineName, WorkerId
 
@@ -59,6 +59,7 @@ class Planning:
         workers: those of the fleet at any time.
         dictionary: file of the configuration dictionary.
         planner: name of a planner of routes.
+        objective: of the plans.
 
     Attributes:
         times: what queries of stages take.
@@ -76,6 +77,7 @@ class Planning:
         *,
         cutting: Cutting,
         planner: str,
+        objective: Objective,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -86,6 +88,7 @@ class Planning:
         self._dictionary = dictionary
         self._cutting = cutting
         self._planner = planner
+        self._objective = objective
         self._clock = clock
         self.times = StageTimes()
         self.plans = 0
@@ -224,6 +227,7 @@ class Planning:
             fleet=fleet,
             engines=tuple(engines),
             planner=self._planner,
+            objective=self._objective,
         )
 
 

@@ -126,11 +126,13 @@ class ClassTimes(NamedTuple):
             infinite where it is not known.
         whole: the fastest configuration of the whole engine.
         staged: the fastest one in which stages were measured; None if there is none.
+        watts: power of the machine while the whole engine ran; 0 if that is not known.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     whole: Configuration
     staged: Configuration | None
+    watts: float = 0.0
 
 
 def class_times(
@@ -166,6 +168,7 @@ def class_times(
         tuple(map(tuple, seconds)),
         fastest.configuration,
         None if staged is None else staged.configuration,
+        fastest.watts,
     )
 
 

@@ -20,6 +20,7 @@ from synergai.cli.options import (
     parse_duration,
 )
 from synergai.cli.output import print_json
+from synergai.core.routes.deployment import Objective  # noqa: TC001 - typer reads it
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings
 
@@ -66,6 +67,9 @@ def plan(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     models: Models = DEFAULT_MODELS,
     planner: _Planners = None,
+    objective: Annotated[
+        Objective, typer.Option(help="What the plan is to have the best of.")
+    ] = "throughput",
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,
@@ -102,7 +106,7 @@ def plan(
         raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
     given = None if fleet is None else read_fleet(fleet)
     case = Case(name, models, load_dictionary(dictionary), given, source, queries)
-    answer = PlanAnswer(case, case.weigh(planners), deadline_s)
+    answer = PlanAnswer(case, case.weigh(planners), deadline_s, objective)
     if plot is not None:
         plot_plan(answer, plot)
     if as_json:

@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from profiler.planning.moves import is_possible
-from profiler.planning.options import choose, staged_options, whole_options
+from profiler.planning.options import choose, cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
-from synergai.core.routes.deployment import Cutting  # noqa: TC001 - msgspec reads the annotations
+from synergai.core.routes.deployment import Cutting, Objective  # noqa: TC001 - for msgspec
 from synergai.core.routes.problem import Route, RouteProblem  # noqa: TC001 - msgspec, as above
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ class _Used:
         return replace(problem, workers=workers, links=links)
 
 
-def wanted(needs: Sequence[Need], planner: str) -> dict[EngineName, Wanted]:
+def wanted(
+    needs: Sequence[Need], planner: str, objective: Objective = "throughput"
+) -> dict[EngineName, Wanted]:
     """Return the plan of each engine.
 
     Raises:
@@ -114,27 +116,32 @@ def wanted(needs: Sequence[Need], planner: str) -> dict[EngineName, Wanted]:
     """
     largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
     orders = permutations(largest) if len(largest) <= MAX_ORDERED else [largest]
-    plans = [_in_order(order, planner) for order in orders]
-    return min(plans, key=lambda each: _cost(needs, each))
+    plans = [_in_order(order, planner, objective) for order in orders]
+    return min(plans, key=lambda each: _cost(needs, each, objective))
 
 
-def _in_order(needs: Sequence[Need], planner: str) -> dict[EngineName, Wanted]:
+def _in_order(
+    needs: Sequence[Need], planner: str, objective: Objective
+) -> dict[EngineName, Wanted]:
     used, found = _Used(), {}
     for need in needs:
-        chosen = _plan(need, used.left(need.problem), planner)
+        chosen = _plan(need, used.left(need.problem), planner, objective)
         found[need.problem.chain.engine] = chosen
         if chosen.plan is not None:
             used.add(need, chosen.plan)
     return found
 
 
-def _cost(needs: Sequence[Need], plans: Mapping[EngineName, Wanted]) -> tuple[int, float]:
-    """Return the engines without a plan, and the time that a query of each engine takes."""
-    chosen = [plans[need.problem.chain.engine].plan for need in needs]
-    return chosen.count(None), sum(plan.interval_s for plan in chosen if plan is not None)
+def _cost(
+    needs: Sequence[Need], plans: Mapping[EngineName, Wanted], objective: Objective
+) -> tuple[int, float]:
+    """Return the engines without a plan, and the cost of the others."""
+    chosen = [(need.problem, plans[need.problem.chain.engine].plan) for need in needs]
+    costs = [cost(problem, plan, objective) for problem, plan in chosen if plan is not None]
+    return len(chosen) - len(costs), sum(costs)
 
 
-def _plan(need: Need, problem: RouteProblem, planner: str) -> Wanted:
+def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective) -> Wanted:
     """Plan one engine with what is left for it."""
     alone = whole_options(need.problem)
     # Engines that fit whole on a worker, but not beside the others, take turns there.
@@ -144,16 +151,18 @@ def _plan(need: Need, problem: RouteProblem, planner: str) -> Wanted:
         options = [*options, *staged_options(problem, planner)]
     if not options:
         return Wanted(None, "" if may_split else "it may not be cut")
-    best = choose(options, LEAST_GAIN)
+    best = choose(problem, options, LEAST_GAIN, objective=objective)
+    best_cost = cost(problem, best, objective)
     present = _present(need, problem) if may_split else None
-    if present is not None and best.seconds > (1 - LEAST_GAIN) * present.seconds:
+    if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
         return Wanted(present, "no other plan saves enough to be worth a change")
     if not best.is_split:
         return Wanted(best, "it runs whole")
     if not alone:
         return Wanted(best, "no worker has the memory for the whole engine")
-    gain = 1 - best.seconds / min(option.seconds for option in options if not option.is_split)
-    return Wanted(best, f"stages end {gain:.0%} earlier than the whole engine")
+    whole = min(cost(problem, each, objective) for each in options if not each.is_split)
+    saved = f"stages save {1 - best_cost / whole:.0%} of what the whole engine takes"
+    return Wanted(best, f"{saved}, by {objective}")
 
 
 def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:

@@ -70,7 +70,7 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
                 queries_per_s=engine.queries_per_s,
             )
         )
-    for name, chosen in wanted(needs, order.planner).items() if needs else ():
+    for name, chosen in wanted(needs, order.planner, order.objective).items() if needs else ():
         found[name] = _answer(cases[name], chosen)
     return [found[engine.name] for engine in order.engines]
 
@@ -81,7 +81,8 @@ def _case(order: PlanOrder, engine: EngineOrder, entries: ConfigurationDictionar
     names = {GATEWAY, *(worker.id for worker in workers)}
     pairs = tuple(pair for pair in order.fleet.pairs if {pair.source, pair.target} <= names)
     fleet = replace(order.fleet, workers=workers, pairs=pairs)
-    return Case(engine.name, models, entries, fleet, GATEWAY, QUERIES, predicts=True)
+    queries = 1 if order.objective == "latency" else QUERIES
+    return Case(engine.name, models, entries, fleet, GATEWAY, queries, assumes=True)
 
 
 def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
@@ -124,7 +125,7 @@ def _answer(case: Case, chosen: Wanted) -> WantedEngine:
     return WantedEngine(
         name=name,
         routes=tuple(map(Route, legs)) if plan.is_split else (),
-        reason=chosen.reason,
+        reason="; ".join([chosen.reason, *case.notes]),
         interval_s=plan.interval_s,
         latency_s=plan.latency_s,
     )

@@ -20,6 +20,7 @@ from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from synergai.core.routes.deployment import Objective
     from synergai.core.routes.problem import RouteProblem
 
 OPTIMAL: Final = "optimal"
@@ -70,19 +71,51 @@ def split_options(problem: RouteProblem) -> Iterator[tuple[int, RoutePlan]]:
             yield end, RoutePlan(pour(problem, [best]), workers)
 
 
+def cost(problem: RouteProblem, plan: RoutePlan, objective: Objective = "throughput") -> float:
+    """Return what an objective minimises.
+
+    That is the time of all queries or of one query, or the energy of a query in joules, idle power
+    of other workers not included. For fairness, it is the time of all queries over Jain's index of
+    the times that the workers are busy (Jain, Chiu, Hawe 1984): a plan may take as many times
+    longer as it shares the load more fairly.
+    """
+    if objective == "throughput":
+        return plan.seconds
+    if objective == "latency":
+        return plan.latency_s
+    busy_s = dict.fromkeys((worker.name for worker in problem.workers), 0.0)
+    for share in plan.shares:
+        for leg, taken_s in zip(share.route.legs, share.times.stages, strict=True):
+            busy_s[leg.worker] += share.queries * taken_s
+    if objective == "energy":
+        return sum(each.watts * busy_s[each.name] for each in problem.workers) / problem.queries
+    index = sum(busy_s.values()) ** 2 / (len(busy_s) * sum(each**2 for each in busy_s.values()))
+    return plan.seconds / index
+
+
 def choose(
-    options: Sequence[RoutePlan], least_gain: float, deadline_s: float | None = None
+    problem: RouteProblem,
+    options: Sequence[RoutePlan],
+    least_gain: float,
+    *,
+    deadline_s: float = math.inf,
+    objective: Objective = "throughput",
 ) -> RoutePlan:
-    """Return the fastest option, or one that does not split the engine if a split hardly pays.
+    """Return the best option, or one that does not split the engine if a split hardly pays.
 
     Args:
-        least_gain: share of the time that a split has to save, unless only it meets the deadline.
+        least_gain: share of the cost that a split has to save, unless only it meets the deadline.
     """
-    fastest = min(options, key=lambda option: option.seconds)
+
+    def rank(option: RoutePlan) -> tuple[float, float, float]:
+        late_s = max(0.0, option.seconds - deadline_s)
+        return late_s, cost(problem, option, objective), option.seconds
+
+    best = min(options, key=rank)
     whole = [option for option in options if not option.is_split]
-    if fastest.is_split and whole:
-        best = min(whole, key=lambda option: option.seconds)
-        is_late = deadline_s is not None and best.seconds > deadline_s
-        if not is_late and fastest.seconds > (1 - least_gain) * best.seconds:
-            return best
-    return fastest
+    if best.is_split and whole:
+        other = min(whole, key=rank)
+        gains = rank(best)[1] <= (1 - least_gain) * rank(other)[1]
+        if not gains and not rank(other)[0]:
+            return other
+    return best

@@ -8,6 +8,7 @@ from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
 from profiler.dictionary.origins import present_entries
+from profiler.dictionary.predicted import PredictedTimes
 from profiler.dictionary.stages import ASSUMED_S, class_times, predicted_times
 from profiler.planning.options import staged_options, whole_options
 from synergai.core.routes.fleet import FleetFile, FleetWorker
@@ -41,8 +42,7 @@ class Case:
     """What the options of the command describe: a problem, and what its numbers stand for.
 
     Args:
-        predicts: predict the times of worker classes that have no profile, instead of leaving them
-            out.
+        assumes: assume times where none can be predicted either, instead of leaving workers out.
 
     Attributes:
         cuts: those at the positions of the chain between its inputs and outputs.
@@ -62,7 +62,7 @@ class Case:
         source: str,
         queries: int,
         *,
-        predicts: bool = False,
+        assumes: bool = False,
     ) -> None:
         self.notes: list[str] = []
         self._model = ModelDirectory(models).get(name).of_variant("")
@@ -77,7 +77,9 @@ class Case:
                 f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
                 f"{', '.join(hosts)}"
             )
-        by_class = self._class_times(entries, given, predicts=predicts)
+        others = [entry for entry in dictionary if entry.engine != self._model.name]
+        predicted = PredictedTimes([*entries, *others])
+        by_class = self._class_times(entries, given, predicted, assumes=assumes)
         used = [worker for worker in given.workers if worker.worker_class in by_class]
         self.classes = {worker.id: worker.worker_class for worker in used}
         self.classes = {worker.id: worker.worker_class for worker in used}
@@ -85,8 +87,9 @@ class Case:
         self.problem = RouteProblem(
             chain=make_chain(self._model, self._found, self.cuts),
             workers=tuple(
-                RouteWorker(worker.id, self.times[worker.id].seconds, worker.memory_mb * 1e6)
+                RouteWorker(worker.id, times.seconds, worker.memory_mb * 1e6, times.watts)
                 for worker in used
+                for times in [self.times[worker.id]]
             ),
             links=given.links(),
             source=source,
@@ -178,7 +181,12 @@ class Case:
         return FleetFile(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))
 
     def _class_times(
-        self, entries: ConfigurationDictionary, fleet: FleetFile, *, predicts: bool
+        self,
+        entries: ConfigurationDictionary,
+        fleet: FleetFile,
+        predicted: PredictedTimes,
+        *,
+        assumes: bool,
     ) -> dict[WorkerClass, ClassTimes]:
         name, works = self._model.name, [cut.work for cut in self._found.cuts]
         positions = [cut.position for cut in self.cuts]
@@ -187,12 +195,17 @@ class Case:
             try:
                 times = class_times(entries, name, worker_class, works, positions)
             except NotFound as error:
-                if predicts:
-                    found[worker_class] = predicted_times(works, positions, ASSUMED_S)
+                whole_s = predicted.seconds(name, worker_class)
+                if whole_s is not None:
+                    self._note_prediction(worker_class, predicted)
+                elif not assumes:
+                    self.notes.append(f"workers of class {worker_class} are left out: {error}")
                     continue
-                self.notes.append(f"workers of class {worker_class} are left out: {error}")
+                else:
+                    self.notes.append(f"the times of class {worker_class} are assumed")
+                found[worker_class] = predicted_times(works, positions, whole_s or ASSUMED_S)
                 continue
-            if predicts and times.staged is None:
+            if assumes and times.staged is None:
                 times = predicted_times(works, positions, times.seconds[0][-1])
             found[worker_class] = times
             if self.cuts and times.staged is None:
@@ -203,3 +216,11 @@ class Case:
         if not found:
             raise NotFound("; ".join(self.notes))
         return found
+
+    def _note_prediction(self, worker_class: WorkerClass, predicted: PredictedTimes) -> None:
+        name, error = self._model.name, predicted.median_error()
+        off = "" if error is None else f", {error:.0%} off at the median where they are known"
+        self.notes.append(
+            f"the times of class {worker_class} are predicted from other profiles{off}; measure "
+            f"them there with 'synergai profile --stages --engines {name}'"
+        )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from profiler.cutting.cuts import Cut
     from profiler.planning.plan import RoutePlan, Share
     from profiler.planning.plan_case import Case
+    from synergai.core.routes.deployment import Objective
 
 _SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12
@@ -32,11 +33,18 @@ class PlanAnswer(NamedTuple):
     case: Case
     options: Sequence[RoutePlan]
     deadline_s: float | None
+    objective: Objective = "throughput"
 
     @property
     def choice(self) -> RoutePlan:
         """The fastest option; one that does not split the engine, if a split hardly saves time."""
-        return choose(self.options, _LEAST_GAIN, self.deadline_s)
+        return choose(
+            self.case.problem,
+            self.options,
+            _LEAST_GAIN,
+            deadline_s=math.inf if self.deadline_s is None else self.deadline_s,
+            objective=self.objective,
+        )
 
     @property
     def slack_s(self) -> float | None:

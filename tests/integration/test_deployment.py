@@ -15,9 +15,9 @@ from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 
 ENGINE = "layers"
-LAYERS = 16
-MEMORY_MB = 175
-"""Of each worker: too little for 67 MB of weights, and enough for half of them."""
+LAYERS = 8
+MEMORY_MB = 190
+"""Of each worker: too little for 75 MB of weights, and enough for half of them."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
         for seed in range(3):
             found = answer(client, seed)
             assert found is not None
-            np.testing.assert_allclose(found, expected(model, seed), rtol=1e-5)
+            np.testing.assert_allclose(found, expected(model, seed), rtol=1e-4, atol=1e-5)
         placed = stages(client)
         assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
         assert all(worker.engines_rss_bytes < MEMORY_MB * 1e6 for worker in client.workers())

@@ -23,6 +23,8 @@ Cutting: TypeAlias = Literal["never", "needed", "auto"]
 DeploymentState: TypeAlias = Literal[
     "planning", "cutting", "placing", "loading", "deployed", "whole", "failed"
 ]
+Objective: TypeAlias = Literal["throughput", "latency", "fairness", "energy"]
+"""What a plan is to have the best of."""
 Stage: TypeAlias = tuple[int, int]
 """The cuts between which a stage is, as in its name."""
 Stages: TypeAlias = "dict[Stage, frozenset[str]]"
@@ -66,6 +68,7 @@ class PlanOrder(Struct, frozen=True, kw_only=True, tag="plan"):
         dictionary: file of the configuration dictionary, which may not exist.
         fleet: `memory_mb` is for all engines of a worker together.
         planner: name of a planner of routes.
+        objective: of their plans.
     """
 
     models: str
@@ -73,6 +76,7 @@ class PlanOrder(Struct, frozen=True, kw_only=True, tag="plan"):
     fleet: FleetFile
     engines: tuple[EngineOrder, ...]
     planner: str
+    objective: Objective = "throughput"
 
 
 class WantedEngine(Struct, frozen=True, kw_only=True):
