@@ -235,28 +235,26 @@ class DeploymentController:
         name, stages = wanted.name, stages_of(wanted.routes)
         if not stages:
             return self._catalogue.whole(name) is not None
+        missing = stages.keys() - made.made.keys()
+        is_able = not missing and self._can_run(one.stored, stages, made)
+        self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
         _, again_at = self._faults.get(name, ("", 0.0))
         if self._clock() < again_at:
             return False
         try:
-            if missing := stages.keys() - made.made.keys():
-                self._states[name] = "cutting"
+            if missing:
                 await self._make(one.stored, wanted, stages, missing)
                 return False
             if await self._place(name, stages, made):
-                self._states[name] = "placing"
                 return False
         except SynergaiError as error:
             self._fail(name, str(error))
             return False
-        if not self._can_run(one.stored, stages, made):
-            self._states[name] = "placing"
+        if not is_able or not self._is_loaded(name, stages):
             return False
-        is_loaded = self._is_loaded(name, stages)
-        self._states[name] = "deployed" if is_loaded else "loading"
-        if is_loaded:
-            self._faults.pop(name, None)
-        return is_loaded
+        self._states[name] = "deployed"
+        self._faults.pop(name, None)
+        return True
 
     async def _make(
         self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]

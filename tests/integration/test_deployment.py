@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 ENGINE = "layers"
 LAYERS = 8
-MEMORY_MB = 190
+MEMORY_MB = 230
 """Of each worker: too little for 75 MB of weights, and enough for half of them."""
 
 
