@@ -1,15 +1,19 @@
 """Deployments of several engines that share workers and links."""
 
 import math
+import random
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiler.planning.deployment import LEAST_GAIN, Need, wanted
+from profiler.planning.enumeration import routes
 from profiler.planning.plan import RoutePlan
 from synergai.core.routes.deployment import routes_of, stages_of
-from synergai.core.routes.links import Link, Links
+from synergai.core.routes.links import GATEWAY, Link, Links
 from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 from synergai.domain import EngineName
 
@@ -176,3 +180,56 @@ def test_stages_of_routes_make_up_the_routes_again() -> None:
 
 def test_host_takes_memory_besides_its_weights() -> None:
     assert need(*SMALL).problem.memory_bytes(0, 1) > HOST_BYTES
+
+
+def partitions(workers: list[RouteWorker]) -> Iterator[list[list[RouteWorker]]]:
+    """All ways to divide workers into groups, of which some may be left out."""
+    if not workers:
+        yield []
+        return
+    first, *others = workers
+    for groups in partitions(others):
+        yield groups
+        yield [[first], *groups]
+        for number, group in enumerate(groups):
+            yield [*groups[:number], [first, *group], *groups[number + 1 :]]
+
+
+def best_interval_s(problem: RouteProblem, legs: int | None) -> float:
+    """The least time between two queries, over all routes side by side."""
+    rates: dict[frozenset[str], float] = {}
+
+    def rate(group: list[RouteWorker]) -> float:
+        names = frozenset(each.name for each in group)
+        if names not in rates:
+            found = routes(replace(problem, workers=tuple(group)), legs)
+            times = (problem.times(route).interval_s for route in found)
+            rates[names] = 1 / min(times, default=math.inf)
+        return rates[names]
+
+    best = max(sum(map(rate, groups)) for groups in partitions(list(problem.workers)))
+    return 1 / best if best else math.inf
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_drawn_deployment_is_within_5_percent_of_the_best_of_all(seed: int) -> None:
+    draw = random.Random(seed)
+    workers = [
+        worker(f"w{number}", draw.uniform(80, 420), draw.uniform(0.5, 4.0)) for number in range(4)
+    ]
+    asked = need(*workers)
+    pairs = {
+        (one, other): Link(draw.uniform(2e3, 2e5), 0.001)
+        for one in (*(each.name for each in workers), GATEWAY)
+        for other in (each.name for each in workers)
+        if one != other
+    }
+    asked = replace(asked, problem=replace(asked.problem, links=Links(pairs, Link(1e5))))
+    problem = replace(asked.problem, queries=10_000)
+    whole = any(problem.fits(each, 0, problem.chain.end) for each in workers)
+    best_s = best_interval_s(problem, 1 if whole else None)
+    plan = plan_of(replace(asked, problem=problem))
+    assert (plan is None) == (best_s == math.inf)
+    if plan is not None:
+        assert plan.is_split is not whole
+        assert plan.interval_s <= 1.05 * best_s
