@@ -1,5 +1,8 @@
 """An engine that no worker can hold whole is cut, deployed and served without a command."""
 
+import os
+import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from synergai.testing import LocalFleet
 from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 
+PLANNER = Path(__file__).parents[2] / "examples" / "route_planner"
 ENGINE = "layers"
 LAYERS = 8
 MEMORY_MB = 230
@@ -88,3 +92,31 @@ def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
         assert stages(client) == placed
         client.remove_engine(ENGINE, 1)
         wait_until(lambda: not stages(client))
+
+
+def test_planner_in_a_package_of_its_own_decides_where_stages_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    metadata = site / "synergai_edge_first-1.dist-info"
+    metadata.mkdir(parents=True)
+    shutil.copy(PLANNER / "edge_first.py", site)
+    given = tomllib.loads((PLANNER / "pyproject.toml").read_text())["project"]
+    [(group, points)] = given["entry-points"].items()
+    [(name, value)] = points.items()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {given['name']}\nVersion: 1\n"
+    )
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{before}")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--route-planner", name])
+        for worker in ("cloud", "edge"):
+            start_worker(fleet, worker, tmp_path)
+        with SyncClient(fleet.address) as client:
+            push(client, model)
+            wait_until(lambda: answer(client, 0) is not None)
+            [deployed] = client.deployments()
+            [route] = deployed.deployed
+            assert [leg.worker for leg in route.legs] == ["edge", "cloud"]
