@@ -16,7 +16,7 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-_PROGRAM: Final = "profiler.planning.live"
+_COMMAND: Final = ("-m", "profiler.planning.live")
 _PLAN_WITHIN_S: Final = 60.0
 _SPLIT_WITHIN_S: Final = 300.0
 
@@ -51,7 +51,7 @@ async def split(models: Path, name: str, cuts: tuple[int, ...]) -> list[str]:
 async def _run(order: PlanOrder | SplitOrder, within_s: float) -> bytes:
     """Return the answer of a child process to an order."""
     pipe = asyncio.subprocess.PIPE
-    command = [sys.executable, "-m", _PROGRAM, str(os.getpid())]
+    command = [sys.executable, *_COMMAND, str(os.getpid())]
     child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(within_s):
