@@ -91,8 +91,8 @@ def test_engine_that_cannot_be_planned_says_why_and_leaves_the_others(models: Pa
     assert "nothing fits: onnx_digits needs 58.2 MB whole" in alone.reason
 
 
-def nowhere(_problem: RouteProblem) -> Search:
-    return found(Route((Leg("nobody", 0, 1), Leg("a", 1, 11))))
+def nowhere(problem: RouteProblem) -> Search:
+    return found(Route((Leg("nobody", 0, 1), Leg("a", 1, problem.chain.end))))
 
 
 def overlapping(problem: RouteProblem) -> Search:
