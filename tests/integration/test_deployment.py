@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import psutil
 import pytest
 
 from synergai import SyncClient
@@ -120,3 +121,42 @@ def test_planner_in_a_package_of_its_own_decides_where_stages_run(
             [deployed] = client.deployments()
             [route] = deployed.deployed
             assert [leg.worker for leg in route.legs] == ["edge", "cloud"]
+
+
+def cutters(gateway: int) -> list[psutil.Process]:
+    """Return the processes in which a gateway plans and cuts."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "profiler.planning.live" in command and command[-1] == str(gateway):
+            found.append(process)
+    return found
+
+
+def test_deployment_continues_after_the_gateway_was_killed_while_it_cut(
+    fleet: LocalFleet, model: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: any(each.state == "cutting" for each in client.deployments()))
+        assert fleet.gateway is not None
+        killed = fleet.gateway.pid
+        fleet.kill("gateway")
+        wait_until(lambda: not cutters(killed))
+        fleet.start_gateway()
+        wait_until(lambda: answer(client, 0) is not None)
+        placed = stages(client)
+        assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
+
+
+def test_engine_that_may_not_be_cut_stays_as_it_is(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    fixed = shutil.copytree(model, tmp_path / "fixed")
+    (fixed / "engine.toml").write_text('file = "model.onnx"\nroutes = "never"\n')
+    with SyncClient(fleet.address) as client:
+        push(client, fixed, "fixed")
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        assert {each.engine for each in client.deployments()} == {ENGINE}
+        assert all(name.startswith(ENGINE) for name in stages(client) if name != "fixed")
