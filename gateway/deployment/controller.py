@@ -219,6 +219,10 @@ class DeploymentController:
             return True
         if engine in self._catalogue.unloaded or not self._workers:
             return False
+        name, version = split_version(engine)
+        policy = self._versions.policy(name)
+        if version in (policy.base, policy.target):
+            return False
         answering = answering_version(self._versions, engine)
         is_replaced = answering not in (None, engine) and self._catalogue.is_known(engine)
         return is_replaced and self._is_in_service(answering)
@@ -298,7 +302,7 @@ class DeploymentController:
                 if engine is not None and engine.fault and not engine.pending:
                     self._fail(stored.name, f"stage {name} on worker {worker.id}: {engine.fault}")
                     needed = HOST_BYTES + SESSION_PER_WEIGHT * made.made[stage].manifest.size
-                    self._planning.limit(worker, int(needed))
+                    self._planning.limit(worker, needed)
         return able
 
     def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:

@@ -39,6 +39,8 @@ RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
 CHANGE: Final = 0.25
 """Relative change of the time of a stage or of a link that is planned for."""
+_SMALLER: Final = 0.9
+"""Memory that is planned with, of what a stage would take that could not be loaded."""
 _AGAIN_S: Final = 10.0
 """Time until the next plan for such a change; twice as long after each that changes nothing."""
 _LONGEST_AGAIN_S: Final = 320.0
@@ -107,9 +109,9 @@ class Planning:
         # Memory in which a worker failed to load a stage, until its agent starts again.
         self._limits: dict[tuple[WorkerId, str], int] = {}
 
-    def limit(self, worker: ConnectedWorker, limit_bytes: int) -> None:
-        """Plan with less memory of a worker, which has turned out to have no more than this."""
-        self._limits[worker.id, worker.instance] = limit_bytes
+    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
+        """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
+        self._limits[worker.id, worker.instance] = int(_SMALLER * failed_bytes)
 
     async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
         """Return the engines that may need stages, or have some that the gateway has made."""
@@ -176,10 +178,14 @@ class Planning:
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             limits,
         )
-        if not (candidates and self._is_due(seen, figures)):
+        if not self._is_due(seen, figures):
             return None
         self._planned, self._again_at = seen, self._clock() + RETRY_S
         self._figures = figures
+        await self._workshop.tidy(candidates.keys())
+        if not candidates:
+            self._again_at = math.inf
+            return None
         for one in candidates.values():
             await self._workshop.bring(one.stored)
         fleet = fleet_of(list(workers.values()), limits)
@@ -190,7 +196,6 @@ class Planning:
         is_alike, self._routes = routes == self._routes, routes
         self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
         self._figures_again_at = self._clock() + self._pause_s
-        await self._workshop.tidy(candidates.keys())
         return found
 
     def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:

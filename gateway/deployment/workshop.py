@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 4 << 20
 """Bytes that are copied at a time."""
-_DIGESTS: Final = ".digests"
+_DIGEST: Final = ".digest"
+"""File in the folder of a version that is complete, with its digest."""
 
 
 class Workshop:
@@ -42,14 +43,15 @@ class Workshop:
 
     async def bring(self, stored: StoredVersion) -> None:
         """Copy a version from the store, unless it is here."""
-        folder, mark = self._folder(stored.name), self._mark(stored.name)
+        folder = self._folder(stored.name)
+        mark = folder / _DIGEST
         if await asyncio.to_thread(lambda: mark.is_file() and mark.read_text() == stored.digest):
             return
         try:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             for file in stored.manifest.files:
                 await self._copy(file.sha256, file.size, folder / file.path)
-            await asyncio.to_thread(self._write_mark, mark, stored.digest)
+            await asyncio.to_thread(mark.write_text, stored.digest)
         except OSError as error:
             raise Overloaded(
                 f"engine {stored.name!r} cannot be copied to {folder}: {error.strerror}"
@@ -61,10 +63,6 @@ class Workshop:
             for offset in range(0, size, _PIECE):
                 piece = await self._store.read(sha256, offset, _PIECE)
                 await asyncio.to_thread(file.write, piece)
-
-    def _write_mark(self, mark: Path, digest: str) -> None:
-        mark.parent.mkdir(exist_ok=True)
-        mark.write_text(digest)
 
     async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> list[EngineName]:
         """Make the stages of an engine between cuts; return their names."""
@@ -97,16 +95,13 @@ class Workshop:
     def _folder(self, engine: EngineName) -> Path:
         return ModelDirectories(self.models, self.models).folder(engine)
 
-    def _mark(self, engine: EngineName) -> Path:
-        return self.models / _DIGESTS / engine.replace("/", "@")
-
 
 def _remove_others(models: Path, folders: Collection[Path]) -> None:
     if not models.is_dir():
         return
     kept = {folder.parent for folder in folders}
     for each in models.iterdir():
-        if each.name != _DIGESTS and each not in kept:
+        if each not in kept:
             shutil.rmtree(each, ignore_errors=True)
     for each in kept:
         for version in each.iterdir() if each.is_dir() else ():

@@ -74,7 +74,7 @@ class World:
             worker.engines = {}
         self.plans: list[WantedEngine] = []
         self.faults: dict[str, str] = {}
-        self.limits: dict[str, int] = {}
+        self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
         self.loads: list[str] = []
         self.fails: SynergaiError | None = None
@@ -174,8 +174,8 @@ class World:
     async def plan(self, *_: object) -> list[WantedEngine] | None:
         return [self.plans.pop(0)] if self.plans else None
 
-    def limit(self, worker: ConnectedWorker, limit_bytes: int) -> None:
-        self.limits[worker.id] = limit_bytes
+    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
+        self.limits[worker.id] = failed_bytes
 
     async def bring(self, _version: StoredVersion) -> None:
         self.step()

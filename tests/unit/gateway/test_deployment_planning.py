@@ -163,7 +163,7 @@ async def test_worker_has_less_memory_than_it_says_until_its_agent_starts_again(
     await world.look(10)
     world.planning.limit(worker, 150_000_000)
     assert await world.look(10) == 2
-    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [150, 240]
+    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [135, 240]
     worker.instance = "two"
     assert await world.look(10) == 3
     assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [240, 240]
