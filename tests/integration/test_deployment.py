@@ -160,3 +160,16 @@ def test_engine_that_may_not_be_cut_stays_as_it_is(
         wait_until(lambda: answer(client, 0) is not None)
         assert {each.engine for each in client.deployments()} == {ENGINE}
         assert all(name.startswith(ENGINE) for name in stages(client) if name != "fixed")
+
+
+def test_stage_of_a_worker_that_has_left_moves_to_another_one(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        fleet.kill("right")
+        start_worker(fleet, "third", tmp_path)
+        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: all("worker=right" not in each for each in stages(client).values()))
+        np.testing.assert_allclose(answer(client, 1), expected(model, 1), rtol=1e-4, atol=1e-5)
