@@ -238,6 +238,7 @@ class DeploymentController:
         """Take the next step for an engine; return whether all have been taken."""
         name, stages = wanted.name, stages_of(wanted.routes)
         if not stages:
+            self._limit(one)
             return self._catalogue.whole(name) is not None
         missing = stages.keys() - made.made.keys()
         is_able = not missing and self._can_run(one.stored, stages, made)
@@ -259,6 +260,13 @@ class DeploymentController:
         self._states[name] = "deployed"
         self._faults.pop(name, None)
         return True
+
+    def _limit(self, one: Candidate) -> None:
+        """Plan with less memory of the workers for which a whole engine has proved too large."""
+        for worker in one.workers:
+            engine = worker.engines.get(one.stored.name)
+            if engine is not None and engine.too_large:
+                self._planning.limit(worker, _memory_bytes(one.stored))
 
     async def _make(
         self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]
@@ -301,8 +309,7 @@ class DeploymentController:
                     able = False
                 if engine is not None and engine.fault and not engine.pending:
                     self._fail(stored.name, f"stage {name} on worker {worker.id}: {engine.fault}")
-                    needed = HOST_BYTES + SESSION_PER_WEIGHT * made.made[stage].manifest.size
-                    self._planning.limit(worker, needed)
+                    self._planning.limit(worker, _memory_bytes(made.made[stage]))
         return able
 
     def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:
@@ -335,6 +342,11 @@ class DeploymentController:
             # Meanwhile, somebody may have placed it.
             if now >= since + GRACE_S and self._store.of(name) == surplus[name]:
                 await self._store.remove(surplus[name].engine, surplus[name].version)
+
+
+def _memory_bytes(stored: StoredVersion) -> float:
+    """Return the memory that a version is planned with, by the size of its files."""
+    return HOST_BYTES + SESSION_PER_WEIGHT * stored.manifest.size
 
 
 def _named(made: StoredStages, wanted: Stages) -> dict[EngineName, StoredVersion]:

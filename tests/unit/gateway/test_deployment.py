@@ -323,6 +323,16 @@ async def test_worker_that_cannot_load_its_stage_is_planned_with_less_memory() -
     assert world.stages() == MOVED
 
 
+async def test_engine_that_has_proved_too_large_is_planned_with_less_memory() -> None:
+    world = World()
+    world.plans.append(wanted())
+    too_large = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, fault="it is too large")
+    world.offer(world.workers[WorkerId("a")], replace(too_large, too_large=True))
+    world.offer(world.workers[WorkerId("b")], replace(too_large, fault="it is corrupt"))
+    await world.look(3)
+    assert list(world.limits) == ["a"]
+
+
 async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     world = await deployed(World())
     world.plans.append(wanted())
