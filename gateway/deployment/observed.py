@@ -158,9 +158,10 @@ async def cutting_of(store: EngineStore, stored: StoredVersion, default: Cutting
     text = await store.read(file.sha256, 0, file.size)
     try:
         routes = tomllib.loads(text.decode()).get("routes") or default
-        return msgspec.convert(routes, type=Cutting)
+        cutting: Cutting = msgspec.convert(routes, type=Cutting)
     except (ValueError, msgspec.ValidationError):  # agents say what is wrong with the file
         return default
+    return cutting
 
 
 def busy_engines(workers: Iterable[ConnectedWorker]) -> set[EngineName]:

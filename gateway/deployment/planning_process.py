@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from synergai.core.routes.deployment import PlanOrder, SplitOrder, WantedEngine
+from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, SynergaiError
 from synergai.runtime.text import printable
 
@@ -38,14 +39,14 @@ async def plan(order: PlanOrder) -> list[WantedEngine]:
     return found
 
 
-async def split(models: Path, name: str, cuts: tuple[int, ...]) -> list[str]:
+async def split(models: Path, name: EngineName, cuts: tuple[int, ...]) -> list[EngineName]:
     """Make the stages of an engine between cuts in a model directory; return their names.
 
     Raises:
         EngineUnusable: it cannot be cut, and why.
     """
     order = SplitOrder(models=str(models), name=name, cuts=cuts)
-    return msgspec.json.decode(await _run(order, _SPLIT_WITHIN_S), type=list[str])
+    return msgspec.json.decode(await _run(order, _SPLIT_WITHIN_S), type=list[EngineName])
 
 
 async def _run(order: PlanOrder | SplitOrder, within_s: float) -> bytes:

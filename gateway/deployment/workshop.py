@@ -14,7 +14,7 @@ from gateway.hub.store.store import GATEWAY
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
 from synergai.models.package import pack
-from synergai.versions import split_version, validate_engine
+from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -64,9 +64,9 @@ class Workshop:
                 piece = await self._store.read(sha256, offset, _PIECE)
                 await asyncio.to_thread(file.write, piece)
 
-    async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> list[EngineName]:
-        """Make the stages of an engine between cuts; return their names."""
-        return list(map(validate_engine, await split(self.models, engine, cuts)))
+    async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> None:
+        """Make the stages of an engine between cuts."""
+        await split(self.models, engine, cuts)
 
     async def publish(self, stage: EngineName, version: int, placement: Sequence[str]) -> None:
         """Store a stage that was made, with a placement."""

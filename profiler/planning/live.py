@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.core.routes.problem import RouteProblem, RouteWorker
+    from synergai.domain import EngineName
 
 QUERIES: Final = 1000
 """Queries of the range that is planned for: the rate of a deployment counts."""
@@ -131,7 +132,7 @@ def _answer(case: Case, chosen: Wanted) -> WantedEngine:
     )
 
 
-def _impossible(name: str, reasons: Sequence[str]) -> WantedEngine:
+def _impossible(name: EngineName, reasons: Sequence[str]) -> WantedEngine:
     return WantedEngine(name=name, reason="; ".join(reasons), is_possible=False)
 
 

@@ -172,4 +172,6 @@ def test_stage_of_a_worker_that_has_left_moves_to_another_one(
         start_worker(fleet, "third", tmp_path)
         wait_until(lambda: answer(client, 0) is not None)
         wait_until(lambda: all("worker=right" not in each for each in stages(client).values()))
-        np.testing.assert_allclose(answer(client, 1), expected(model, 1), rtol=1e-4, atol=1e-5)
+        found = answer(client, 1)
+        assert found is not None
+        np.testing.assert_allclose(found, expected(model, 1), rtol=1e-4, atol=1e-5)

@@ -284,7 +284,7 @@ async def test_deployment_continues_after_a_failure_or_crash_at_any_step(
 
 
 async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await deployed(World())
     world.plans.append(OTHER)
@@ -292,7 +292,7 @@ async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
     async def cut(*_: object) -> None:
         raise EngineUnusable("model.onnx cannot be cut: it is corrupt")
 
-    world.cut = cut  # type: ignore[method-assign]
+    monkeypatch.setattr(world, "cut", cut)
     for _ in range(4):
         await world.look(3)
         world.clock.now += RETRY_S

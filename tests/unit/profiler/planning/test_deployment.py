@@ -47,7 +47,8 @@ def plan_of(asked: Need) -> RoutePlan | None:
 
 
 def legs(plan: RoutePlan | None) -> list[list[tuple[str, int, int]]]:
-    return [] if plan is None else [[tuple(leg) for leg in s.route.legs] for s in plan.shares]
+    shares = () if plan is None else plan.shares
+    return [[(leg.worker, leg.first, leg.last) for leg in each.route.legs] for each in shares]
 
 
 SMALL = (worker("a", 240), worker("b", 240))
