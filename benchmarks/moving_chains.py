@@ -26,9 +26,9 @@ from statistics import mean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.emulated_stages import slow_down, write_stages
-from profiler.planning.planner import ROUTE_PLANNERS, run_search
 from synergai import SyncClient
 from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.domain import EngineName
 from synergai.names import stage_name

@@ -29,7 +29,7 @@ from synergai.domain import EngineName
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route
 
 FLEETS: Final = 30

@@ -22,7 +22,7 @@ from profiler.planning.enumeration import routes
 from profiler.planning.genetic import genetic
 from profiler.planning.optimal import optimal_route
 from profiler.planning.plan import partition
-from profiler.planning.planner import run_search
+from synergai.core.routes.planner import run_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,6 +20,9 @@ from gateway.components import (
     build_shared,
     open_storage,
 )
+from gateway.deployment.controller import DeploymentController
+from gateway.deployment.planning import Planning
+from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.worker_rules import WorkerRules
@@ -34,6 +37,7 @@ from gateway.jobs.own_inputs import OwnInputs, Retention
 from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
+from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
 from synergai.wire.tls import server_context
@@ -213,9 +217,51 @@ async def _listen_for_work(base: SharedComponents, streams: WorkStreams) -> int:
     return port
 
 
+def build_deployment(
+    base: SharedComponents,
+    storage: StorageComponents,
+    fleet: FleetComponents,
+    placements: Placements,
+) -> DeploymentController | None:
+    """Deploy engines of the store in stages from now on; return None if that is not allowed."""
+    config, store, workers = base.config, storage.store, fleet.dispatcher.workers
+    if config.routes == "never":
+        return None
+    workshop = Workshop(store, config.state / "workshop")
+    planning = Planning(
+        store,
+        placements,
+        fleet.versions,
+        workers,
+        workshop,
+        base.dictionary,
+        cutting=config.routes,
+        planner=config.route_planner,
+        objective=config.route_objective,
+        clock=base.clock.now,
+    )
+    controller = DeploymentController(
+        store, planning, workshop, fleet.versions, workers, fleet.model_control.load, base.clock.now
+    )
+    base.stack.push_async_callback(controller.close)
+    base.tasks.start(controller.run())
+    base.metrics.add(
+        gauge(
+            "deployments",
+            "Engines that are deployed in stages, by state.",
+            controller.states,
+            "state",
+        )
+    )
+    base.metrics.add_counter(
+        "plans", "Plans of engines in stages that were computed.", lambda: planning.plans
+    )
+    return controller
+
+
 @dataclass(frozen=True)
 class App:
-    """The parts of a gateway."""
+    """The parts of a gateway. Without `deployment`, it deploys no stages."""
 
     base: SharedComponents
     entry: EntryComponents
@@ -223,6 +269,7 @@ class App:
     fleet: FleetComponents
     jobs: JobComponents
     agents: AgentComponents
+    deployment: DeploymentController | None
     held: HeldRequests
     calls: InferenceCalls
     engines: EngineCalls
@@ -237,6 +284,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
+        deployment = build_deployment(base, storage, fleet, agents.placements)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,
@@ -261,7 +309,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             _make_tracing(base),
         )
         engines = EngineCalls(versions, admission, base.metrics, fleet.model_control, base.clock)
-        return App(base, entry, storage, fleet, jobs, agents, held, calls, engines)
+        return App(base, entry, storage, fleet, jobs, agents, deployment, held, calls, engines)
     finally:
         stack.push_async_callback(base.tasks.close)  # before what they use
 

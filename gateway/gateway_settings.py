@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from synergai.core.routes.deployment import Objective
+from synergai.core.routes.planner import ROUTE_PLANNERS
 from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
@@ -127,6 +129,17 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "jobs are deleted earlier, and uploads are refused. 0 for none but the disk.",
         Meta(ge=0),
     ] = 0
+    routes: Annotated[
+        Literal["never", "needed", "auto"],
+        "When engines of the store are cut into stages: never, if no worker can hold one whole, or "
+        "also if that is faster. The engine.toml of an engine may say otherwise, unless never.",
+    ] = "needed"
+    route_planner: Annotated[
+        str, "Planner of routes.", Checked(ROUTE_PLANNERS.check, "planner")
+    ] = "optimal"
+    route_objective: Annotated[Objective, "What plans of routes are to have the best of."] = (
+        "throughput"
+    )
     worker_wait_s: Annotated[
         float,
         "Longest wait of a request, within its deadline, for a worker with an engine that the "

@@ -222,6 +222,7 @@ class Gateway:
                 fleet.profiles,
                 partial(fleet.store_profiles, storage),
                 PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
+                lambda: () if app.deployment is None else app.deployment.deployments(),
             ).handler(),
             HealthServicer(
                 fleet.versions, app.entry.admission, lambda: storage.journal.accepting

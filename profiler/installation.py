@@ -28,6 +28,7 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
+from synergai.models.package import default_name
 from synergai.names import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.runtime.text import printable
 
@@ -327,15 +328,3 @@ def _copy_model(source: Path, folder: Path) -> None:
         if error.errno in _NO_SPACE_ERRNOS:
             raise
         raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
-
-
-def default_name(source: Path) -> str:
-    """Return the name of a folder or file; a file called ``model`` is named after its folder."""
-    source = source.absolute()  # "." has no name
-    name = source.name if source.is_dir() else source.stem
-    if name == "model" and not source.is_dir():
-        name = source.parent.name or name
-    try:
-        return validate_name(name, "engine name")
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}; give it one with --name") from None

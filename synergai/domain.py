@@ -255,6 +255,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         unverified: reason why the engine is served although no input is known that it accepts;
             empty if its samples, or synthetic inputs, were computed when it was loaded.
         pending: whether the worker is still inspecting the engine; its fault says so as well.
+        too_large: whether the worker has not the memory for it; its fault says so as well.
         preprocess: name of the pre-processing with which the worker converts encoded images to
             the first input; empty if the engine accepts tensors only.
         postprocess: name of the output that the worker derives on request, ``classes`` or
@@ -294,6 +295,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     stage_end: int = 0
     exit: Exit | None = None
     file_variant: str = ""
+    too_large: bool = False
 
     @property
     def digests(self) -> frozenset[str]:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from gateway.fleet.links import known_links, with_peers
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from synergai.core.route import Route
-from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import engine_of_stage
 from synergai.profiles.dictionary import OBSERVED
@@ -29,22 +29,14 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.validation import STAY
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.fleet.routes import Routes
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.core.routes.links import Link, Links
+    from synergai.core.routes.links import Link
     from synergai.core.routes.problem import Leg
     from synergai.core.routes.ranking import RankedChain
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import Engine, EngineName, WorkerId
     from synergai.jobs import JobSpec
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -60,11 +52,6 @@ _REMEMBERED_S: Final = 30.0
 """Time for which an observed pace tells of a worker that no longer runs a stage."""
 _LOAD_WEIGHT: Final = 2.0
 """A move has to save this many times what its loads take."""
-_BYTES_PER_S: Final = 125e6
-_LATENCY_S: Final = 0.0005
-"""Assumed of links that nothing was sent over."""
-_MUCH_FASTER: Final = 4.0
-"""Factor by which one link is much faster than another."""
 _MANY: Final = 10_000
 """Queries of a range in which only the interval counts."""
 
@@ -317,7 +304,7 @@ class JobRoutes:
             for positions, seconds in self._seconds(worker, candidates).items():
                 paces[Leg(worker.id, *positions)] = seconds
         involved = {leg.worker for leg in paces}
-        return _Known(paces, _links([each for each in workers if each.id in involved]))
+        return _Known(paces, known_links([each for each in workers if each.id in involved]))
 
     def _seconds(
         self, worker: ConnectedWorker, candidates: Candidates
@@ -365,7 +352,7 @@ class JobRoutes:
         if not known.paces or 0 not in sizes:
             return ()
         peers = {each.id for each in self._workers(candidates.values()) if each.peer_address}
-        links = _with_peers(known.links, peers)
+        links = with_peers(known.links, peers)
         ranked = rank_chains(known.paces, sizes, links, queries=_MANY)
         return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
 
@@ -388,47 +375,3 @@ def _reason(ranked: Sequence[RankedChain]) -> str:
     if len(ranked) > 1:
         text += f", {ranked[1].interval_s * 1e3:.3g} ms in the next best of {len(ranked)} chains"
     return text
-
-
-def _links(workers: Sequence[ConnectedWorker]) -> dict[tuple[str, str], Link]:
-    """Return the links that were measured, by pair of hosts."""
-    from synergai.core.routes.links import GATEWAY, Link
-
-    links: dict[tuple[str, str], Link] = {}
-    names = {worker.id for worker in workers}
-    for worker in workers:
-        sent = worker.measure_link()
-        latency_s = _LATENCY_S if sent is None else sent.round_trip_s / 2
-        sent_per_s = 0.0 if sent is None else sent.bytes_per_s
-        if sent_per_s:
-            links[GATEWAY, worker.id] = Link(sent_per_s, latency_s)
-        if received_per_s := worker.received_bytes_per_s or sent_per_s:
-            links[worker.id, GATEWAY] = Link(received_per_s, latency_s)
-        for holder, seen in worker.peer_links.items():
-            if holder in names and seen.bytes_per_s:
-                links[WorkerId(holder), worker.id] = Link(seen.bytes_per_s, seen.round_trip_s / 2)
-    return links
-
-
-def _with_peers(known: Mapping[tuple[str, str], Link], peers: Collection[str]) -> Links:
-    """Return the links of a fleet in which some workers can be dialled by the others.
-
-    A link from one of these that nothing was sent over is assumed to be as slow as the slower one
-    of the gateway's links to its ends, if the other one is much faster. If both are slow, the two
-    workers may be at the same site.
-    """
-    # Imported on demand: most gateways have no stages.
-    from synergai.core.routes.links import Link, Links
-
-    default = Link(_BYTES_PER_S, _LATENCY_S)
-
-    class WithPeers(Links):
-        def way(self, source: str, target: str) -> dict[tuple[str, str], Link]:
-            way = super().way(source, target)
-            if source not in peers or len(way) < 2:
-                return way
-            slow, fast = sorted(way.values())
-            apart = fast.bytes_per_s > _MUCH_FASTER * slow.bytes_per_s
-            return {(source, target): slow if apart else default}
-
-    return WithPeers(known, default)

@@ -109,10 +109,11 @@ class Catalogue:
     def open_chains(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
         """Return the chains of stages that queries of an engine may take; see `StageChains`.
 
-        There are none while it is unloaded, is being inspected or has a fault.
+        There are none while it is unloaded, or while workers have it whole and cannot run it. That
+        does not matter if the store has the model: it may be too large for each of them.
         """
-        closed = engine not in self._usable and self._offers_of(engine)
-        return () if closed or engine in self._unloaded else self.stages.alternatives(engine)
+        closed = self._closes_stages(engine) or engine in self._unloaded
+        return () if closed else self.stages.alternatives(engine)
 
     def early_stages(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the first stages of an engine with early exits, unless it is unloaded."""
@@ -175,7 +176,7 @@ class Catalogue:
             self._on_asked(engine.name)
             return engine
         offers = self._offers.get(EngineName(name))
-        if offers is not None and offers.by_worker:
+        if offers is not None and self._closes_stages(EngineName(name)):
             if offers.is_pending:
                 raise EnginePending(name)
             if offers.conflicts:
@@ -195,6 +196,13 @@ class Catalogue:
             unserved = EngineUnserved(name)
             raise unserved if self._worker_wait_s else Unavailable(str(unserved))
         raise self.not_found(name)
+
+    def _closes_stages(self, engine: EngineName) -> bool:
+        """Return whether workers have an engine whole that cannot run, whatever its stages."""
+        if engine in self._usable or not self._offers_of(engine):
+            return False
+        stages = self.stages.fewest(engine)
+        return not stages or stages[0].stage_of not in self._stored(engine)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
         """Wait until an engine is no longer pending; see `find_usable`.
@@ -299,6 +307,13 @@ class Catalogue:
         if name in self._usable:
             self._in_service[name] = self._usable[name]
         self.on_service_changed(name)
+
+    def retire(self, stages: Set[EngineName]) -> None:
+        """Let queries begin in all stages but these; those that have begun may end there."""
+        changed, self.stages.retired = self.stages.retired ^ stages, frozenset(stages)
+        for stage in changed:
+            self.stages.changed(stage)
+            self.on_service_changed(stage)
 
     @property
     def conflicts(self) -> Iterator[EngineConflict]:

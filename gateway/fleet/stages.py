@@ -43,10 +43,12 @@ class StageChains:
 
     Attributes:
         any: whether a worker has had a stage of any engine.
+        retired: stages in which queries do not begin any more.
     """
 
     def __init__(self, in_service: Mapping[EngineName, Engine]) -> None:
         self.any = False
+        self.retired: frozenset[EngineName] = frozenset()
         self._in_service = in_service
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
         # By engine that was asked for, until one of its stages changes.
@@ -137,7 +139,8 @@ class StageChains:
 
     def _matching(self, engine: EngineName) -> list[Engine]:
         """Return the stages of an engine that are in service and fit each other."""
-        serving = map(self._in_service.get, self.names(engine))
+        names = (each for each in self.names(engine) if each not in self.retired)
+        serving = map(self._in_service.get, names)
         return matching_stages(each for each in serving if each is not None)
 
 

@@ -141,6 +141,11 @@ class Placements:
                 placed.MergeFrom(failed)
             yield worker, placed
 
+    def candidates(self, stored: StoredVersion) -> list[ConnectedWorker]:
+        """Return the connected workers that a version is to be placed on."""
+        registered = self._connections.registered()
+        return [each[1] for each in registered if self._is_placed(*each, stored)]
+
     def check_moved(self, stored: StoredVersion, placement: tuple[str, ...]) -> None:
         """Check that another placement does not withdraw a version from all connected workers."""
         holders = ", ".join(worker.id for worker, _ in self.holders(stored))

@@ -14,15 +14,20 @@ from bisect import bisect_left
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from synergai.domain import Configuration
 from synergai.errors import NotFound
 from synergai.names import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.domain import Configuration, EngineName, WorkerClass
+    from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
+ASSUMED_S: Final = 0.05
+"""Assumed time of an engine that was never measured on a worker class."""
+CUT_S: Final = 0.0004
+"""Time that a cut costs where none was measured: the conversion of the layout of a tensor."""
 _ROUNDING: Final = 1e-9
 """Heads that are closer together are equal: means of the same numbers differ by rounding."""
 
@@ -121,11 +126,13 @@ class ClassTimes(NamedTuple):
             infinite where it is not known.
         whole: the fastest configuration of the whole engine.
         staged: the fastest one in which stages were measured; None if there is none.
+        watts: power of the machine while the whole engine ran; 0 if that is not known.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     whole: Configuration
     staged: Configuration | None
+    watts: float = 0.0
 
 
 def class_times(
@@ -161,7 +168,22 @@ def class_times(
         tuple(map(tuple, seconds)),
         fastest.configuration,
         None if staged is None else staged.configuration,
+        fastest.watts,
     )
+
+
+def predicted_times(works: Sequence[float], positions: Sequence[int], whole_s: float) -> ClassTimes:
+    """Return times of stages by their work alone, for a class on which none were measured.
+
+    Args:
+        whole_s: time of the whole engine.
+    """
+    shares = [0.0, *(works[position - 1] for position in positions), 1.0]
+    seconds = [
+        [max(end - begin, 0.0) * whole_s + CUT_S * (begin > 0) for end in shares]
+        for begin in shares
+    ]
+    return ClassTimes(tuple(map(tuple, seconds)), Configuration(1), Configuration(1))
 
 
 def stage_times(

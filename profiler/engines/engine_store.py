@@ -70,7 +70,7 @@ def push(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from profiler.engines.package import pack, packed_name
+    from synergai.models.package import pack, packed_name
 
     engine = packed_name(path) if name is None else name
     if version is None:

@@ -16,6 +16,7 @@ from synergai.cli.options import (
     parse_duration,
 )
 from synergai.cli.output import print_json
+from synergai.core.routes.deployment import Objective  # noqa: TC001 - typer reads it
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import InvalidInput, InvalidSettings
 
@@ -53,6 +54,9 @@ def plan(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     models: Models = DEFAULT_MODELS,
     planner: _Planners = None,
+    objective: Annotated[
+        Objective, typer.Option(help="What the plan is to have the best of.")
+    ] = "throughput",
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,
@@ -66,9 +70,11 @@ def plan(
     The times come from the dictionary, for engines and stages that are loaded. Exits with 1 if
     the deadline is missed.
     """
-    from profiler.planning.plan_case import OPTIMAL, Case
+    from profiler.dictionary.files import load_dictionary
+    from profiler.planning.options import OPTIMAL
+    from profiler.planning.plan_case import Case, read_fleet
     from profiler.planning.plan_output import PlanAnswer, print_answer, record
-    from profiler.planning.planner import ROUTE_PLANNERS
+    from synergai.core.routes.planner import ROUTE_PLANNERS
 
     planners = planner or [OPTIMAL]
     try:
@@ -79,8 +85,9 @@ def plan(
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     if deadline_s is not None and not deadline_s > 0:
         raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
-    case = Case(name, models, dictionary, fleet, source, queries)
-    answer = PlanAnswer(case, case.weigh(planners), deadline_s)
+    given = None if fleet is None else read_fleet(fleet)
+    case = Case(name, models, load_dictionary(dictionary), given, source, queries)
+    answer = PlanAnswer(case, case.weigh(planners), deadline_s, objective)
     if as_json:
         print_json(record(answer))
     else:

@@ -8,13 +8,13 @@ from math import comb, perm
 from typing import TYPE_CHECKING, Final
 
 from profiler.planning.moves import joined
-from profiler.planning.planner import found
+from synergai.core.routes.planner import found
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route, RouteProblem
 
 MAX_ROUTES: Final = 200_000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from profiler.planning.planner import found
 from profiler.planning.tables import Tables
+from synergai.core.routes.planner import found
 from synergai.core.routes.problem import Leg, Route
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import RouteProblem
 
 

@@ -18,7 +18,7 @@ from profiler.planning.moves import is_possible, joined, moved, weights
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route, RouteProblem
 
 _POPULATION: Final = 8

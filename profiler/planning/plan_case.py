@@ -2,166 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec import Meta, Struct
-from msgspec.structs import replace
 from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
-from profiler.dictionary.files import load_dictionary
 from profiler.dictionary.origins import present_entries
-from profiler.dictionary.stages import class_times
-from profiler.planning.enumeration import routes
-from profiler.planning.moves import seconds
-from profiler.planning.optimal import optimal_route
-from profiler.planning.plan import RoutePlan, partition, pour
-from profiler.planning.planner import ROUTE_PLANNERS, run_search
-from synergai.core.routes.links import GATEWAY, Link, Links
+from profiler.dictionary.predicted import PredictedTimes
+from profiler.dictionary.stages import ASSUMED_S, class_times, predicted_times
+from profiler.planning.options import staged_options, whole_options
+from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.names import stage_name, validate_name
+from synergai.names import stage_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from profiler.cutting.cuts import Cut
     from profiler.dictionary.stages import ClassTimes
+    from profiler.planning.plan import RoutePlan
     from synergai.core.routes.problem import Leg
     from synergai.domain import WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
-
-
-OPTIMAL: Final = "optimal"
-MAX_LEGS: Final = 8
-"""Legs of the longest route that is weighed."""
-
-
-def whole_options(problem: RouteProblem) -> list[RoutePlan]:
-    """Return the options that do not split the engine: each worker alone, and all as replicas."""
-    whole = list(routes(problem, legs=1))
-    alone = [
-        RoutePlan(pour(problem, [route]), f"whole on {route.legs[0].worker}") for route in whole
-    ]
-    if len(alone) < 2 or problem.queries < 2:
-        return alone
-    return [*alone, RoutePlan(pour(problem, whole), "replicas")]
-
-
-def staged_options(problem: RouteProblem, planner: str) -> list[RoutePlan]:
-    """Return options with stages: the route of a planner, or all that `optimal` has to offer.
-
-    These are the best route of each number of legs, and several routes side by side. A planner may
-    find none that is better than the whole engine.
-    """
-    if planner != OPTIMAL:
-        route, _ = run_search(ROUTE_PLANNERS.get(planner)(problem), problem.times)
-        if route is None or len(route.legs) == 1:
-            return []
-        return [RoutePlan(pour(problem, [route]), f"route of {planner}")]
-    most = min(problem.chain.end, len(problem.workers), MAX_LEGS)
-    options = [
-        RoutePlan(pour(problem, [route]), f"{legs} stages")
-        for legs in range(2, most + 1)
-        if (route := optimal_route(problem, legs)) is not None
-    ]
-    plan = partition(problem)
-    if plan is not None and plan.is_split and len(plan.shares) > 1:
-        options.append(replace(plan, name="several routes"))
-    return options
-
-
-def split_options(problem: RouteProblem) -> Iterator[tuple[int, RoutePlan]]:
-    """Yield each position that can be cut, with the best two workers for its sides."""
-    for end, cut_there in groupby(routes(problem, legs=2), lambda route: route.legs[0].last):
-        best = min(cut_there, key=lambda route: seconds(problem, route))
-        if end < problem.chain.end and seconds(problem, best) < math.inf:
-            workers = ", ".join(leg.worker for leg in best.legs)
-            yield end, RoutePlan(pour(problem, [best]), workers)
-
-
-_BYTES_PER_MBIT: Final = 125_000.0
-_MAX_WORKERS: Final = 64
-
-
-class FleetWorker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A worker of a fleet.
-
-    Attributes:
-        memory_mb: what its engine hosts may take, in units of 10^6 bytes.
-    """
-
-    id: str
-    worker_class: WorkerClass
-    memory_mb: Annotated[float, Meta(gt=0, le=1e9)] = math.inf
-
-
-class _Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    mbit_s: Annotated[float, Meta(ge=0.001, le=1e6)]
-    latency_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
-
-    def link(self) -> Link:
-        return Link(self.mbit_s * _BYTES_PER_MBIT, self.latency_ms / 1000)
-
-
-class _Pair(_Speed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-
-
-class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Workers and links, as in a fleet file.
-
-    A link has the same bandwidth and latency in both directions, unless the file has the other
-    direction as well.
-
-    Raises:
-        ValueError: it has no workers, or two of one name, or links that contradict each other or
-            name an unknown host.
-    """
-
-    workers: Annotated[tuple[FleetWorker, ...], Meta(max_length=_MAX_WORKERS)]
-    pairs: tuple[_Pair, ...] = msgspec.field(name="links", default=())
-    default_link: _Speed = _Speed(mbit_s=1000.0)
-
-    def __post_init__(self) -> None:
-        if not self.workers:
-            raise ValueError("it has no [[workers]]")
-        hosts = {GATEWAY}
-        for worker in self.workers:
-            validate_name(worker.id, "worker id")
-            validate_name(worker.worker_class, "worker class")
-            if worker.id in hosts:
-                taken = "belongs to the gateway" if worker.id == GATEWAY else "is there twice"
-                raise ValueError(f"the worker id {worker.id!r} {taken}; give each worker its own")
-            hosts.add(worker.id)
-        known = set()
-        for pair in self.pairs:
-            for host in (pair.source, pair.target):
-                if host not in hosts:
-                    raise ValueError(
-                        f"a link names the unknown worker {host!r}{suggestion(host, hosts)}"
-                    )
-            where = f"the link from {pair.source!r} to {pair.target!r}"
-            if pair.source == pair.target:
-                raise ValueError(f"{where} leads nowhere; remove it")
-            if (pair.source, pair.target) in known:
-                raise ValueError(f"{where} is there twice; keep one")
-            known.add((pair.source, pair.target))
-
-    def links(self) -> Links:
-        """Return the links between its hosts."""
-        links = {(pair.source, pair.target): pair.link() for pair in self.pairs}
-        both = {(target, source): link for (source, target), link in links.items()}
-        return Links(both | links, self.default_link.link())
 
 
 def read_fleet(path: Path) -> FleetFile:
@@ -172,8 +41,15 @@ def read_fleet(path: Path) -> FleetFile:
 class Case:
     """What the options of the command describe: a problem, and what its numbers stand for.
 
+    Args:
+        assumes: assume times where none can be predicted either, instead of leaving workers out.
+
     Attributes:
         cuts: those at the positions of the chain between its inputs and outputs.
+        classes: class of each worker.
+        times: times of its class.
+        classes: class of each worker.
+        times: times of its class.
         notes: what was left out, and why.
     """
 
@@ -181,10 +57,12 @@ class Case:
         self,
         name: str,
         models: Path,
-        dictionary: Path,
-        fleet: Path | None,
+        dictionary: ConfigurationDictionary,
+        fleet: FleetFile | None,
         source: str,
         queries: int,
+        *,
+        assumes: bool = False,
     ) -> None:
         self.notes: list[str] = []
         self._model = ModelDirectory(models).get(name).of_variant("")
@@ -192,34 +70,43 @@ class Case:
         self._found = read_model(self._model)
         self.cuts = self._plan_cuts()
         entries = self._read_entries(dictionary, models)
-        given = self._default_fleet(entries) if fleet is None else read_fleet(fleet)
+        given = fleet or self._default_fleet(entries)
         hosts = [GATEWAY, *(worker.id for worker in given.workers)]
         if source not in hosts:
             raise InvalidSettings(
                 f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
                 f"{', '.join(hosts)}"
             )
-        by_class = self._class_times(entries, given)
+        others = [entry for entry in dictionary if entry.engine != self._model.name]
+        predicted = PredictedTimes([*entries, *others])
+        by_class = self._class_times(entries, given, predicted, assumes=assumes)
         used = [worker for worker in given.workers if worker.worker_class in by_class]
+        self.classes = {worker.id: worker.worker_class for worker in used}
+        self.classes = {worker.id: worker.worker_class for worker in used}
         self.times = {worker.id: by_class[worker.worker_class] for worker in used}
         self.problem = RouteProblem(
             chain=make_chain(self._model, self._found, self.cuts),
             workers=tuple(
-                RouteWorker(worker.id, self.times[worker.id].seconds, worker.memory_mb * 1e6)
+                RouteWorker(worker.id, times.seconds, worker.memory_mb * 1e6, times.watts)
                 for worker in used
+                for times in [self.times[worker.id]]
             ),
             links=given.links(),
             source=source,
             queries=queries,
         )
 
+    @property
+    def places(self) -> list[int]:
+        """Numbers of the cuts at the positions of the chain, those of its ends included."""
+        return [0, *(cut.position for cut in self.cuts), len(self._found.cuts) + 1]
+
     def runs(self, leg: Leg) -> str:
         """Return the engine or stage that a leg runs."""
-        chain = self.problem.chain
+        engine, places = self.problem.chain.engine, self.places
         if self.is_whole(leg):
-            return chain.engine
-        positions = [0, *(cut.position for cut in self.cuts), len(self._found.cuts) + 1]
-        return stage_name(chain.engine, positions[leg.first], positions[leg.last])
+            return engine
+        return stage_name(engine, places[leg.first], places[leg.last])
 
     def configuration(self, leg: Leg) -> str:
         """Return the configuration in which it runs."""
@@ -236,10 +123,11 @@ class Case:
         for planner in planners:
             options += staged_options(self.problem, planner)
         if not options:
-            raise InvalidInput("; ".join([self._misfit(), *self.notes]))
+            raise InvalidInput("; ".join([self.misfit(), *self.notes]))
         return options
 
-    def _misfit(self) -> str:
+    def misfit(self) -> str:
+        """Say what the engine needs if nothing fits."""
         problem, end = self.problem, self.problem.chain.end
         needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
         legs = min(len(problem.workers), end)
@@ -264,8 +152,10 @@ class Case:
             )
         return cuts
 
-    def _read_entries(self, dictionary: Path, models: Path) -> ConfigurationDictionary:
-        entries, left_out = present_entries(load_dictionary(dictionary), models, self._model)
+    def _read_entries(
+        self, dictionary: ConfigurationDictionary, models: Path
+    ) -> ConfigurationDictionary:
+        entries, left_out = present_entries(dictionary, models, self._model)
         if left_out:
             self.notes.append(
                 f"{counted(left_out, 'entry')} of another model file left out; measure again with "
@@ -291,7 +181,12 @@ class Case:
         return FleetFile(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))
 
     def _class_times(
-        self, entries: ConfigurationDictionary, fleet: FleetFile
+        self,
+        entries: ConfigurationDictionary,
+        fleet: FleetFile,
+        predicted: PredictedTimes,
+        *,
+        assumes: bool,
     ) -> dict[WorkerClass, ClassTimes]:
         name, works = self._model.name, [cut.work for cut in self._found.cuts]
         positions = [cut.position for cut in self.cuts]
@@ -300,8 +195,18 @@ class Case:
             try:
                 times = class_times(entries, name, worker_class, works, positions)
             except NotFound as error:
-                self.notes.append(f"workers of class {worker_class} are left out: {error}")
+                whole_s = predicted.seconds(name, worker_class)
+                if whole_s is not None:
+                    self._note_prediction(worker_class, predicted)
+                elif not assumes:
+                    self.notes.append(f"workers of class {worker_class} are left out: {error}")
+                    continue
+                else:
+                    self.notes.append(f"the times of class {worker_class} are assumed")
+                found[worker_class] = predicted_times(works, positions, whole_s or ASSUMED_S)
                 continue
+            if assumes and times.staged is None:
+                times = predicted_times(works, positions, times.seconds[0][-1])
             found[worker_class] = times
             if self.cuts and times.staged is None:
                 self.notes.append(
@@ -311,3 +216,11 @@ class Case:
         if not found:
             raise NotFound("; ".join(self.notes))
         return found
+
+    def _note_prediction(self, worker_class: WorkerClass, predicted: PredictedTimes) -> None:
+        name, error = self._model.name, predicted.median_error()
+        off = "" if error is None else f", {error:.0%} off at the median where they are known"
+        self.notes.append(
+            f"the times of class {worker_class} are predicted from other profiles{off}; measure "
+            f"them there with 'synergai profile --stages --engines {name}'"
+        )

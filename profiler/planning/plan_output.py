@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 from rich.filesize import decimal
 
-from profiler.planning.plan_case import split_options
+from profiler.planning.options import choose, split_options
 from synergai.cli.output import format_seconds, print_table
 from synergai.runtime.text import counted
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from profiler.cutting.cuts import Cut
     from profiler.planning.plan import RoutePlan, Share
     from profiler.planning.plan_case import Case
+    from synergai.core.routes.deployment import Objective
 
 _SHOWN_GAIN: Final = 0.005
 _SPLITS_SHOWN: Final = 12
@@ -32,18 +33,18 @@ class PlanAnswer(NamedTuple):
     case: Case
     options: Sequence[RoutePlan]
     deadline_s: float | None
+    objective: Objective = "throughput"
 
     @property
     def choice(self) -> RoutePlan:
         """The fastest option; one that does not split the engine, if a split hardly saves time."""
-        fastest = _fastest(self.options)
-        whole = [option for option in self.options if not option.is_split]
-        if fastest.is_split and whole:
-            best = _fastest(whole)
-            is_late = self.deadline_s is not None and best.seconds > self.deadline_s
-            if not is_late and fastest.seconds > (1 - _LEAST_GAIN) * best.seconds:
-                return best
-        return fastest
+        return choose(
+            self.case.problem,
+            self.options,
+            _LEAST_GAIN,
+            deadline_s=math.inf if self.deadline_s is None else self.deadline_s,
+            objective=self.objective,
+        )
 
     @property
     def slack_s(self) -> float | None:

@@ -22,7 +22,7 @@ from profiler.planning.moves import is_possible, joined, moved, weights
 from synergai.core.routes.problem import Route, RouteTimes
 
 if TYPE_CHECKING:
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import RouteProblem, RouteWorker
 
 Taker: TypeAlias = Callable[["tuple[float, ...]", int], "Sequence[int]"]

@@ -90,6 +90,9 @@ APPLICATIONS: Final = {
     "explain": Application(
         "synergai.cli.explain:app", "Say why a request or job is late.", _USE, "cli,client"
     ),
+    "routes": Application(
+        "synergai.cli.routes:app", "Show the engines that are deployed in stages.", _USE, "cli"
+    ),
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "profiler.engines.cli:app",

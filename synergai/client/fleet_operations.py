@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.client.store import StoreContent, StoredEngine
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.domain import Engine
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -43,6 +44,14 @@ class FleetOperations(GatewayConnection):
         method = self._channel.fleet.ListWorkers
         response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
+
+    async def deployments(self) -> list[EngineDeployment]:
+        """List the engines that the gateway deploys in stages."""
+        from synergai.core.routes.deployment import EngineDeployment
+
+        method = self._channel.fleet.ListDeployments
+        response = await self._channel.call(method, fleet_pb2.ListDeploymentsRequest())
+        return msgspec.json.decode(response.json, type=list[EngineDeployment])
 
     async def explain(self, request_id: str = "") -> Explanation:
         """Explain why a request or job is late, was refused or waits.

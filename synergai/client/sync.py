@@ -154,6 +154,7 @@ class SyncClient:
     forget = _waiting(Client.forget)
     push_engine = _waiting(Client.push_engine)
     stored_engines = _waiting(Client.stored_engines)
+    deployments = _waiting(Client.deployments)
     place_engine = _waiting(Client.place_engine)
     remove_engine = _waiting(Client.remove_engine)
     version_policy = _waiting(Client.version_policy)

@@ -144,6 +144,7 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     postprocess: Literal["", "classes", "boxes"] = ""
     accuracy: Share | None = None
     max_batch: int = 1
+    routes: Literal["", "never", "needed", "auto"] = ""
     stage_end: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     exit: Exit | None = None
     inputs: tuple[Text, ...] = ()

@@ -69,6 +69,11 @@ class FleetStub:
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_fleet__pb2.Explanation.FromString,
                 _registered_method=True)
+        self.ListDeployments = channel.unary_unary(
+                '/synergai.v1.Fleet/ListDeployments',
+                request_serializer=synergai_dot_v1_dot_fleet__pb2.ListDeploymentsRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_fleet__pb2.Deployments.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -122,6 +127,13 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDeployments(self, request, context):
+        """Returns the engines that the gateway deploys in stages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -159,6 +171,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=synergai_dot_v1_dot_fleet__pb2.ExplainRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_fleet__pb2.Explanation.SerializeToString,
+            ),
+            'ListDeployments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeployments,
+                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.ListDeploymentsRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_fleet__pb2.Deployments.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -350,6 +367,33 @@ class Fleet:
             '/synergai.v1.Fleet/Explain',
             synergai_dot_v1_dot_fleet__pb2.ExplainRequest.SerializeToString,
             synergai_dot_v1_dot_fleet__pb2.Explanation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeployments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/synergai.v1.Fleet/ListDeployments',
+            synergai_dot_v1_dot_fleet__pb2.ListDeploymentsRequest.SerializeToString,
+            synergai_dot_v1_dot_fleet__pb2.Deployments.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class FleetStub:
     """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
     Explain: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ExplainRequest, _fleet_pb2.Explanation]
     """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
+    ListDeployments: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListDeploymentsRequest, _fleet_pb2.Deployments]
+    """Returns the engines that the gateway deploys in stages."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -63,6 +65,8 @@ class FleetAsyncStub(FleetStub):
     """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
     Explain: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ExplainRequest, _fleet_pb2.Explanation]  # type: ignore[assignment]
     """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
+    ListDeployments: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListDeploymentsRequest, _fleet_pb2.Deployments]  # type: ignore[assignment]
+    """Returns the engines that the gateway deploys in stages."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -120,5 +124,13 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.Explanation, _abc.Awaitable[_fleet_pb2.Explanation]]:
         """Explains why a request or job is late, refused or waits. NOT_FOUND for one that is not kept."""
+
+    @_abc_1.abstractmethod
+    def ListDeployments(
+        self,
+        request: _fleet_pb2.ListDeploymentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.Deployments, _abc.Awaitable[_fleet_pb2.Deployments]]:
+        """Returns the engines that the gateway deploys in stages."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

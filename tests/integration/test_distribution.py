@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import pytest
 
-from profiler.engines.package import pack
 from profiler.installation import write_definition
 from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
@@ -16,6 +15,7 @@ from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
+from synergai.models.package import pack
 from synergai.testing import LocalFleet
 
 WITHIN_S: Final = 60.0

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from profiler.engines.package import pack
 from profiler.zoo import recipes as zoo
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
+from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from tests.waiting import wait_until
 from tests.wires import Wire

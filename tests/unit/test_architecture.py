@@ -61,6 +61,7 @@ ORDER = {
         "dispatch",
         "jobs",
         "hub",
+        "deployment",
         "calls",
         "grpc_server",
         "leader_services",
@@ -251,7 +252,7 @@ def test_search_is_pure() -> None:
         assert all(m.startswith(allowed) for m in mine), path.name
 
 
-@pytest.mark.parametrize("module", ["optimal", "plan", "planner", "tables"])
+@pytest.mark.parametrize("module", ["deployment", "optimal", "options", "plan", "tables"])
 def test_planner_of_the_fastest_routes_is_pure(module: str) -> None:
     modules = imports(ROOT / "profiler" / "planning" / f"{module}.py")
     assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE)

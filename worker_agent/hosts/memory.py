@@ -24,6 +24,10 @@ class CrowdedOut(Unavailable):
     """The host was killed because all hosts together exceeded the limit; alone, it may fit."""
 
 
+class TooLarge(EngineUnusable):
+    """The host was killed because it alone exceeded the limit."""
+
+
 class Host(Protocol):
     """A running engine host."""
 
@@ -106,7 +110,7 @@ class HostMemory:
         engine = largest.session.engine
         if size > limit:
             reason = f"{used}, above the {allowed}, and was killed"
-            largest.kill(reason, EngineUnusable(f"engine {engine!r} {reason}"))
+            largest.kill(reason, TooLarge(f"engine {engine!r} {reason}"))
         else:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
             largest.kill(reason, CrowdedOut(f"engine {engine!r} {reason}"))

@@ -24,6 +24,7 @@ from synergai.models.warmup import ADVICE
 from synergai.runtime.text import printable
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
+from worker_agent.hosts.memory import TooLarge
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine
 
@@ -129,7 +130,8 @@ class Describer:
         except SynergaiError as error:
             self._not_loaded.discard(name)
             self._doubted.discard(name)
-            return faulty_engine(definition, str(error))
+            too_large = isinstance(error, TooLarge)
+            return faulty_engine(definition, str(error), too_large=too_large)
         # Only now: until the load has ended, one that is requested meanwhile waits for it.
         self._not_loaded.discard(name)
         self._doubted.discard(name)

@@ -110,12 +110,12 @@ def pending_engine(definition: EngineDefinition) -> Engine:
     return replace(_undescribed(definition, "it is being inspected"), pending=True)
 
 
-def faulty_engine(definition: EngineDefinition, fault: str) -> Engine:
+def faulty_engine(definition: EngineDefinition, fault: str, *, too_large: bool = False) -> Engine:
     """Return an engine that cannot be used, and log the reason."""
     fault = fault.removeprefix(f"engine {definition.name!r}: ")  # it is shown next to the name
     fault = printable(fault)  # file names in it may not be valid UTF-8
     _log.warning("engine %s is unusable: %s", definition.name, fault)
-    return _undescribed(definition, fault)
+    return replace(_undescribed(definition, fault), too_large=too_large)
 
 
 def described_engine(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.hub.offered_engines import OfferedEngines
     from gateway.hub.rollouts import Rollouts
     from gateway.monitoring.metrics import Metrics
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.domain import EngineName, Session
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.service import ProfileService
@@ -49,6 +50,7 @@ class FleetServicer:
 
     Args:
         store_profiles: adds or replaces entries of the dictionary, durably.
+        deployments: returns the engines that are deployed in stages.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class FleetServicer:
         profiles: ProfileService,
         store_profiles: Callable[[Sequence[ProfileEntry]], Awaitable[None]],
         policies: PolicyCalls,
+        deployments: Callable[[], Sequence[EngineDeployment]],
     ) -> None:
         self._workers = dispatcher.workers
         self._core = dispatcher.core
@@ -67,6 +70,7 @@ class FleetServicer:
         self._profiles = profiles
         self._store_profiles = store_profiles
         self._policies = policies
+        self._deployments = deployments
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -75,6 +79,9 @@ class FleetServicer:
             {
                 "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),
                 "Explain": rpc.unary(self.explain, fleet_pb2.ExplainRequest),
+                "ListDeployments": rpc.unary(
+                    self.list_deployments, fleet_pb2.ListDeploymentsRequest
+                ),
                 "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
@@ -107,6 +114,16 @@ class FleetServicer:
         """Explain where the time of a request or job went."""
         found = explain(current_caller(), self._core, request.id, self._clock.now())
         return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
+
+    async def list_deployments(
+        self, _request: fleet_pb2.ListDeploymentsRequest, _context: ServerCall
+    ) -> fleet_pb2.Deployments:
+        """Return the engines in stages that the caller may observe."""
+        caller = current_caller()
+        found = [
+            each for each in self._deployments() if caller.may(Role.OBSERVE, engine=each.engine)
+        ]
+        return fleet_pb2.Deployments(json=msgspec.json.encode(found).decode())
 
     async def get_dictionary(
         self, request: fleet_pb2.GetDictionaryRequest, _context: ServerCall

@@ -97,10 +97,13 @@ class StoreServicer:
         self, request: store_pb2.PlaceRequest, _context: ServerCall
     ) -> store_pb2.StoredEngine:
         """Change which workers fetch a version."""
-        current_caller().check(Role.OPERATE, engine=request.engine)
+        caller = current_caller()
+        caller.check(Role.OPERATE, engine=request.engine)
         stored = self._store.get(request.engine, request.version)
         self._placements.check_moved(stored, parse_placement(request.placement))
-        stored = await self._store.set_placement(request.engine, request.version, request.placement)
+        stored = await self._store.set_placement(
+            caller, request.engine, request.version, request.placement
+        )
         return self._message(stored)
 
     async def remove(

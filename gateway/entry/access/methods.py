@@ -82,6 +82,7 @@ METHODS: Final = {
     "/synergai.v1.Jobs/Results": _FOLLOW,
     "/synergai.v1.Fleet/ListWorkers": _OBSERVE,
     "/synergai.v1.Fleet/Explain": _READ,
+    "/synergai.v1.Fleet/ListDeployments": _OBSERVE,
     "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
     "/synergai.v1.Fleet/PutDictionary": _ADMIN,
     "/synergai.v1.Fleet/ForgetEngine": _OPERATE,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 
 from msgspec.structs import replace
 
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Caller
+from gateway.entry.access.roles import Grant, Role
 from gateway.hub.store.files import Threads
 from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.entry.access.caller import Caller
     from gateway.hub.store.files import Files
     from gateway.hub.store.pushes import Missing
     from synergai.domain import EngineName
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+GATEWAY: Final = Caller("the gateway", "", (Grant(to=(), roles=frozenset({Role.OPERATE})),))
+"""Who pushes what the gateway makes itself. No client has a name with a space."""
 _THREADS: Final = 2
 _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
@@ -222,7 +224,7 @@ class EngineStore:
             push = self._pushes.get(pushed)
             if push is None:
                 if stored is not None and not stored.fault:
-                    return await self._replace(stored, selectors or stored.placement)
+                    return await self._replace(caller, stored, selectors or stored.placement)
                 raise NotFound(
                     f"no version with the digest {digest[:12]}… is being uploaded: push it again"
                 )
@@ -259,12 +261,15 @@ class EngineStore:
 
     @_completed
     async def set_placement(
-        self, engine: str, version: int, placement: Sequence[str]
+        self, caller: Caller, engine: str, version: int, placement: Sequence[str]
     ) -> StoredVersion:
-        """Change which workers fetch a version."""
+        """Change which workers fetch a version.
+
+        One that the gateway has made is the caller's from then on.
+        """
         selectors = parse_placement(placement)
         async with self._changes:
-            return await self._replace(self.get(engine, version), selectors)
+            return await self._replace(caller, self.get(engine, version), selectors)
 
     @_completed
     async def remove(self, engine: str, version: int) -> int:
@@ -318,11 +323,14 @@ class EngineStore:
             if sha256 in self._content
         }
 
-    async def _replace(self, stored: StoredVersion, placement: tuple[str, ...]) -> StoredVersion:
+    async def _replace(
+        self, caller: Caller, stored: StoredVersion, placement: tuple[str, ...]
+    ) -> StoredVersion:
         """Give a version another placement; the lock is held."""
-        if placement == stored.placement:
+        owner = caller.name if stored.pushed_by == GATEWAY.name else stored.pushed_by
+        if (placement, owner) == (stored.placement, stored.pushed_by):
             return stored
-        stored = replace(stored, placement=placement)
+        stored = replace(stored, placement=placement, pushed_by=owner)
         await self._call(partial(self._storage.write_record, stored))
         self._versions[stored.engine, stored.version] = stored
         self._changed()

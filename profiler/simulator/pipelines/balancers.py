@@ -17,7 +17,7 @@ from synergai.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from profiler.planning.planner import Search
+    from synergai.core.routes.planner import Search
 
 Part: TypeAlias = str | tuple[str, str]
 """A worker, or a link by its pair of hosts."""

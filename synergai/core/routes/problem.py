@@ -100,11 +100,13 @@ class RouteWorker(Struct, frozen=True):
     Attributes:
         seconds: time of one query in the stage between two positions, as ``seconds[first][last]``.
         budget_bytes: memory that its leg may take.
+        watts: power while it runs the engine; 0 if that is not known.
     """
 
     name: str
     seconds: tuple[tuple[float, ...], ...]
     budget_bytes: float = math.inf
+    watts: float = 0.0
 
 
 class RouteProblem(Struct, frozen=True, kw_only=True):

@@ -95,6 +95,7 @@ GRPC_CALLS = {
     "synergai.v1.Fleet/ListWorkers": Call(("observe",), HIDDEN),
     # Of what ended in time, nothing is kept.
     "synergai.v1.Fleet/Explain": Call(READ, MISSING, MISSING, MISSING),
+    "synergai.v1.Fleet/ListDeployments": Call(("observe",)),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
     "synergai.v1.Fleet/ForgetEngine": Call(("operate",), DENIED),

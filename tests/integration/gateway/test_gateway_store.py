@@ -19,10 +19,10 @@ from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.hub.store.pushes import PushKey
 from gateway.hub.store.store import EngineStore
 from gateway.server import Gateway
-from profiler.engines.package import Package, pack
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
 from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError
+from synergai.models.package import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
 

@@ -11,11 +11,11 @@ import pytest
 from gateway.fleet.versions import PolicyFile
 from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
-from profiler.engines.package import pack
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.errors import Unavailable
 from synergai.jobs import JobState, JobStatus
+from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors

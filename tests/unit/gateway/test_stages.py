@@ -1,5 +1,7 @@
 """Engines that run in stages."""
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,10 +13,17 @@ from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions
 from synergai.core.route import Route
 from synergai.domain import Engine, TensorSpec, WorkerId
-from synergai.errors import EngineUnloaded, Unavailable
+from synergai.errors import (
+    EnginePending,
+    EngineUnloaded,
+    EngineUnusable,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.names import EngineName, stage_name, stage_positions
 from synergai.oip.inference_pb2 import InferParameter
 
+NET = EngineName("net")
 BOX = WorkerId("box")
 OTHER = WorkerId("other")
 
@@ -104,6 +113,43 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
     assert versions.in_service("net") == []
     with pytest.raises(Unavailable):
         versions.find("net")
+
+
+def _files_of(files: set[str], engine: EngineName) -> set[str]:
+    return files if engine == NET else set()
+
+
+@pytest.mark.parametrize(("pending", "otherwise"), [(False, EngineUnusable), (True, EnginePending)])
+def test_engine_that_no_worker_can_run_whole_is_in_stages_of_the_stored_model(
+    pending: bool,
+    otherwise: type[SynergaiError],
+) -> None:
+    whole = replace(Route((stage(0, 4), stage(4, 9))).whole, name=EngineName("net"))
+    faulty = replace(whole, fault="it is too large", pending=pending)
+    for digest, error in (("a" * 64, EngineInStages), ("b" * 64, otherwise)):
+        catalogue = Catalogue(stored=partial(_files_of, {digest}))
+        for each in (stage(0, 4), stage(4, 9), faulty):
+            catalogue.update(BOX, each)
+        with pytest.raises(error) as raised:
+            catalogue.find("net")
+        assert type(raised.value) is error
+        assert bool(catalogue.open_chains(EngineName("net"))) == (error is EngineInStages)
+
+
+def test_queries_begin_in_no_stage_that_is_retired() -> None:
+    catalogue = Catalogue()
+    changed: list[EngineName] = []
+    catalogue.on_service_changed = changed.append
+    for each in (stage(0, 4), stage(4, 9), stage(0, 6), stage(6, 9)):
+        catalogue.update(BOX, each)
+    changed.clear()
+    retired = {stage(0, 4).name, stage(4, 9).name}
+    catalogue.retire(retired)
+    assert set(changed) == retired
+    assert [places(each) for each in catalogue.open_chains(NET)] == [[(0, 6), (6, 9)]]
+    assert catalogue.serves(stage(4, 9).name)
+    catalogue.retire(set())
+    assert len(catalogue.open_chains(NET)) == 2
 
 
 def test_engine_whose_stages_are_known_is_unavailable_until_they_are_back() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler.engines.package import pack, packed_name
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import digest
 from synergai.models.manifest import MAX_ENGINE_BYTES, Manifest, ManifestFile, read_manifest
+from synergai.models.package import pack, packed_name
 from synergai.names import validate_stored_version
 
 A = "a" * 64

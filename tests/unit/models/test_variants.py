@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler.engines.package import pack
 from profiler.installation import write_definition
 from synergai.domain import Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
+from synergai.models.package import pack
 
 FAMILY = """
 title = "a family"

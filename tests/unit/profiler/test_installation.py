@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from profiler.engines.cli import app
-from profiler.engines.package import pack
 from profiler.installation import add_model, stage_engine, write_definition
 from profiler.zoo import recipes as zoo
 from synergai.domain import TensorSpec
@@ -23,6 +22,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats import onnx_weights
 from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
+from synergai.models.package import pack
 from tests.tiny_classifier import save_classifier
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum

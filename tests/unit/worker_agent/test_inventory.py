@@ -21,7 +21,7 @@ from synergai.wire.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from tests.waiting import turns, until
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.hosts.memory import CrowdedOut, TooLarge
 from worker_agent.inventory import describer
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
@@ -283,6 +283,17 @@ async def test_engine_that_changed_before_its_load_is_loaded_once(
         loads.go_on.set()
     assert sorted(loads) == [ONE, TWO]
     assert sorted(engine.name for engine in engines) == [ONE, TWO]
+
+
+async def test_engine_that_exceeds_the_memory_alone_is_too_large(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
+        raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
+
+    engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
+    assert engine.too_large
+    assert engine_from_proto(engine_to_proto(engine)) == engine
 
 
 async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(

@@ -22,7 +22,7 @@ from gateway.entry.access.caller import Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
 from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
-from gateway.hub.store.store import EngineStore
+from gateway.hub.store.store import GATEWAY, EngineStore
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -402,7 +402,7 @@ async def test_nothing_changes_in_another_storage_than_the_one_in_use(at: Fixtur
     at.files.files.remove("store-id")
     for call in (
         push(store, version=2),
-        store.set_placement("a", 1, ("w1",)),
+        store.set_placement(ME, "a", 1, ("w1",)),
         store.remove("a", 1),
     ):
         with pytest.raises(Unavailable, match="mounted"):
@@ -438,6 +438,20 @@ async def test_damage_of_one_version_does_not_affect_the_others(at: Fixture) -> 
     assert store.get("c", 1).fault == ""
 
 
+async def test_version_that_the_gateway_has_made_belongs_to_who_places_it(at: Fixture) -> None:
+    store = await at.start()
+    pushed = folder()
+    digest, _, missing = await store.open(GATEWAY, "a", 1, pushed.manifest)
+    key = PushKey(GATEWAY.name, "a", 1, digest)
+    for each in missing:
+        await store.append(key, each.sha256, 0, pushed.contents[each.sha256])
+    await store.publish(GATEWAY, "a", 1, digest, ("w1",))
+    await store.set_placement(GATEWAY, "a", 1, ("w2",))
+    assert store.get("a", 1).pushed_by == GATEWAY.name
+    await store.set_placement(ME, "a", 1, ("w2",))
+    assert (await at.start()).get("a", 1).pushed_by == ME.name
+
+
 async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> None:
     store = await at.start()
     calls: list[int] = []
@@ -451,9 +465,9 @@ async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> 
     assert (await at.start()).get("a", 1).placement == ("worker=edge-2",)
     store = at.store
     store.follow(lambda: calls.append(len(store.versions)))
-    await store.set_placement("a", 1, ())
+    await store.set_placement(ME, "a", 1, ())
     with pytest.raises(InvalidInput, match="select"):
-        await store.set_placement("a", 1, ("colour=red",))
+        await store.set_placement(ME, "a", 1, ("colour=red",))
     await store.remove("a", 1)
     assert calls == [1, 1, 1, 0]
 

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
-from profiler.planning.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.links import Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import (
     HOST_BYTES,
     SESSION_PER_WEIGHT,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.genetic import genetic
 from profiler.planning.optimal import optimal_route
-from profiler.planning.planner import ROUTE_PLANNERS, run_search
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Route, RouteProblem
 
 PROBLEMS = st.builds(

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
 from profiler.planning.optimal import optimal_route
-from profiler.planning.planner import ROUTE_PLANNERS, run_search
 from profiler.planning.tables import MAX_SETS, Tables
 from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteWorker
 
 SEEDS = st.integers(0, 2**32 - 1)

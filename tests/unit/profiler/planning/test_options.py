@@ -3,8 +3,10 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
-from profiler.planning.plan_case import split_options, staged_options, whole_options
+from profiler.planning.options import choose, cost, split_options, staged_options, whole_options
+from synergai.core.routes.deployment import Objective
 from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
 from synergai.domain import EngineName
@@ -95,3 +97,35 @@ def test_route_of_another_planner_is_weighed_if_it_has_stages() -> None:
     [option] = staged_options(case, "neurosurgeon")
     assert option.name == "route of neurosurgeon"
     assert staged_options(case, "local") == []
+
+
+# Queries, and speed, power and memory of each worker.
+ROOMY = math.inf
+CASES: dict[str, tuple[Objective, int, list[tuple[float, float, float]]]] = {
+    "a slow worker needs little power": ("energy", 10, [(4, 100, ROOMY), (1, 10, ROOMY)]),
+    "one of two equally fast workers needs less": ("energy", 10, [(1, 30, ROOMY), (1, 20, ROOMY)]),
+    "one of four needs the least": ("energy", 10, [(2, 60, ROOMY), *[(1, 50, ROOMY)] * 3]),
+    "a slow worker can do a part of one query": ("fairness", 1, [(3, 0, ROOMY), (1, 0, ROOMY)]),
+    "small workers can do parts of it": (
+        "fairness",
+        1,
+        [(3, 0, ROOMY), (1, 0, SMALL), (1, 0, SMALL)],
+    ),
+    "a small worker can do a part": ("fairness", 10, [(6, 0, ROOMY), (1, 0, SMALL)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_objective_decides_otherwise_than_throughput(name: str) -> None:
+    objective, queries, workers = CASES[name]
+    fleet = [
+        replace(worker(f"w{number}", speed, memory), watts=watts)
+        for number, (speed, watts, memory) in enumerate(workers)
+    ]
+    case = replace(problem(*fleet, queries=queries), links=Links({}, Link(1e6)))
+    options = [*whole_options(case), *staged_options(case, "optimal")]
+    best = choose(case, options, 0.15, objective=objective)
+    fastest = choose(case, options, 0.15)
+    assert best != fastest
+    assert cost(case, best, objective) < cost(case, fastest, objective)
+    assert best.seconds > fastest.seconds

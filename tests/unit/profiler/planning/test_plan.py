@@ -118,19 +118,20 @@ def test_class_without_times_of_stages_runs_the_engine_whole(models: Path, tmp_p
     assert "'synergai profile --stages --engines onnx_digits' measures them" in said
 
 
-def test_class_without_profile_is_left_out_with_the_command_that_makes_it(
+def test_times_of_a_class_without_profile_are_predicted_with_the_command_that_measures_them(
     models: Path, dictionary: Path, fleet: Path
 ) -> None:
     fleet.write_text(FLEET.replace("agx", "nx"))
     said = run(models, dictionary, "--fleet", fleet)
-    assert "workers of class nx are left out" in said
-    assert "measure it there with 'synergai profile --engines onnx_digits'" in said
+    assert "the times of class nx are predicted from other profiles, " in said
+    assert "% off at the median where they are known" in said
+    assert "measure them there with 'synergai profile --stages --engines onnx_digits'" in said
 
 
-def test_fleet_without_any_profile_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
-    fleet.write_text(FLEET.replace("agx", "nx").replace("x86", "tpu"))
-    with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on nx; measure.* on tpu; mea"):
-        run(models, dictionary, "--fleet", fleet)
+def test_fleet_without_any_profile_is_refused(models: Path, tmp_path: Path, fleet: Path) -> None:
+    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on agx; measure.* on x86; mea"):
+        run(models, tmp_path / "other.csv", "--fleet", fleet)
 
 
 def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
 
 
 def test_budget_that_no_stage_fits_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
-    fleet.write_text(FLEET.replace('"agx"', '"agx"\nmemory_mb = 20').replace("x86", "nx"))
+    fleet.write_text(FLEET.replace("worker_class", "memory_mb = 20\nworker_class"))
     with pytest.raises(
         InvalidInput, match=r"nothing fits: .* that of edge, 20\.0 MB; raise memory_mb"
     ):
@@ -166,8 +167,8 @@ def test_entries_of_another_model_file_are_not_used(
         [entry(ENGINE, "x86", 2.0, digest=digest), entry(ENGINE, "agx", 1.0, digest="0" * 64)],
     )
     said = run(models, dictionary, "--fleet", fleet)
-    assert "run it whole on cloud, the only worker" in said
     assert "1 entry of another model file left out" in said
+    assert "the times of class agx are predicted" in said
 
 
 def test_damaged_model_is_not_planned(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from benchmarks.drawn_routes import drawn_problem
 from benchmarks.route_searches import fast_and_slow, nearest
 from profiler.planning.moves import is_possible, joined, moved, weights
 from profiler.planning.optimal import optimal_route
-from profiler.planning.planner import ROUTE_PLANNERS, Search, run_search
 from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.planner import ROUTE_PLANNERS, Search, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
 from synergai.errors import InvalidInput
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from profiler.installation import default_name
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -50,6 +49,18 @@ def packed_name(source: Path) -> str:
     own = source / DEFINITION_FILE
     keys = read_definition(own if own.exists() else engine / DEFINITION_FILE)
     return keys.name or default_name(engine)
+
+
+def default_name(source: Path) -> str:
+    """Return the name of a folder or file; a file called ``model`` is named after its folder."""
+    source = source.absolute()  # "." has no name
+    name = source.name if source.is_dir() else source.stem
+    if name == "model" and not source.is_dir():
+        name = source.parent.name or name
+    try:
+        return validate_name(name, "engine name")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; give it one with --name") from None
 
 
 def pack(source: Path, name: str, version: int) -> Package:

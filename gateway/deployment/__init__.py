@@ -1,0 +1,1 @@
+"""Deployment of engines in stages: what is wanted, and the steps towards it."""

@@ -1,0 +1,359 @@
+"""Deploys engines in stages: observes, plans, and takes the next step towards what is wanted.
+
+What is deployed is in the store of engines: the stages that the gateway has made, and the workers
+that they are placed on. Nothing else has to survive. After a crash, or when another gateway takes
+over, the controller looks again, and continues with the step that is next. An engine of which
+somebody else has pushed or placed a stage is theirs.
+
+The next step for an engine is the first of these that is not done:
+
+1. its stages are in the store,
+2. each one is placed on the workers that are to have it,
+3. these workers can run it,
+4. and have loaded it.
+
+Then queries begin in these stages only. Other ones are removed once nothing runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, get_args
+
+from gateway.deployment.observed import (
+    StoredEngines,
+    StoredStages,
+    answering_version,
+    busy_engines,
+    stored_engines,
+)
+from gateway.deployment.planning import RETRY_S, Candidate
+from gateway.hub.store.store import GATEWAY
+from synergai.core.routes.deployment import (
+    DeploymentState,
+    EngineDeployment,
+    route_text,
+    routes_of,
+    stages_of,
+)
+from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
+from synergai.domain import WorkerId
+from synergai.errors import SynergaiError
+from synergai.names import split_version, stage_name
+from synergai.runtime.tasks import TaskBag
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from gateway.deployment.planning import Planning
+    from gateway.deployment.workshop import Workshop
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
+    from synergai.core.routes.deployment import Stage, Stages, WantedEngine
+    from synergai.domain import EngineName
+
+LOOK_S: Final = 0.5
+"""Interval of the looks, which cost little while no engine needs stages."""
+GRACE_S: Final = 3.0
+"""Time for which nothing has to run in a stage that is no longer wanted until it is removed."""
+
+_log = logging.getLogger(__name__)
+
+
+class DeploymentController:
+    """Deploys the engines of a store in stages.
+
+    Args:
+        workers: those of the fleet at any time.
+        load: loads an engine on the workers that have it.
+    """
+
+    def __init__(
+        self,
+        store: EngineStore,
+        planning: Planning,
+        workshop: Workshop,
+        versions: Versions,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        load: Callable[[EngineName], Awaitable[None]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._planning = planning
+        self._workshop = workshop
+        self._versions = versions
+        self._catalogue = versions.catalogue
+        self._workers = workers
+        self._load = load
+        self._clock = clock
+        # None if the store has changed since.
+        self._stored: StoredEngines | None = None
+        self._wanted: dict[EngineName, WantedEngine] = {}
+        self._plan_fault = ""
+        # Why the last step failed, and when it may be tried again.
+        self._faults: dict[EngineName, tuple[str, float]] = {}
+        # The stages that are loaded, or are being loaded.
+        self._loaded: dict[EngineName, Stages] = {}
+        self._loading: dict[EngineName, asyncio.Task[None]] = {}
+        self._states: dict[EngineName, DeploymentState] = {}
+        self._idle_since: dict[EngineName, float] = {}
+        self._tasks = TaskBag()
+        store.follow(self._on_stored_changed)
+
+    def _on_stored_changed(self) -> None:
+        self._stored = None
+
+    def deployments(self) -> list[EngineDeployment]:
+        """Return the engines that are deployed in stages, or are to be."""
+        stored = self._stored.stages if self._stored is not None else {}
+        names = sorted({*self._wanted, *(name for name in stored if stored[name].made)})
+        return [self._deployment(name, stored.get(name)) for name in names]
+
+    def states(self) -> Iterator[tuple[list[str], float]]:
+        """Yield each state, and the number of engines that are in it."""
+        found = Counter(each.state for each in self.deployments())
+        for state in get_args(DeploymentState):
+            yield [state], found[state]
+
+    def _deployment(self, engine: EngineName, made: StoredStages | None) -> EngineDeployment:
+        wanted, (fault, _) = self._wanted.get(engine), self._faults.get(engine, ("", 0.0))
+        is_planned = wanted is not None and wanted.is_possible
+        routes = wanted.routes if wanted is not None else ()
+        state = self._states.get(engine, "planning")
+        return EngineDeployment(
+            engine=engine,
+            state="failed" if fault else state if routes or not is_planned else "whole",
+            wanted=routes,
+            deployed=routes_of(made.placed) if made is not None else (),
+            reason=wanted.reason if wanted is not None and is_planned else "",
+            fault=fault,
+            predicted_per_s=1 / wanted.interval_s if wanted is not None and is_planned else 0.0,
+            queries_per_s=self._planning.times.queries_per_s(engine),
+        )
+
+    async def close(self) -> None:
+        """Stop to load stages."""
+        await self._tasks.close()
+
+    async def run(self) -> None:
+        """Look regularly, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except SynergaiError as error:
+                _log.warning("engines are not deployed at the moment: %s", error)
+                await asyncio.sleep(RETRY_S)
+            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+                _log.exception("cannot deploy engines")
+                await asyncio.sleep(RETRY_S)
+
+    async def look(self) -> None:
+        """Plan if something has changed, and take the next step for each engine."""
+        if not self._store.loaded:
+            return
+        if self._stored is None:
+            self._stored = stored_engines(self._store)
+        stages = self._stored.stages
+        candidates = await self._planning.candidates(self._stored)
+        await self._plan(candidates, stages)
+        surplus: dict[EngineName, StoredVersion] = {}
+        for name, made in stages.items():
+            if not made.has_others and name not in candidates and self._is_left_over(name):
+                surplus |= _named(made, {})
+        for name, one in candidates.items():
+            wanted = self._wanted.get(name)
+            if wanted is None or not wanted.is_possible:
+                continue
+            made = stages.get(name, StoredStages({}, has_others=False))
+            if await self._step(one, wanted, made):
+                surplus |= _named(made, stages_of(wanted.routes))
+                await self._place(name, stages_of(wanted.routes), made, narrow=True)
+        await self._retire(surplus)
+
+    async def _plan(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+    ) -> None:
+        try:
+            found = await self._planning.plan(candidates, stages)
+        except SynergaiError as error:
+            if str(error) != self._plan_fault:
+                _log.warning("deployed engines stay as they are: %s", error)
+            self._plan_fault = str(error)
+            return
+        if found is not None:
+            self._plan_fault = ""
+            for wanted in found:
+                self._note(wanted)
+        self._wanted = {name: self._wanted[name] for name in self._wanted if name in candidates}
+
+    def _note(self, wanted: WantedEngine) -> None:
+        """Keep what a planner wants of an engine, unless that is impossible; log it once."""
+        before = self._wanted.get(wanted.name)
+        if not wanted.is_possible:
+            self._fail(wanted.name, wanted.reason)
+            if before is not None:
+                return
+        elif before is None or before.routes != wanted.routes:
+            where = " and ".join(map(route_text, wanted.routes)) or "it is to run whole"
+            _log.info("engine %s: %s: %s", wanted.name, where, wanted.reason)
+        self._wanted[wanted.name] = wanted
+        if wanted.is_possible:
+            self._faults.pop(wanted.name, None)
+
+    def _fail(self, engine: EngineName, fault: str) -> None:
+        before, _ = self._faults.get(engine, ("", 0.0))
+        if fault != before:
+            _log.warning("engine %s is not deployed in stages: %s", engine, fault)
+        self._faults[engine] = fault, self._clock() + RETRY_S
+
+    def _is_left_over(self, engine: EngineName) -> bool:
+        """Return whether nobody needs the stages of an engine that is not to be deployed."""
+        if self._store.of(engine) is None:
+            return True
+        if engine in self._catalogue.unloaded or not self._workers:
+            return False
+        name, version = split_version(engine)
+        policy = self._versions.policy(name)
+        if version in (policy.base, policy.target):
+            return False
+        answering = answering_version(self._versions, engine)
+        is_replaced = answering not in (None, engine) and self._catalogue.is_known(engine)
+        return is_replaced and self._is_in_service(answering)
+
+    def _is_in_service(self, engine: EngineName | None) -> bool:
+        return engine is not None and (
+            self._catalogue.serves(engine) or self._catalogue.is_staged(engine)
+        )
+
+    # --- steps ------------------------------------------------------------------------------
+
+    async def _step(self, one: Candidate, wanted: WantedEngine, made: StoredStages) -> bool:
+        """Take the next step for an engine; return whether all have been taken."""
+        name, stages = wanted.name, stages_of(wanted.routes)
+        if not stages:
+            self._limit(one)
+            return self._catalogue.whole(name) is not None
+        missing = stages.keys() - made.made.keys()
+        is_able = not missing and self._can_run(one.stored, stages, made)
+        self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
+        _, again_at = self._faults.get(name, ("", 0.0))
+        if self._clock() < again_at:
+            return False
+        try:
+            if missing:
+                await self._make(one.stored, wanted, stages, missing)
+                return False
+            if await self._place(name, stages, made):
+                return False
+        except SynergaiError as error:
+            self._fail(name, str(error))
+            return False
+        if not is_able or not self._is_loaded(name, stages):
+            return False
+        self._states[name] = "deployed"
+        self._faults.pop(name, None)
+        return True
+
+    def _limit(self, one: Candidate) -> None:
+        """Plan with less memory of the workers for which a whole engine has proved too large."""
+        for worker in one.workers:
+            engine = worker.engines.get(one.stored.name)
+            if engine is not None and engine.too_large:
+                self._planning.limit(worker, _memory_bytes(one.stored))
+
+    async def _make(
+        self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]
+    ) -> None:
+        """Cut an engine, and put the stages that are missing into the store."""
+        chains = {tuple(leg[1:] for leg in route.legs) for route in wanted.routes}
+        for chain in sorted(chains):
+            if missing.isdisjoint(chain):
+                continue
+            await self._workshop.bring(stored)
+            await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
+            for stage in missing.intersection(chain):
+                placement = _placement(stages[stage])
+                name = stage_name(stored.name, *stage)
+                await self._workshop.publish(name, stored.version, placement)
+            missing.difference_update(chain)
+
+    async def _place(
+        self, engine: EngineName, stages: Stages, made: StoredStages, *, narrow: bool = False
+    ) -> bool:
+        """Place stages on further workers, or with `narrow` on no others; return if it changes."""
+        placed, changed = made.placed, False
+        for stage, workers in stages.items():
+            wanted = workers if narrow else placed[stage] | workers
+            if wanted == placed[stage] or self._store.of(made.made[stage].name) != made.made[stage]:
+                continue
+            name, version = split_version(stage_name(engine, *stage))
+            await self._store.set_placement(GATEWAY, name, int(version), _placement(wanted))
+            changed = True
+        return changed
+
+    def _can_run(self, stored: StoredVersion, stages: Stages, made: StoredStages) -> bool:
+        """Return whether all workers can run their stages."""
+        able = True
+        for stage, ids in stages.items():
+            name = stage_name(stored.name, *stage)
+            for worker in filter(None, (self._workers.get(WorkerId(each)) for each in ids)):
+                engine = worker.engines.get(name)
+                if engine is None or engine.fault:
+                    able = False
+                if engine is not None and engine.fault and not engine.pending:
+                    self._fail(stored.name, f"stage {name} on worker {worker.id}: {engine.fault}")
+                    self._planning.limit(worker, _memory_bytes(made.made[stage]))
+        return able
+
+    def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:
+        """Return whether the stages of an engine are loaded; otherwise, have that done."""
+        if self._loaded.get(engine) == stages:
+            return True
+        if engine not in self._loading:
+            task = self._loading[engine] = self._tasks.start(self._load_all(engine, stages))
+            task.add_done_callback(lambda _: self._loading.pop(engine))
+        return False
+
+    async def _load_all(self, engine: EngineName, stages: Stages) -> None:
+        try:
+            for stage in sorted(stages):
+                await self._load(stage_name(engine, *stage))
+        except SynergaiError as error:
+            self._fail(engine, str(error))
+            return
+        self._loaded[engine] = stages
+        _log.info("engine %s runs in stages", engine)
+
+    async def _retire(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
+        """Let no query begin in some stages, and remove those in which nothing runs any more."""
+        self._catalogue.retire(surplus.keys())
+        busy, now = busy_engines(self._workers.values()), self._clock()
+        self._idle_since = {
+            name: self._idle_since.get(name, now) for name in surplus if name not in busy
+        }
+        for name, since in self._idle_since.items():
+            # Meanwhile, somebody may have placed it.
+            if now >= since + GRACE_S and self._store.of(name) == surplus[name]:
+                await self._store.remove(surplus[name].engine, surplus[name].version)
+
+
+def _memory_bytes(stored: StoredVersion) -> float:
+    """Return the memory that a version is planned with, by the size of its files."""
+    return HOST_BYTES + SESSION_PER_WEIGHT * stored.manifest.size
+
+
+def _named(made: StoredStages, wanted: Stages) -> dict[EngineName, StoredVersion]:
+    """Return the stages that are not wanted, by name."""
+    others = (stored for stage, stored in made.made.items() if stage not in wanted)
+    return {stored.name: stored for stored in others}
+
+
+def _placement(workers: frozenset[str]) -> tuple[str, ...]:
+    return tuple(f"worker={worker}" for worker in sorted(workers))

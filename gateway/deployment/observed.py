@@ -1,0 +1,171 @@
+"""The fleet and the store as a planner sees them."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gateway.fleet.links import known_links, with_peers
+from gateway.hub.store.store import GATEWAY as OWNER
+from synergai.core.routes.deployment import Cutting
+from synergai.errors import SynergaiError
+from synergai.models.formats.model_files import DEFINITION_FILE
+from synergai.names import engine_of_stage, is_stage, split_version, stage_positions, versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
+    from synergai.core.routes.deployment import Stage, Stages
+    from synergai.core.routes.fleet import FleetFile
+    from synergai.domain import EngineName, WorkerId
+
+
+class StoredStages(NamedTuple):
+    """The stages of a version of an engine that the store has.
+
+    Attributes:
+        made: those that the gateway has made, by the cuts between which they are.
+        has_others: whether it has stages that somebody has pushed or placed, who then decides.
+    """
+
+    made: dict[Stage, StoredVersion]
+    has_others: bool
+
+    @property
+    def placed(self) -> Stages:
+        """The workers that each stage is placed on."""
+        return {
+            stage: frozenset(selector.removeprefix("worker=") for selector in stored.placement)
+            for stage, stored in self.made.items()
+        }
+
+
+class StoredEngines(NamedTuple):
+    """What the store has of engines that can be cut.
+
+    Attributes:
+        highest: the highest version by engine.
+        stages: by version of an engine, also of those that are gone.
+    """
+
+    highest: dict[str, int]
+    stages: dict[EngineName, StoredStages]
+
+
+def stored_engines(store: EngineStore) -> StoredEngines:
+    """Return what the store has of engines that can be cut."""
+    highest: dict[str, int] = {}
+    stages: dict[EngineName, StoredStages] = {}
+    for stored in store.versions.values():
+        if not is_stage(stored.engine):
+            if can_be_cut(stored):
+                highest[stored.engine] = max(stored.version, highest.get(stored.engine, 0))
+            continue
+        engine = engine_of_stage(stored.name)
+        known = stages.get(engine, StoredStages({}, has_others=False))
+        if stored.pushed_by == OWNER.name:
+            known.made[stage_positions(stored.name)] = stored
+            stages[engine] = known
+        else:
+            stages[engine] = known._replace(has_others=True)
+    return StoredEngines(highest, stages)
+
+
+def can_be_cut(stored: StoredVersion) -> bool:
+    """Return whether a version is a model that can be cut, as far as its name tells."""
+    return stored.manifest.model.endswith(".onnx") and not stored.fault
+
+
+def wanted_version(versions: Versions, engine: str, highest: int) -> EngineName:
+    """Return the version of an engine that may need stages.
+
+    That is the target of a rollout, or else the version that requests are pinned to, or the highest
+    one.
+    """
+    policy = versions.policy(engine)
+    return versioned(engine, policy.target or policy.base or str(highest))
+
+
+def answering_version(versions: Versions, engine: EngineName) -> EngineName | None:
+    """Return the version that requests for an engine get now; None if none is known."""
+    try:
+        return versions.resolve(split_version(engine)[0])
+    except SynergaiError:
+        return None
+
+
+def memory_bytes(worker: ConnectedWorker) -> int:
+    """Return the memory that all engines of a worker may take together; 0 if it is not known."""
+    limits = (worker.memory_limit_bytes, worker.session_budget_bytes)
+    return min(filter(None, limits), default=0)
+
+
+def fleet_of(workers: Sequence[ConnectedWorker], limits: Mapping[WorkerId, int]) -> FleetFile:
+    """Return a fleet with its links, for a planner.
+
+    Args:
+        limits: memory of workers that have turned out to have less than they say.
+    """
+    # Imported on demand: most gateways plan nothing.
+    from synergai.core.routes.fleet import (
+        BYTES_PER_MBIT,
+        MAX_MBIT_S,
+        MIN_MBIT_S,
+        FleetFile,
+        FleetWorker,
+        Pair,
+    )
+    from synergai.core.routes.links import GATEWAY
+
+    def memory_mb(worker: ConnectedWorker) -> dict[str, float]:
+        known = filter(None, (memory_bytes(worker), limits.get(worker.id, 0)))
+        least = min(known, default=0)
+        return {"memory_mb": least / 1e6} if least else {}
+
+    links = with_peers(known_links(workers), {each.id for each in workers if each.peer_address})
+    names = [GATEWAY, *(worker.id for worker in workers)]
+    pairs = []
+    for source in names:
+        for target in names:
+            way = links.way(source, target)
+            if len(way) == 1:  # others are relayed by the gateway
+                [link] = way.values()
+                mbit_s = min(max(link.bytes_per_s / BYTES_PER_MBIT, MIN_MBIT_S), MAX_MBIT_S)
+                latency_ms = 1e3 * link.latency_s
+                pairs.append(
+                    Pair(source=source, target=target, mbit_s=mbit_s, latency_ms=latency_ms)
+                )
+    return FleetFile(
+        workers=tuple(
+            FleetWorker(id=each.id, worker_class=each.worker_class, **memory_mb(each))
+            for each in workers
+        ),
+        pairs=tuple(pairs),
+    )
+
+
+async def cutting_of(store: EngineStore, stored: StoredVersion, default: Cutting) -> Cutting:
+    """Return when an engine may be cut: what its ``engine.toml`` says, or the gateway's setting."""
+    file = next((each for each in stored.manifest.files if each.path == DEFINITION_FILE), None)
+    if file is None:
+        return default
+    text = await store.read(file.sha256, 0, file.size)
+    try:
+        routes = tomllib.loads(text.decode()).get("routes") or default
+        cutting: Cutting = msgspec.convert(routes, type=Cutting)
+    except (ValueError, msgspec.ValidationError):  # agents say what is wrong with the file
+        return default
+    return cutting
+
+
+def busy_engines(workers: Iterable[ConnectedWorker]) -> set[EngineName]:
+    """Return the engines that workers run at the moment."""
+    return {
+        progress.assignment.engine for worker in workers for progress in worker.in_flight.values()
+    }

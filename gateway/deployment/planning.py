@@ -1,0 +1,253 @@
+"""Which engines of the store need stages, and what a planner wants of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.deployment.observed import (
+    can_be_cut,
+    cutting_of,
+    fleet_of,
+    memory_bytes,
+    wanted_version,
+)
+from gateway.deployment.planning_process import plan
+from gateway.deployment.stage_times import StageTimes
+from gateway.fleet.links import known_links
+from synergai.core.routes.deployment import EngineOrder, PlanOrder, routes_of
+from synergai.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from gateway.deployment.observed import StoredEngines, StoredStages
+    from gateway.deployment.workshop import Workshop
+    from gateway.fleet.versions import Versions
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.placements import Placements
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
+    from synergai.core.routes.deployment import Cutting, Objective, WantedEngine
+    from synergai.core.routes.fleet import FleetFile
+    from synergai.domain import EngineName, WorkerId
+
+SETTLE_S: Final = 1.5
+"""Time for which engines and workers have to stay as they are until they are planned for."""
+RETRY_S: Final = 30.0
+"""Time after which a planner that has failed is tried again."""
+CHANGE: Final = 0.25
+"""Relative change of the time of a stage or of a link that is planned for."""
+_SMALLER: Final = 0.9
+"""Memory that is planned with, of what a stage would take that could not be loaded."""
+_AGAIN_S: Final = 10.0
+"""Time until the next plan for such a change; twice as long after each that changes nothing."""
+_LONGEST_AGAIN_S: Final = 320.0
+
+
+class Candidate(NamedTuple):
+    """A version of an engine that may be cut, and the workers that may have it."""
+
+    stored: StoredVersion
+    cutting: Cutting
+    workers: Sequence[ConnectedWorker]
+
+
+class Planning:
+    """Plans the engines of a store, again whenever they or the workers have changed.
+
+    Args:
+        workers: those of the fleet at any time.
+        dictionary: file of the configuration dictionary.
+        planner: name of a planner of routes.
+        objective: of the plans.
+
+    Attributes:
+        times: what queries of stages take.
+        plans: number of plans that were computed.
+    """
+
+    def __init__(
+        self,
+        store: EngineStore,
+        placements: Placements,
+        versions: Versions,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        workshop: Workshop,
+        dictionary: Path,
+        *,
+        cutting: Cutting,
+        planner: str,
+        objective: Objective,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._placements = placements
+        self._versions = versions
+        self._workers = workers
+        self._workshop = workshop
+        self._dictionary = dictionary
+        self._cutting = cutting
+        self._planner = planner
+        self._objective = objective
+        self._clock = clock
+        self.times = StageTimes()
+        self.plans = 0
+        # By digest of a version.
+        self._cuttings: dict[str, Cutting] = {}
+        # What was last seen and planned for, since when, and until when.
+        self._seen: object = None
+        self._seen_at = 0.0
+        self._planned: object = None
+        self._again_at = 0.0
+        # Times of stages and links that were planned with, and when others may be.
+        self._figures: dict[object, float] = {}
+        self._pause_s = _AGAIN_S
+        self._figures_again_at = 0.0
+        self._routes: object = None
+        # Memory in which a worker failed to load a stage, until its agent starts again.
+        self._limits: dict[tuple[WorkerId, str], int] = {}
+
+    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
+        """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
+        self._limits[worker.id, worker.instance] = int(_SMALLER * failed_bytes)
+
+    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
+        """Return the engines that may need stages, or have some that the gateway has made."""
+        found = {}
+        for engine, highest in sorted(engines.highest.items()):
+            name = wanted_version(self._versions, engine, highest)
+            stored, made = self._store.of(name), engines.stages.get(name)
+            if stored is None or not can_be_cut(stored) or (made and made.has_others):
+                continue
+            if name in self._versions.catalogue.unloaded:
+                continue
+            if stored.digest not in self._cuttings:
+                cutting = await cutting_of(self._store, stored, self._cutting)
+                self._cuttings[stored.digest] = cutting
+            cutting = self._cuttings[stored.digest]
+            placed = self._placements.candidates(stored)
+            workers = [each for each in placed if each.id in self._workers and not each.draining]
+            if cutting == "never" or not workers:
+                continue
+            if made or cutting == "auto" or self._fails_whole(stored, workers):
+                found[name] = Candidate(stored, cutting, workers)
+        return found
+
+    def _fails_whole(self, stored: StoredVersion, workers: Sequence[ConnectedWorker]) -> bool:
+        """Return whether all workers that should have an engine have tried it without success."""
+        if self._versions.catalogue.whole(stored.name) is not None:
+            return False
+        return all(_has_failed(each, stored) for each in workers)
+
+    def _observe(
+        self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
+    ) -> dict[object, float]:
+        """Return the times of stages, and the bandwidths of links that were measured."""
+        figures: dict[object, float] = {
+            (name, each.worker, each.first, each.last): each.seconds
+            for name in candidates
+            for each in self.times.of(name)
+        }
+        if figures:  # links of an engine that nobody uses do not matter
+            links = known_links(workers)
+            figures.update((pair, link.bytes_per_s) for pair, link in links.items())
+        return figures
+
+    async def plan(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+    ) -> list[WantedEngine] | None:
+        """Return what is wanted of some engines; None if nothing has changed, or just has.
+
+        Raises:
+            PlanFailed: the planner has failed.
+        """
+        workers = {each.id: each for one in candidates.values() for each in one.workers}
+        limits = {
+            worker: limit
+            for (worker, instance), limit in self._limits.items()
+            if worker in workers and workers[worker].instance == instance
+        }
+        self.times.observe(self._workers.values(), self._clock())
+        figures = self._observe(candidates, list(workers.values()))
+        seen = (
+            [(one.stored, one.cutting, [w.id for w in one.workers]) for one in candidates.values()],
+            [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
+            limits,
+        )
+        if not self._is_due(seen, figures):
+            return None
+        self._planned, self._again_at = seen, self._clock() + RETRY_S
+        self._figures = figures
+        await self._workshop.tidy(candidates.keys())
+        if not candidates:
+            self._again_at = math.inf
+            return None
+        for one in candidates.values():
+            await self._workshop.bring(one.stored)
+        fleet = fleet_of(list(workers.values()), limits)
+        found = await plan(self._order(candidates, stages, fleet))
+        self.plans += 1
+        self._again_at = math.inf
+        routes = [(wanted.name, wanted.routes) for wanted in found]
+        is_alike, self._routes = routes == self._routes, routes
+        self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
+        self._figures_again_at = self._clock() + self._pause_s
+        return found
+
+    def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:
+        """Return whether there is something to plan for, which has not just changed."""
+        now = self._clock()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        if now < self._seen_at + SETTLE_S:
+            return False
+        is_planned = seen == self._planned and now < self._again_at
+        has_changed = now >= self._figures_again_at and _differ(figures, self._figures)
+        return not is_planned or has_changed
+
+    def _order(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+        fleet: FleetFile,
+    ) -> PlanOrder:
+        engines = (
+            EngineOrder(
+                name=name,
+                workers=tuple(each.id for each in one.workers),
+                present=routes_of(stages[name].placed) if name in stages else (),
+                cutting=one.cutting,
+                observed=self.times.of(name),
+                queries_per_s=self.times.queries_per_s(name),
+            )
+            for name, one in candidates.items()
+        )
+        return PlanOrder(
+            models=str(self._workshop.models),
+            dictionary=str(self._dictionary),
+            fleet=fleet,
+            engines=tuple(engines),
+            planner=self._planner,
+            objective=self._objective,
+        )
+
+
+def _differ(figures: Mapping[object, float], planned: Mapping[object, float]) -> bool:
+    """Return whether times or links are new, or differ from those that were planned with."""
+    return any(
+        key not in planned or abs(figure - planned[key]) > CHANGE * planned[key]
+        for key, figure in figures.items()
+    )
+
+
+def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:
+    """Return whether a worker cannot run a version that is placed on it, nor is about to try."""
+    placed = worker.placed.get((stored.engine, stored.version))
+    if placed is not None and placed.state == common_pb2.PLACED_STATE_FAILED:
+        return True
+    engine = worker.engines.get(stored.name)
+    return engine is not None and bool(engine.fault) and not engine.pending

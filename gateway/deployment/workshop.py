@@ -1,0 +1,109 @@
+"""Where the gateway cuts engines: a model directory of its own, whose content may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gateway.deployment.planning_process import split
+from gateway.hub.store.pushes import PushKey
+from gateway.hub.store.store import GATEWAY
+from synergai.errors import Overloaded
+from synergai.models.directories import ModelDirectories
+from synergai.models.package import pack
+from synergai.names import split_version
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
+    from synergai.domain import EngineName
+
+_PIECE: Final = 4 << 20
+"""Bytes that are copied at a time."""
+_DIGEST: Final = ".digest"
+"""File in the folder of a version that is complete, with its digest."""
+
+
+class Workshop:
+    """Engines of the store with their stages, on the gateway's disk.
+
+    Attributes:
+        models: the model directory.
+    """
+
+    def __init__(self, store: EngineStore, models: Path) -> None:
+        self._store = store
+        self.models = models
+
+    async def bring(self, stored: StoredVersion) -> None:
+        """Copy a version from the store, unless it is here."""
+        folder = self._folder(stored.name)
+        mark = folder / _DIGEST
+        if await asyncio.to_thread(lambda: mark.is_file() and mark.read_text() == stored.digest):
+            return
+        try:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            for file in stored.manifest.files:
+                await self._copy(file.sha256, file.size, folder / file.path)
+            await asyncio.to_thread(mark.write_text, stored.digest)
+        except OSError as error:
+            raise Overloaded(
+                f"engine {stored.name!r} cannot be copied to {folder}: {error.strerror}"
+            ) from None
+
+    async def _copy(self, sha256: str, size: int, path: Path) -> None:
+        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
+        with closing(await asyncio.to_thread(path.open, "wb")) as file:
+            for offset in range(0, size, _PIECE):
+                piece = await self._store.read(sha256, offset, _PIECE)
+                await asyncio.to_thread(file.write, piece)
+
+    async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> None:
+        """Make the stages of an engine between cuts."""
+        await split(self.models, engine, cuts)
+
+    async def publish(self, stage: EngineName, version: int, placement: Sequence[str]) -> None:
+        """Store a stage that was made, with a placement."""
+        name, _ = split_version(stage)
+        folder = self.models / name
+        if (own := folder / str(version)).is_dir():
+            folder = own
+        package = await asyncio.to_thread(pack, folder, name, version)
+        data = package.manifest.encode()
+        digest, _, missing = await self._store.open(GATEWAY, name, version, data, placement)
+        key = PushKey(GATEWAY.name, name, version, digest)
+        for content in missing:
+            path, offset = package.paths[content.sha256], content.received
+            with closing(await asyncio.to_thread(path.open, "rb")) as file:
+                file.seek(offset)
+                while piece := await asyncio.to_thread(file.read, _PIECE):
+                    offset = await self._store.append(key, content.sha256, offset, piece)
+        await self._store.publish(GATEWAY, name, version, digest, placement)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def tidy(self, kept: Collection[EngineName]) -> None:
+        """Remove all engines but some, and all stages: they are in the store."""
+        folders = {self._folder(engine) for engine in kept}
+        await asyncio.to_thread(partial(_remove_others, self.models, folders))
+
+    def _folder(self, engine: EngineName) -> Path:
+        return ModelDirectories(self.models, self.models).folder(engine)
+
+
+def _remove_others(models: Path, folders: Collection[Path]) -> None:
+    if not models.is_dir():
+        return
+    kept = {folder.parent for folder in folders}
+    for each in models.iterdir():
+        if each not in kept:
+            shutil.rmtree(each, ignore_errors=True)
+    for each in kept:
+        for version in each.iterdir() if each.is_dir() else ():
+            if version not in folders:
+                shutil.rmtree(version, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""The deployment that is wanted of several engines, which share workers and links.
+
+The engines are planned one after the other: each takes memory from its workers, and time from its
+workers and links. The order in which they get the best plans together is kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from profiler.planning.moves import is_possible
+from profiler.planning.options import choose, cost, staged_options, whole_options
+from profiler.planning.plan import RoutePlan, pour
+from synergai.core.routes.deployment import Cutting, Objective  # noqa: TC001 - for msgspec
+from synergai.core.routes.problem import Route, RouteProblem  # noqa: TC001 - msgspec, as above
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from synergai.domain import EngineName
+
+LEAST_GAIN: Final = 0.15
+"""Share of the time that a change of a deployment has to save, by which it costs more than loads.
+
+A plan that splits an engine which fits whole has to save as much."""
+MAX_ORDERED: Final = 3
+"""Engines of which all orders are tried."""
+_MOST_BUSY: Final = 0.9
+"""Share of a worker or link that other engines take at most, as far as this one is concerned."""
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """An engine to deploy.
+
+    Attributes:
+        problem: the budgets of its workers are for all engines together.
+        present: its routes so far; empty if it runs whole.
+        queries_per_s: rate at which it is asked; 0 if that is not known.
+    """
+
+    problem: RouteProblem
+    present: tuple[Route, ...] = ()
+    cutting: Cutting = "needed"
+    queries_per_s: float = 0.0
+
+
+class Wanted(NamedTuple):
+    """The plan for an engine; None if none is possible."""
+
+    plan: RoutePlan | None
+    reason: str
+
+
+class _Used:
+    """What the engines that are planned take of workers and links.
+
+    Attributes:
+        memory_bytes: by worker.
+        shares: shares of their time, by worker or pair of hosts.
+    """
+
+    def __init__(self) -> None:
+        self.memory_bytes: defaultdict[str, float] = defaultdict(float)
+        self.shares: defaultdict[object, float] = defaultdict(float)
+
+    def add(self, need: Need, plan: RoutePlan) -> None:
+        """Add the routes of an engine."""
+        problem = need.problem
+        for share in plan.shares:
+            rate = need.queries_per_s * plan.interval_s / share.times.interval_s
+            legs = share.route.legs
+            for leg, seconds in zip(legs, share.times.stages, strict=True):
+                self.memory_bytes[leg.worker] += problem.memory_bytes(leg.first, leg.last)
+                self.shares[leg.worker] += rate * seconds
+            hosts = [problem.source, *(leg.worker for leg in legs), problem.source]
+            positions = [0, *(leg.last for leg in legs)]
+            for (source, target), position in zip(pairwise(hosts), positions, strict=True):
+                size = problem.chain.sizes[position]
+                for pair, link in problem.links.way(source, target).items():
+                    self.shares[pair] += rate * link.hop(size).interval_s
+
+    def left(self, problem: RouteProblem) -> RouteProblem:
+        """Return the problem of an engine with what is left for it."""
+
+        def slower(busy: object) -> float:
+            return 1 / (1 - min(_MOST_BUSY, self.shares[busy]))
+
+        workers = tuple(
+            replace(
+                worker,
+                seconds=tuple(
+                    tuple(slower(worker.name) * seconds for seconds in row)
+                    for row in worker.seconds
+                ),
+                budget_bytes=worker.budget_bytes - self.memory_bytes[worker.name],
+            )
+            for worker in problem.workers
+        )
+        pairs = [pair for pair in self.shares if isinstance(pair, tuple) and self.shares[pair]]
+        links = problem.links.slowed({pair: slower(pair) for pair in pairs})
+        return replace(problem, workers=workers, links=links)
+
+
+def wanted(
+    needs: Sequence[Need], planner: str, objective: Objective = "throughput"
+) -> dict[EngineName, Wanted]:
+    """Return the plan of each engine.
+
+    Raises:
+        SynergaiError: the planner has failed.
+    """
+    largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
+    orders = permutations(largest) if len(largest) <= MAX_ORDERED else [largest]
+    plans = [_in_order(order, planner, objective) for order in orders]
+    return min(plans, key=lambda each: _cost(needs, each, objective))
+
+
+def _in_order(
+    needs: Sequence[Need], planner: str, objective: Objective
+) -> dict[EngineName, Wanted]:
+    used, found = _Used(), {}
+    for need in needs:
+        chosen = _plan(need, used.left(need.problem), planner, objective)
+        found[need.problem.chain.engine] = chosen
+        if chosen.plan is not None:
+            used.add(need, chosen.plan)
+    return found
+
+
+def _cost(
+    needs: Sequence[Need], plans: Mapping[EngineName, Wanted], objective: Objective
+) -> tuple[int, float]:
+    """Return the engines without a plan, and the cost of the others."""
+    chosen = [(need.problem, plans[need.problem.chain.engine].plan) for need in needs]
+    costs = [cost(problem, plan, objective) for problem, plan in chosen if plan is not None]
+    return len(chosen) - len(costs), sum(costs)
+
+
+def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective) -> Wanted:
+    """Plan one engine with what is left for it."""
+    alone = whole_options(need.problem)
+    # Engines that fit whole on a worker, but not beside the others, take turns there.
+    options = whole_options(problem) or alone
+    may_split = need.cutting == "auto" or (need.cutting == "needed" and not alone)
+    if may_split:
+        options = [*options, *staged_options(problem, planner)]
+    if not options:
+        return Wanted(None, "" if may_split else "it may not be cut")
+    best = choose(problem, options, LEAST_GAIN, objective=objective)
+    best_cost = cost(problem, best, objective)
+    present = _present(need, problem) if may_split else None
+    if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
+        return Wanted(present, "no other plan saves enough to be worth a change")
+    if not best.is_split:
+        return Wanted(best, "it runs whole")
+    if not alone:
+        return Wanted(best, "no worker has the memory for the whole engine")
+    whole = min(cost(problem, each, objective) for each in options if not each.is_split)
+    saved = f"stages save {1 - best_cost / whole:.0%} of what the whole engine takes"
+    return Wanted(best, f"{saved}, by {objective}")
+
+
+def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:
+    """Return the plan that is deployed, if it is still possible."""
+    routes = need.present
+    if not routes or not all(is_possible(problem, route) for route in routes):
+        return None
+    return RoutePlan(pour(problem, routes), "as deployed")

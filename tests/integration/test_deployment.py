@@ -1,0 +1,177 @@
+"""An engine that no worker can hold whole is cut, deployed and served without a command."""
+
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import psutil
+import pytest
+
+from synergai import SyncClient
+from synergai.errors import SynergaiError
+from synergai.models.package import pack
+from synergai.testing import LocalFleet
+from tests.layered_engines import features, write_layers
+from tests.waiting import wait_until
+
+PLANNER = Path(__file__).parents[2] / "examples" / "route_planner"
+ENGINE = "layers"
+LAYERS = 8
+MEMORY_MB = 230
+"""Of each worker: too little for 75 MB of weights, and enough for half of them."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_layers(tmp_path_factory.mktemp("built") / ENGINE, LAYERS)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[LocalFleet]:
+    """A gateway and two workers without engines, too small for the whole one."""
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        for name in ("left", "right"):
+            start_worker(fleet, name, tmp_path)
+        yield fleet
+
+
+def start_worker(fleet: LocalFleet, name: str, folder: Path, *options: str) -> None:
+    models = folder / name
+    models.mkdir(exist_ok=True)
+    given = ["--memory-mb", str(MEMORY_MB), "--threads", "1", *options]
+    fleet.start_agent(name, models=models, options=given)
+
+
+def push(client: SyncClient, model: Path, name: str = ENGINE, version: int = 1) -> None:
+    package = pack(model, name, version)
+    client.push_engine(name, version, package.manifest.encode(), package.paths)
+
+
+def answer(client: SyncClient, seed: int) -> np.ndarray | None:
+    try:
+        return client.infer(ENGINE, {"features": features(seed)})["scores"]
+    except SynergaiError:
+        return None
+
+
+def expected(model: Path, seed: int) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model / "model.onnx")
+    found: np.ndarray = session.run(None, {"features": features(seed)})[0]
+    return found
+
+
+def stages(client: SyncClient) -> dict[str, tuple[str, ...]]:
+    """The stages in the store, and the workers that they are placed on."""
+    return {
+        each.engine: each.placement
+        for each in client.stored_engines().engines
+        if each.engine != ENGINE
+    }
+
+
+def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
+    fleet: LocalFleet, model: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        for seed in range(3):
+            found = answer(client, seed)
+            assert found is not None
+            np.testing.assert_allclose(found, expected(model, seed), rtol=1e-4, atol=1e-5)
+        placed = stages(client)
+        assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
+        assert all(worker.engines_rss_bytes < MEMORY_MB * 1e6 for worker in client.workers())
+        fleet.kill("gateway")
+        fleet.start_gateway()
+        wait_until(lambda: answer(client, 0) is not None)
+        assert stages(client) == placed
+        client.remove_engine(ENGINE, 1)
+        wait_until(lambda: not stages(client))
+
+
+def test_planner_in_a_package_of_its_own_decides_where_stages_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    metadata = site / "synergai_edge_first-1.dist-info"
+    metadata.mkdir(parents=True)
+    shutil.copy(PLANNER / "edge_first.py", site)
+    given = tomllib.loads((PLANNER / "pyproject.toml").read_text())["project"]
+    [(group, points)] = given["entry-points"].items()
+    [(name, value)] = points.items()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {given['name']}\nVersion: 1\n"
+    )
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{before}")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--route-planner", name])
+        for worker in ("cloud", "edge"):
+            start_worker(fleet, worker, tmp_path)
+        with SyncClient(fleet.address) as client:
+            push(client, model)
+            wait_until(lambda: answer(client, 0) is not None)
+            [deployed] = client.deployments()
+            [route] = deployed.deployed
+            assert [leg.worker for leg in route.legs] == ["edge", "cloud"]
+
+
+def cutters(gateway: int) -> list[psutil.Process]:
+    """Return the processes in which a gateway plans and cuts."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "profiler.planning.live" in command and command[-1] == str(gateway):
+            found.append(process)
+    return found
+
+
+def test_deployment_continues_after_the_gateway_was_killed_while_it_cut(
+    fleet: LocalFleet, model: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: any(each.state == "cutting" for each in client.deployments()))
+        assert fleet.gateway is not None
+        killed = fleet.gateway.pid
+        fleet.kill("gateway")
+        wait_until(lambda: not cutters(killed))
+        fleet.start_gateway()
+        wait_until(lambda: answer(client, 0) is not None)
+        placed = stages(client)
+        assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
+
+
+def test_engine_that_may_not_be_cut_stays_as_it_is(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    fixed = shutil.copytree(model, tmp_path / "fixed")
+    (fixed / "engine.toml").write_text('file = "model.onnx"\nroutes = "never"\n')
+    with SyncClient(fleet.address) as client:
+        push(client, fixed, "fixed")
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        assert {each.engine for each in client.deployments()} == {ENGINE}
+        assert all(name.startswith(ENGINE) for name in stages(client) if name != "fixed")
+
+
+def test_stage_of_a_worker_that_has_left_moves_to_another_one(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        fleet.kill("right")
+        start_worker(fleet, "third", tmp_path)
+        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: all("worker=right" not in each for each in stages(client).values()))
+        found = answer(client, 1)
+        assert found is not None
+        np.testing.assert_allclose(found, expected(model, 1), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,46 @@
+"""An engine of equal layers, whose memory can be chosen so that no worker can hold it whole."""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+CHANNELS: Final = 512
+SIDE: Final = 3
+LAYER_BYTES: Final = 4 * 9 * CHANNELS**2
+
+
+def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") -> Path:
+    """Write an engine of convolutions, and return its folder.
+
+    Runtimes keep the weights of convolutions twice while they load them.
+    """
+    draw = np.random.default_rng(seed)
+    nodes, weights, before = [], [], "features"
+    for layer in range(layers):
+        kernel = draw.standard_normal((CHANNELS, CHANNELS, 3, 3), dtype=np.float32)
+        kernel *= np.float32(np.sqrt(2 / (9 * CHANNELS)))
+        weights.append(numpy_helper.from_array(kernel, f"kernel{layer}"))
+        conv = helper.make_node(
+            "Conv", [before, f"kernel{layer}"], [f"conv{layer}"], pads=[1, 1, 1, 1]
+        )
+        before = "scores" if layer == layers - 1 else f"layer{layer}"
+        nodes += [conv, helper.make_node("Relu", [f"conv{layer}"], [before])]
+    shape: list[str | int | None] = ["n", CHANNELS, SIDE, SIDE]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ("features", "scores")
+    ]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    setting = f'routes = "{routes}"\n' if routes else ""
+    (folder / "engine.toml").write_text(f'backend = "onnxruntime"\nfile = "model.onnx"\n{setting}')
+    return folder
+
+
+def features(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random((1, CHANNELS, SIDE, SIDE), dtype=np.float32)

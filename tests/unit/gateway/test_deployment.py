@@ -1,0 +1,359 @@
+"""The steps by which engines are deployed in stages."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.deployment.controller import GRACE_S, DeploymentController
+from gateway.deployment.observed import StoredEngines, StoredStages
+from gateway.deployment.planning import RETRY_S, Candidate, Planning
+from gateway.deployment.workshop import Workshop
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
+from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+from gateway.hub.store.storage import StoredVersion
+from gateway.hub.store.store import GATEWAY, EngineStore
+from synergai.core.routes.deployment import WantedEngine
+from synergai.core.routes.problem import Leg, Route
+from synergai.domain import AssignmentId, Engine, EngineName, WorkerId
+from synergai.errors import EngineUnusable, SynergaiError
+from synergai.models.manifest import Manifest, ManifestFile
+from synergai.names import is_stage, split_version, stage_positions
+from tests.clocks import FakeClock
+from tests.cores import new_assignment
+from tests.unit.gateway.conftest import make_worker
+from tests.unit.gateway.test_stages import stage
+
+NET = EngineName("net")
+MODEL = "a" * 64
+
+
+def stored(
+    name: str, placement: Sequence[str] = (), pushed_by: str = GATEWAY.name
+) -> StoredVersion:
+    sha256 = "b" * 64 if is_stage(name) else MODEL
+    engine, version = split_version(name)
+    return StoredVersion(
+        engine=engine,
+        version=int(version),
+        digest=sha256,
+        manifest=Manifest(
+            backend="onnxruntime",
+            model="model.onnx",
+            files=(ManifestFile("model.onnx", sha256, 1000),),
+        ),
+        placement=tuple(placement),
+        pushed_at="",
+        pushed_by=pushed_by,
+    )
+
+
+def wanted(*routes: Sequence[tuple[str, int, int]], **others: object) -> WantedEngine:
+    return WantedEngine(
+        name=NET,
+        routes=tuple(Route(tuple(Leg(*leg) for leg in route)) for route in routes),
+        reason="of the test",
+        **others,  # type: ignore[arg-type]
+    )
+
+
+class World:
+    """A store whose versions appear on the workers that they are placed on, and a planner."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.loaded = True
+        self.versions: dict[tuple[str, int], StoredVersion] = {}
+        self.followers: list[Callable[[], object]] = []
+        self.catalogue = Catalogue(stored=self.files_of)
+        self.workers = {WorkerId(name): make_worker(name) for name in ("a", "b", "c")}
+        for worker in self.workers.values():
+            worker.engines = {}
+        self.plans: list[WantedEngine] = []
+        self.faults: dict[str, str] = {}
+        self.limits: dict[str, float] = {}
+        self.cuts: list[tuple[int, ...]] = []
+        self.loads: list[str] = []
+        self.fails: SynergaiError | None = None
+        self.fails_at = 0
+        self.steps = 0
+        self.put(stored(NET, pushed_by="me"))
+        self.start()
+
+    def start(self) -> None:
+        """Start a controller, in place of one that has crashed."""
+        self.followers = [self.fetch]
+        self.controller = DeploymentController(
+            cast("EngineStore", self),
+            cast("Planning", self),
+            cast("Workshop", self),
+            Versions(self.catalogue),
+            self.workers,
+            self.load,
+            self.clock,
+        )
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.controller.look()
+            await self.controller._tasks.wait()
+            self.clock.now += 0.5
+
+    # --- the store --------------------------------------------------------------------------
+
+    def files_of(self, engine: EngineName) -> set[str]:
+        found = self.of(engine)
+        return set() if found is None else {found.model_sha256}
+
+    def of(self, engine: EngineName) -> StoredVersion | None:
+        name, version = split_version(engine)
+        return self.versions.get((name, int(version)))
+
+    def follow(self, follower: Callable[[], object]) -> None:
+        self.followers.append(follower)
+
+    def put(self, version: StoredVersion) -> None:
+        self.versions[version.engine, version.version] = version
+        for follower in self.followers:
+            follower()
+
+    async def set_placement(
+        self, _caller: object, engine: str, version: int, placement: tuple[str, ...]
+    ) -> None:
+        self.step()
+        self.put(replace(self.versions[engine, version], placement=placement))
+
+    async def remove(self, engine: str, version: int) -> None:
+        self.step()
+        del self.versions[engine, version]
+        for follower in self.followers:
+            follower()
+
+    # --- the workers ------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        """Let the workers have what is placed on them."""
+        for worker in self.workers.values():
+            placed = {
+                each.name
+                for each in self.versions.values()
+                if f"worker={worker.id}" in each.placement
+            }
+            for name in worker.engines.keys() - placed:
+                del worker.engines[name]
+                self.catalogue.withdraw(worker.id, name)
+            for name in placed - worker.engines.keys():
+                fault = self.faults.get(f"{name} on {worker.id}", "")
+                self.offer(worker, replace(stage(*stage_positions(name), of=MODEL), fault=fault))
+
+    def offer(self, worker: ConnectedWorker, engine: Engine) -> None:
+        worker.engines[engine.name] = engine
+        self.catalogue.update(worker.id, engine)
+
+    async def load(self, engine: EngineName) -> None:
+        self.step()
+        self.loads.append(engine)
+
+    # --- planner and workshop ---------------------------------------------------------------
+
+    def step(self) -> None:
+        """Fail at the chosen step, once."""
+        self.steps += 1
+        if self.steps == self.fails_at and self.fails is not None:
+            raise self.fails
+
+    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
+        found = self.of(NET)
+        if found is None or engines.stages.get(NET, StoredStages({}, False)).has_others:
+            return {}
+        return {NET: Candidate(found, "needed", list(self.workers.values()))}
+
+    async def plan(self, *_: object) -> list[WantedEngine] | None:
+        return [self.plans.pop(0)] if self.plans else None
+
+    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
+        self.limits[worker.id] = failed_bytes
+
+    async def bring(self, _version: StoredVersion) -> None:
+        self.step()
+
+    async def cut(self, _engine: EngineName, cuts: tuple[int, ...]) -> None:
+        self.step()
+        self.cuts.append(cuts)
+
+    async def publish(self, name: EngineName, _version: int, placement: Sequence[str]) -> None:
+        self.step()
+        self.put(stored(name, placement))
+
+    # --- what is deployed -------------------------------------------------------------------
+
+    def stages(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            each.engine.partition(".s")[2]: tuple(w.removeprefix("worker=") for w in each.placement)
+            for each in self.versions.values()
+            if is_stage(each.engine)
+        }
+
+    def chain(self) -> list[tuple[int, int]]:
+        return [stage_positions(each.name) for each in self.catalogue.chain(NET)]
+
+
+TWO = wanted([("a", 0, 4), ("b", 4, 9)])
+OTHER = wanted([("b", 0, 6), ("c", 6, 9)])
+DEPLOYED = {"0-4": ("a",), "4-9": ("b",)}
+MOVED = {"0-6": ("b",), "6-9": ("c",)}
+
+
+async def deployed(world: World) -> World:
+    world.plans.append(TWO)
+    await world.look(6)
+    assert world.stages() == DEPLOYED
+    return world
+
+
+async def test_wanted_stages_are_made_placed_and_loaded() -> None:
+    world = await deployed(World())
+    assert world.chain() == [(0, 4), (4, 9)]
+    assert world.loads == ["net.s0-4", "net.s4-9"]
+    steps = world.steps
+    await world.look(5)
+    assert world.steps == steps
+
+
+async def test_stages_that_are_no_longer_wanted_serve_until_the_others_are_loaded() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    chains = []
+    for _ in range(20):
+        await world.look()
+        chains.append(world.chain())
+        assert world.chain() != []
+    assert chains[-1] == [(0, 6), (6, 9)]
+    assert world.stages() == MOVED
+
+
+async def test_stage_is_not_removed_while_queries_run_in_it() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    running = AssignmentProgress(new_assignment(1, "net.s4-9", "b"), 0.0)
+    world.workers[WorkerId("b")].in_flight[AssignmentId(1)] = running
+    world.clock.now += GRACE_S
+    await world.look(20)
+    assert world.chain() == [(0, 6), (6, 9)]
+    assert world.stages() == MOVED | {"4-9": ("b",)}
+    world.workers[WorkerId("b")].in_flight.clear()
+    await world.look(10)
+    assert world.stages() == MOVED
+
+
+async def test_stage_on_other_workers_moves_there_before_it_leaves_the_former_ones() -> None:
+    world = await deployed(World())
+    world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
+    await world.look()
+    assert world.stages() == {"0-4": ("a", "c"), "4-9": ("b",)}
+    await world.look(6)
+    assert world.stages() == {"0-4": ("c",), "4-9": ("b",)}
+
+
+@pytest.mark.parametrize("crash", range(1, 9))
+@pytest.mark.parametrize("takes_over", [False, True])
+async def test_deployment_continues_after_a_failure_or_crash_at_any_step(
+    crash: int, *, takes_over: bool
+) -> None:
+    world = await deployed(World())
+    world.fails, world.fails_at = EngineUnusable("it is broken"), world.steps + crash
+    world.plans.append(OTHER)
+    for _ in range(12):
+        try:
+            await world.look()
+        except SynergaiError:
+            assert not takes_over or world.steps >= world.fails_at
+        if takes_over and world.steps >= world.fails_at and not world.plans:
+            world.fails = None
+            world.start()
+            world.plans.append(OTHER)
+            takes_over = False
+        assert world.chain() != []
+    world.clock.now += RETRY_S
+    await world.look(20)
+    assert world.stages() == MOVED
+    assert world.chain() == [(0, 6), (6, 9)]
+
+
+async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+
+    async def cut(*_: object) -> None:
+        raise EngineUnusable("model.onnx cannot be cut: it is corrupt")
+
+    monkeypatch.setattr(world, "cut", cut)
+    for _ in range(4):
+        await world.look(3)
+        world.clock.now += RETRY_S
+    told = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in told] == [
+        "engine net is not deployed in stages: model.onnx cannot be cut: it is corrupt"
+    ]
+    assert world.stages() == DEPLOYED
+    assert world.chain() == [(0, 4), (4, 9)]
+
+
+async def test_plan_that_is_not_possible_leaves_what_is_deployed() -> None:
+    world = await deployed(World())
+    world.plans.append(wanted(is_possible=False))
+    await world.look(20)
+    assert world.stages() == DEPLOYED
+
+
+async def test_worker_that_cannot_load_its_stage_is_planned_with_less_memory() -> None:
+    world = World()
+    world.faults["net.s4-9 on b"] = "used 300 MB, above the 240 MB that --memory-mb allows"
+    world.plans.append(TWO)
+    await world.look(4)
+    assert list(world.limits) == ["b"]
+    assert world.loads == []
+    world.plans.append(OTHER)
+    await world.look(20)
+    assert world.stages() == MOVED
+
+
+async def test_engine_that_has_proved_too_large_is_planned_with_less_memory() -> None:
+    world = World()
+    world.plans.append(wanted())
+    too_large = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, fault="it is too large")
+    world.offer(world.workers[WorkerId("a")], replace(too_large, too_large=True))
+    world.offer(world.workers[WorkerId("b")], replace(too_large, fault="it is corrupt"))
+    await world.look(3)
+    assert list(world.limits) == ["a"]
+
+
+async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
+    world = await deployed(World())
+    world.plans.append(wanted())
+    await world.look(10)
+    assert world.stages() == DEPLOYED
+    whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=MODEL)
+    world.offer(world.workers[WorkerId("c")], whole)
+    await world.look(10)
+    assert world.stages() == {}
+
+
+async def test_stages_leave_the_store_with_their_engine() -> None:
+    world = await deployed(World())
+    await world.remove("net", 1)
+    await world.look(10)
+    assert world.stages() == {}
+
+
+async def test_engine_with_a_stage_that_somebody_has_placed_is_theirs() -> None:
+    world = await deployed(World())
+    world.put(stored("net.s0-4", ["worker=c"], pushed_by="me"))
+    world.plans.append(OTHER)
+    await world.look(20)
+    assert world.stages() == DEPLOYED | {"0-4": ("c",)}

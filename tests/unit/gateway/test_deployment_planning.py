@@ -1,0 +1,239 @@
+"""When engines are planned, and what a planner is told."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.deployment import planning, planning_process
+from gateway.deployment.observed import stored_engines
+from gateway.deployment.planning import RETRY_S, Planning
+from gateway.deployment.planning_process import PlanFailed
+from gateway.deployment.stage_times import WINDOW_S, StageTimes
+from gateway.deployment.workshop import Workshop
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import VersionPolicy, Versions
+from gateway.fleet.worker import ConnectedWorker
+from gateway.hub.placements import Placements
+from gateway.hub.store.storage import StoredVersion
+from gateway.hub.store.store import EngineStore
+from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
+from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.domain import EngineName, WorkerId
+from tests.clocks import FakeClock
+from tests.unit.gateway.conftest import make_worker
+from tests.unit.gateway.test_deployment import NET, stored
+from tests.unit.gateway.test_stages import stage
+
+WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0)
+
+
+class World:
+    """A store, two workers that have failed to load its engine, and a planner."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock(1000.0)
+        self.versions: dict[tuple[str, int], StoredVersion] = {}
+        self.put(stored(NET, pushed_by="me"))
+        self.workers = {WorkerId(name): make_worker(name) for name in ("a", "b")}
+        self.catalogue = Catalogue()
+        self.orders: list[PlanOrder] = []
+        self.fault = ""
+        for worker in self.workers.values():
+            worker.memory_limit_bytes = 240_000_000
+            worker.engines = {NET: replace(WHOLE, fault="it is too large")}
+        monkeypatch.setattr(planning, "plan", self.answer)
+        self.resolved = Versions(self.catalogue)
+        self.planning = Planning(
+            cast("EngineStore", self),
+            cast("Placements", self),
+            self.resolved,
+            self.workers,
+            cast("Workshop", SimpleNamespace(bring=self.nothing, tidy=self.nothing, models=Path())),
+            Path("dictionary.db"),
+            cutting="needed",
+            planner="optimal",
+            objective="throughput",
+            clock=self.clock,
+        )
+
+    async def nothing(self, *_: object) -> None:
+        pass
+
+    async def answer(self, order: PlanOrder) -> list[WantedEngine]:
+        self.orders.append(order)
+        if self.fault:
+            raise PlanFailed(self.fault)
+        return [WantedEngine(name=engine.name) for engine in order.engines]
+
+    def put(self, version: StoredVersion) -> None:
+        self.versions[version.engine, version.version] = version
+
+    def of(self, engine: EngineName) -> StoredVersion | None:
+        name, _, version = engine.partition("/")
+        return self.versions.get((name, int(version or 1)))
+
+    def candidates(self, _version: StoredVersion) -> list[ConnectedWorker]:
+        return list(self.workers.values())
+
+    async def names(self) -> list[str]:
+        return list(await self.planning.candidates(stored_engines(cast("EngineStore", self))))
+
+    async def look(self, times: int = 1, pause_s: float = 0.5) -> int:
+        """Look some times; return the number of plans so far."""
+        engines = stored_engines(cast("EngineStore", self))
+        for _ in range(times):
+            candidates = await self.planning.candidates(engines)
+            await self.planning.plan(candidates, engines.stages)
+            self.clock.now += pause_s
+        return len(self.orders)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_engine_needs_stages_once_all_its_workers_have_failed_to_load_it(
+    world: World,
+) -> None:
+    assert await world.names() == [NET]
+    engines = world.workers[WorkerId("b")].engines
+    engines[NET] = replace(WHOLE, fault="it is being inspected", pending=True)
+    assert await world.names() == []
+    del engines[NET]
+    assert await world.names() == []
+    engines[NET] = WHOLE
+    world.catalogue.update(WorkerId("b"), WHOLE)
+    assert await world.names() == []
+
+
+async def test_engine_whose_stages_are_the_gateways_stays_planned_and_others_are_left(
+    world: World,
+) -> None:
+    world.catalogue.update(WorkerId("b"), WHOLE)
+    world.put(stored("net.s0-4", ["worker=a"]))
+    assert await world.names() == [NET]
+    world.put(stored("net.s4-9", ["label=edge"], pushed_by="me"))
+    assert await world.names() == []
+
+
+async def test_version_that_requests_are_to_get_is_planned(world: World) -> None:
+    for version in (2, 3):
+        world.put(replace(stored(NET, pushed_by="me"), version=version))
+        for worker in world.workers.values():
+            name = EngineName(f"net/{version}")
+            worker.engines[name] = replace(WHOLE, name=name, fault="it is too large")
+    assert await world.names() == ["net/3"]
+    world.resolved.set_policy("net", VersionPolicy(base="1"))
+    assert await world.names() == ["net"]
+    world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    assert await world.names() == ["net/2"]
+
+
+async def test_plan_is_made_once_nothing_has_changed_for_a_while(world: World) -> None:
+    assert await world.look() == 0
+    assert await world.look(10) == 1
+    [order] = world.orders
+    assert [(each.id, each.memory_mb) for each in order.fleet.workers] == [("a", 240), ("b", 240)]
+    assert await world.look(100, 10.0) == 1
+
+
+async def test_flapping_worker_is_not_planned_for(world: World) -> None:
+    await world.look(10)
+    other = make_worker("c")
+    other.engines = {NET: replace(WHOLE, fault="it is too large")}
+    for _ in range(5):
+        world.workers[WorkerId("c")] = other
+        await world.look()
+        del world.workers[WorkerId("c")]
+        assert await world.look() == 1
+    world.workers[WorkerId("c")] = other
+    assert await world.look(10) == 2
+
+
+async def test_worker_has_less_memory_than_it_says_until_its_agent_starts_again(
+    world: World,
+) -> None:
+    worker = world.workers[WorkerId("a")]
+    worker.instance = "one"
+    await world.look(10)
+    world.planning.limit(worker, 150_000_000)
+    assert await world.look(10) == 2
+    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [135, 240]
+    worker.instance = "two"
+    assert await world.look(10) == 3
+    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [240, 240]
+
+
+async def test_planner_that_has_failed_is_tried_again_later(world: World) -> None:
+    world.fault = "it is broken"
+    await world.look(3)
+    with pytest.raises(PlanFailed):
+        await world.look(2)
+    assert await world.look(int(RETRY_S)) == 1
+    with pytest.raises(PlanFailed):
+        await world.look(int(3 * RETRY_S))
+    assert len(world.orders) == 2
+
+
+def run(worker: ConnectedWorker, name: str, seconds: float, queries: int) -> None:
+    before = worker.computed.get(EngineName(name), (0.0, 0))
+    worker.computed[EngineName(name)] = before[0] + seconds * queries, before[1] + queries
+
+
+async def test_stage_that_becomes_slower_is_planned_for_after_a_pause(world: World) -> None:
+    worker = world.workers[WorkerId("a")]
+    plans: list[int] = []
+    for seconds in (0.1, 0.1, 0.11, 0.3, 0.3, 0.3):
+        for _ in range(5):
+            run(worker, "net.s0-4", seconds, 20)
+            await world.look(pause_s=WINDOW_S)
+        plans.append(len(world.orders))
+    assert plans == [1, 1, 1, 2, 2, 2]
+    [observed] = world.orders[-1].engines[0].observed
+    assert observed == ObservedStage("a", 0, 4, observed.seconds)
+    assert observed.seconds == pytest.approx(0.3)
+    assert world.orders[-1].engines[0].queries_per_s == pytest.approx(20 / WINDOW_S)
+
+
+def test_times_of_stages_are_those_of_the_last_window_with_queries() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    times.observe([worker], 0.0)
+    run(worker, "net.s0-4", 0.1, 50)
+    times.observe([worker], WINDOW_S / 2)
+    assert times.of(NET) == ()
+    times.observe([worker], WINDOW_S)
+    run(worker, "net.s0-4", 0.2, 50)
+    times.observe([worker], 2 * WINDOW_S)
+    [observed] = times.of(NET)
+    assert observed.seconds == pytest.approx(0.2)
+    times.observe([worker], 3 * WINDOW_S)
+    assert times.of(NET) == (observed,)
+    assert times.queries_per_s(NET) == 0
+    assert times.of(EngineName("other")) == ()
+
+
+def an_order() -> PlanOrder:
+    fleet = FleetFile(workers=(FleetWorker(id="a", worker_class=cast("Any", "local")),))
+    return PlanOrder(models="", dictionary="", fleet=fleet, engines=(), planner="own")
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("import sys; sys.exit('ValueError: there is no way')", "ValueError: there is no way"),
+        ("import os; os._exit(3)", "its process ended with exit code 3"),
+        ("print('nonsense')", "JSON is malformed"),
+        ("import time; time.sleep(60)", "there was no answer within 0.5 s"),
+    ],
+)
+async def test_planner_that_fails_hangs_or_answers_nonsense_is_told(
+    monkeypatch: pytest.MonkeyPatch, program: str, fault: str
+) -> None:
+    monkeypatch.setattr(planning_process, "_COMMAND", ("-c", program))
+    monkeypatch.setattr(planning_process, "_PLAN_WITHIN_S", 0.5 if "sleep" in program else 60.0)
+    with pytest.raises(PlanFailed, match=f"the planner 'own' has failed: .*{fault}"):
+        await planning_process.plan(an_order())

@@ -1,0 +1,118 @@
+"""Plans and cuts for a gateway."""
+
+from pathlib import Path
+
+import pytest
+
+from profiler.planning import live
+from profiler.zoo import recipes as zoo
+from synergai.core.routes.deployment import (
+    EngineOrder,
+    ObservedStage,
+    PlanOrder,
+    SplitOrder,
+    WantedEngine,
+)
+from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.core.routes.planner import ROUTE_PLANNERS, Search, found
+from synergai.core.routes.problem import Leg, Route, RouteProblem
+from synergai.domain import EngineName, WorkerClass
+from synergai.errors import InvalidInput
+from synergai.names import stage_positions
+
+ENGINE = EngineName("onnx_digits")
+SMALL = 58.15
+"""Megabytes, with which a worker can hold any stage of the engine but not all of it."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live")
+    zoo.build(ENGINE, folder, lambda _: None)
+    return folder
+
+
+def order(models: Path, *engines: EngineOrder, planner: str = "optimal") -> PlanOrder:
+    workers = tuple(
+        FleetWorker(id=name, worker_class=WorkerClass("board"), memory_mb=SMALL)
+        for name in ("a", "b", "c")
+    )
+    return PlanOrder(
+        models=str(models),
+        dictionary=str(models / "dictionary.db"),
+        fleet=FleetFile(workers=workers),
+        engines=engines or (EngineOrder(name=ENGINE, workers=("a", "b")),),
+        planner=planner,
+    )
+
+
+def wanted(models: Path, **fields: object) -> WantedEngine:
+    engine = EngineOrder(name=ENGINE, workers=("a", "b"), **fields)  # type: ignore[arg-type]
+    [found] = live.plan(order(models, engine))
+    return found
+
+
+def test_engine_without_profile_is_cut_by_its_work(models: Path) -> None:
+    found = wanted(models)
+    [route] = found.routes
+    assert [leg.worker for leg in route.legs] == ["a", "b"]
+    assert (route.legs[0].first, route.legs[-1].last) == (0, 11)
+    assert found.reason.startswith("no worker has the memory for the whole engine; the times of")
+
+
+def test_worker_that_was_slower_than_expected_gets_less_work(models: Path) -> None:
+    [before] = wanted(models).routes
+    first = before.legs[0]
+    observed = (
+        ObservedStage("a", first.first, first.last, 1.0),
+        ObservedStage("b", first.last, 11, 0.001),
+    )
+    [behind] = wanted(models, observed=observed).routes
+    work = {leg.worker: leg.last - leg.first for leg in behind.legs}
+    assert work["a"] < first.last - first.first
+
+
+def test_present_routes_stay_while_no_others_save_enough(models: Path) -> None:
+    [best] = wanted(models).routes
+    assert wanted(models, present=(best,)).routes == (best,)
+    swapped = Route(tuple(Leg("ba"[leg.worker == "b"], *leg[1:]) for leg in best.legs))
+    assert wanted(models, present=(swapped,)).routes == (swapped,)
+    elsewhere = Route((Leg("a", 0, 1000), Leg("b", 1000, 11)))
+    assert wanted(models, present=(elsewhere,)).routes == (best,)
+
+
+def test_engine_that_cannot_be_planned_says_why_and_leaves_the_others(models: Path) -> None:
+    others = EngineOrder(name=EngineName("absent"), workers=("a",))
+    lone = EngineOrder(name=ENGINE, workers=("a",))
+    absent, alone = live.plan(order(models, others, lone))
+    assert not absent.is_possible
+    assert "has no engine 'absent'" in absent.reason
+    assert not alone.is_possible
+    assert "nothing fits: onnx_digits needs 58.2 MB whole" in alone.reason
+
+
+def nowhere(problem: RouteProblem) -> Search:
+    return found(Route((Leg("nobody", 0, 1), Leg("a", 1, problem.chain.end))))
+
+
+def overlapping(problem: RouteProblem) -> Search:
+    return found(Route((Leg("a", 0, 2), Leg("b", 1, problem.chain.end))))
+
+
+@pytest.mark.parametrize(
+    ("planner", "fault"),
+    [(nowhere, "unknown worker 'nobody'"), (overlapping, "must cover it in order")],
+)
+def test_planner_that_answers_nonsense_has_failed(
+    models: Path, monkeypatch: pytest.MonkeyPatch, planner: object, fault: str
+) -> None:
+    monkeypatch.setattr(ROUTE_PLANNERS, "get", lambda _: planner)
+    with pytest.raises(InvalidInput, match=fault):
+        live.plan(order(models, planner="own"))
+
+
+def test_stages_of_an_order_are_made(models: Path) -> None:
+    made = live.split(SplitOrder(models=str(models), name=ENGINE, cuts=(3, 6)))
+    assert [stage_positions(stage) for stage in made] == [(0, 3), (3, 6), (6, 11)]
+    assert all((models / stage / "engine.toml").is_file() for stage in made)
+    assert live.split(SplitOrder(models=str(models), name=ENGINE, cuts=(3, 6))) == made
