@@ -14,6 +14,7 @@ import pytest
 from profiler.zoo.recipes import build
 from synergai.domain import EngineName
 from synergai.testing import reserved_port
+from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
 ANY = "127.0.0.1:0"
@@ -77,6 +78,19 @@ def test_gateway_that_waits_for_its_state_is_alive_and_not_ready(
             assert ask(second, "/readyz") == 503
             former.terminate()
             wait_until(lambda: ask(second, "/readyz") == 200)
+
+
+def test_leader_and_standby_are_ready(
+    tmp_path: Path, ports: list[int], postgresql_server: PostgresqlServer
+) -> None:
+    _, first, second = ports
+    postgresql_server.clear()
+    shared = ["--journal", postgresql_server.url]
+    with (
+        running(*gateway(tmp_path / "a", 0, first), *shared),
+        running(*gateway(tmp_path / "b", 0, second), *shared),
+    ):
+        wait_until(lambda: [ask(port, "/readyz") for port in (first, second)] == [200, 200])
 
 
 def test_agent_is_ready_once_the_gateway_knows_its_engines(
