@@ -79,9 +79,8 @@ class Machine:
             options = ["--threads", "1"]
             if access:
                 token = folder / f"{name}.token"
-                token.write_text(
-                    self.shell("synergai gateway enroll --state /var/lib/synergai-gateway")
-                )
+                printed = self.shell("synergai gateway enroll --state /var/lib/synergai-gateway")
+                token.write_text(printed.splitlines()[0])
                 options += ["--enrolment-token-file", str(token)]
             self.fleet.start_agent(name, models=self.models, options=options)
         self.start()

@@ -72,7 +72,7 @@ def test_every_error_has_its_codes_or_those_of_its_class(generated: dict[str, st
 def test_every_rest_call_is_described(generated: dict[str, str]) -> None:
     page = generated["reference/rest.md"]
     assert "## POST /v2/models/{name}/infer\n" in page
-    assert "| body `application/json` | `InferenceRequest` |" in page
+    assert "| body `application/json` | [InferenceRequest](#inferencerequest) |" in page
 
 
 def test_version_has_a_section_of_the_changelog_and_a_saved_state() -> None:

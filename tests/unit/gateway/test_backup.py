@@ -137,7 +137,7 @@ async def test_settings_are_copied_and_put_back_on_demand(state: Path, tmp_path:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("journal.db", "checksum"),
+        ("journal.db", "cannot be restored"),
         ("dictionary.db", "checksum"),
         (FILE, "damaged"),
         (POLICY_FILE, "damaged"),
