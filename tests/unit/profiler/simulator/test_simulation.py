@@ -161,7 +161,7 @@ def test_workers_without_a_profile_help_with_the_only_job(profile: Profile) -> N
 
 
 @pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
-@pytest.mark.parametrize("t_pre", ["fixed", "proportional"])
+@pytest.mark.parametrize("t_pre", ["none", "proportional", "fixed"])
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_every_policy_finishes_all_jobs_and_passes_the_audit(
     profile: Profile, policy: str, sessions: Sessions, t_pre: TPre
