@@ -125,7 +125,7 @@ def tried(problem: RouteProblem, search: Search) -> list[float]:
     return taken
 
 
-def nearest(stages: Sequence[float], slowest: int) -> list[int]:
+def nearest(_route: Route, stages: Sequence[float], slowest: int) -> list[int]:
     """Return the other legs, those next to the slowest one first."""
     others = (leg for leg in range(len(stages)) if leg != slowest)
     return sorted(others, key=lambda leg: abs(leg - slowest))

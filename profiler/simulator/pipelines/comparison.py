@@ -290,6 +290,15 @@ def _at_fixed_width(width_of: Callable[[Places, BatchQuery], int], places: Place
             places.start(query, width)
 
 
+def _buffered(places: Places) -> None:
+    """Start queries at their fastest widths, but hold them back while one of their kind runs."""
+    for query in _in_order(places):
+        width = _fastest(places, query)
+        running = {each.query.engine for each in places.running}
+        if query.engine not in running and places.free >= width:
+            places.start(query, width)
+
+
 def _conforming(places: Places, query: BatchQuery) -> int:
     return _least(places, query) or _fastest(places, query)
 
@@ -298,6 +307,7 @@ SCHEDULERS: Final[dict[str, Scheduler]] = {
     "accordion": accordion,
     "slo_conforming": partial(_at_fixed_width, _conforming),
     "fastest": partial(_at_fixed_width, _fastest),
+    "bbs": _buffered,
     "one_stage": partial(_at_fixed_width, lambda _places, _query: 1),
 }
 NAMES: Final = (*SCHEDULERS, MALLEABLE)
