@@ -9,7 +9,8 @@ its leaves:
   long as the same jobs have arrived;
 - the violations of a policy.
 
-Both bounds split and move work freely, and know the actual times of the jobs that have arrived.
+Both bounds split and move work freely, and know the actual times of the jobs that have arrived:
+with `--error 0`, so does the policy, and what is left of the gap is what decisions could close.
 """
 
 from __future__ import annotations
@@ -155,12 +156,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight", description=__doc__)
     parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("0-19"))
     parser.add_argument("--policies", default="synergai,malleable")
+    parser.add_argument("--error", type=float, default=0.15, help="of estimates, in logarithms")
     options = parser.parse_args()
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     rows = []
     for experiment in EXPERIMENTS:
         cases = [
-            figures(drawn_case(profile, experiment, seed), options.policies.split(","))
+            figures(
+                drawn_case(profile, experiment, seed, options.error), options.policies.split(",")
+            )
             for seed in options.seeds
         ]
         means = {name: fmean(case[name] for case in cases) for name in cases[0]}

@@ -86,21 +86,21 @@ def lightest_fast(problem: RouteProblem) -> Taker:
     return taker
 
 
-def shisha(problem: RouteProblem, taker: Taker | None = None, alpha: int = 3) -> Search:
+def shisha(problem: RouteProblem, alpha: int = 3) -> Search:
     """Share the work by the speeds of workers, then move segments while routes are tried.
 
     It begins with balanced routes over all workers, the fastest one first in one of them and last
     in the other, and continues with fewer workers while that is better. The search from a route
     ends after `alpha` steps in a row without a gain.
     """
-    rule = taker or lightest_fast(problem)
+    taker = lightest_fast(problem)
     best, best_s = None, math.inf
     for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
         before_s = best_s
         workers = _fastest(problem, legs)
         for start in dict.fromkeys(balanced(problem, each) for each in (workers, workers[::-1])):
             if is_possible(problem, start):
-                route, taken_s = yield from tuned(problem, start, rule, alpha=alpha, leaps=False)
+                route, taken_s = yield from tuned(problem, start, taker, alpha=alpha, leaps=False)
                 if taken_s < best_s:
                     best, best_s = route, taken_s
         if best_s == before_s < math.inf:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from benchmarks import networks
 from benchmarks.drawn_routes import drawn_problem
-from benchmarks.route_searches import fast_and_slow, nearest
+from benchmarks.route_searches import fast_and_slow
 from profiler.planning.moves import is_possible, joined, moved, weights
 from profiler.planning.optimal import optimal_route
 from profiler.planning.pipe_search import pipe_search
@@ -26,7 +26,7 @@ SEARCHES = [
     ("odin", {"alpha": 2}),
     ("pipe_search", {}),
     ("shisha", {}),
-    ("shisha", {"taker": nearest, "alpha": 10}),
+    ("shisha", {"alpha": 10}),
 ]
 PROBLEMS = st.builds(
     drawn_problem,

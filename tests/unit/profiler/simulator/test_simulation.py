@@ -171,6 +171,12 @@ def test_every_policy_finishes_all_jobs_and_passes_the_audit(
     assert len(run.finished) == len(run.workload.jobs)
 
 
+def test_without_t_pre_every_query_runs_at_once(profile: Profile) -> None:
+    run = make_run(profile, "synergai", t_pre="none")
+    assert all(span.ready == span.started for span in run.spans)
+    assert all(entry.t_pre_s == 0 for entry in run.workload.scheduler_dictionary())
+
+
 def test_same_workload_gives_the_same_run(profile: Profile) -> None:
     one, other = (make_run(profile, "malleable") for _ in range(2))
     assert one.spans == other.spans
