@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from functools import cache, partial
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,9 +21,10 @@ from profiler.planning.tuning import lls, odin, shisha
 from profiler.simulator.pipelines import comparison
 from profiler.simulator.pipelines.balancers import Planning, Searching
 from profiler.simulator.pipelines.interference import LOAD, SECONDS, Served, drawn_slowdowns, served
+from profiler.simulator.pipelines.streams import SLOS, STREAMS, draw_stream, measured_widths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from benchmarks.route_searches import Searching as Searches
     from benchmarks.seeds.rows import Figures, Group
@@ -194,41 +196,56 @@ def of_many_places() -> Figures:
 
 @cache
 def _streams() -> list[StreamResult]:
-    return list(comparison.compare(ACCORDION_SEEDS, bounds=False))
+    widths = measured_widths()
+    return [
+        result
+        for run in product(STREAMS, SLOS, ACCORDION_SEEDS)
+        for result in comparison.run_schedulers(run, draw_stream(*run, widths), widths)
+    ]
 
 
-def _of_scheduler(figure: Callable[[StreamResult], float], name: str, slo: str = "") -> float:
+def _of_scheduler(
+    figure: Callable[[StreamResult], float], name: str, slo: str = "", load: str = ""
+) -> float:
     return statistics.fmean(
-        figure(each) for each in _streams() if each.scheduler == name and slo in (each.slo, "")
+        figure(each)
+        for each in _streams()
+        if each.scheduler == name and slo in (each.slo, "") and load in each.stream
     )
 
 
+def _late(each: StreamResult) -> float:
+    return 100 * each.violations / each.queries
+
+
+def _baselines_over(
+    names: Sequence[str], figure: Callable[[StreamResult], float], slo: str = "", load: str = ""
+) -> float:
+    """Return the mean of baselines over that of Accordion."""
+    others = statistics.fmean(_of_scheduler(figure, name, slo, load) for name in names)
+    return others / _of_scheduler(figure, "accordion", slo, load)
+
+
 def of_accordion() -> Figures:
-    """Return Accordion beside its baselines."""
+    """Return Accordion beside its baselines, under all loads and under a light one."""
     baselines = [each for each in comparison.SCHEDULERS if each != "accordion"]
-
-    def late(each: StreamResult) -> float:
-        return 100 * each.violations / each.queries
-
-    def ratio(names: list[str], figure: Callable[[StreamResult], float], slo: str = "") -> float:
-        others = statistics.fmean(_of_scheduler(figure, name, slo) for name in names)
-        return others / _of_scheduler(figure, "accordion", slo)
-
-    pair = ["slo_conforming", "fastest"]
-    heavy = [e.full for e in _streams() if e.scheduler == "accordion" and "overload" in e.stream]
-    return {
-        "accordion.latency": f"{ratio(pair, lambda each: each.mean_s):.2f}",
-        "accordion.latency.one_stage": f"{ratio(['one_stage'], lambda each: each.mean_s):.2f}",
-        "accordion.rate": f"{1 / ratio(pair, lambda each: each.rate):.2f}",
-        "accordion.rate.one_stage": f"{1 / ratio(['one_stage'], lambda each: each.rate):.2f}",
-        "accordion.strict": f"{ratio(baselines, late, 'strict'):.2f}",
-        "accordion.moderate": f"{ratio(baselines, late, 'moderate'):.2f}",
-        "accordion.relaxed": f"{_of_scheduler(late, 'accordion', 'relaxed'):.1f} %",
-        "accordion.full": f"{100 * statistics.fmean(f for f in heavy if f is not None):.0f} %",
-        **{
-            f"{name}.moderate": f"{_of_scheduler(late, name, 'moderate'):.1f} %"
-            for name in comparison.NAMES
-        },
+    found = {}
+    for names, key in ((("slo_conforming", "fastest"), ""), (("one_stage",), ".one_stage")):
+        latency = _baselines_over(names, lambda each: each.mean_s)
+        rate = _baselines_over(names, lambda each: each.rate)
+        found |= {f"accordion.latency{key}": f"{latency:.2f}"}
+        found |= {f"accordion.rate{key}": f"{1 / rate:.2f}"}
+    for load in ("", "light"):
+        for slo in ("strict", "moderate"):
+            fewer = _baselines_over(baselines, _late, slo, load)
+            found[f"accordion.{slo}{load and '.light'}"] = f"{fewer:.2f}"
+        late = _of_scheduler(_late, "accordion", "relaxed", load)
+        found[f"accordion.relaxed{load and '.light'}"] = f"{late:.1f} %"
+    full = _of_scheduler(lambda each: 100 * (each.full or 0.0), "accordion", "", "overload")
+    conforming = _baselines_over(("slo_conforming",), _late, "moderate")
+    return found | {
+        "accordion.full": f"{full:.0f} %",
+        "accordion.moderate.conforming": f"{conforming:.2f}",
     }
 
 

@@ -66,11 +66,21 @@ def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
             from profiler.simulator.bounds import violations_at_least
 
             bound = violations_at_least(workload)
-        for scheduler, schedule in SCHEDULERS.items():
-            places = Places(tables)
-            places.run(queries, schedule)
-            yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
+        yield from run_schedulers(run, queries, tables, bound)
         yield _result(run, MALLEABLE, queries, run_whole_engines(workload), bound)
+
+
+def run_schedulers(
+    run: tuple[str, str, int],
+    queries: Sequence[BatchQuery],
+    tables: Mapping[EngineName, Widths],
+    bound: int | None = None,
+) -> Iterator[StreamResult]:
+    """Run the schedulers of pipelines on a stream, given its name, SLO and seed."""
+    for scheduler, schedule in SCHEDULERS.items():
+        places = Places(tables)
+        places.run(queries, schedule)
+        yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
 
 
 def run_count(seeds: Sequence[int]) -> int:
