@@ -1,13 +1,12 @@
-"""Online searches of routes: ``python -m benchmarks.route_searches``.
+"""Online searches of routes with which Shisha and Pipe-search are compared, and fleets for them.
 
-Links are equal, and ranges are long, as in the papers. A trial runs a route once. Shisha and
-Pipe-search are compared with a random walk, hill climbing and simulated annealing.
+Links are equal, and ranges are long, as in the papers. A trial runs a route once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,12 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
-from benchmarks.report import table
-from profiler.planning.enumeration import routes
 from profiler.planning.moves import joined, moved
-from profiler.planning.optimal import optimal_route
-from profiler.planning.pipe_search import pipe_search
-from profiler.planning.tuning import shisha
 from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import RouteProblem, RouteWorker
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
     from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route
 
-FLEETS: Final = 30
 NETWORK: Final = EngineName("onnx_resnet50_op11")
 SLOWNESS: Final = (1.5, 2, 3, 4)
 """Time of a slow worker over that of a fast one."""
@@ -43,25 +36,6 @@ QUERIES: Final = 1000
 EQUAL_LINKS: Final = Links({}, Link(1e9, 0.0))
 
 Searching: TypeAlias = Callable[[RouteProblem, int], "Search"]
-
-
-def main() -> None:
-    fleets = {
-        f"{NETWORK}, fast and slow workers": fast_and_slow(),
-        "28 cuts, unlike workers": [equally_linked(seed) for seed in range(FLEETS)],
-    }
-    header = [
-        "found / optimum",
-        "worst",
-        "after 20",
-        f"close ({CLOSE:.0%})",
-        "first close",
-        "trials",
-    ]
-    for title, problems in fleets.items():
-        print(f"{sum(1 for _ in routes(problems[0]))} routes")
-        rows = [[name, *figures(problems, search)] for name, search in SEARCHES.items()]
-        print(table([title, *header], rows) + "\n")
 
 
 def fast_and_slow() -> list[RouteProblem]:
@@ -88,29 +62,6 @@ def equally_linked(seed: int) -> RouteProblem:
     return replace(drawn, workers=unlimited, links=EQUAL_LINKS)
 
 
-def figures(problems: list[RouteProblem], search: Searching) -> list[str]:
-    """Return how close a search comes to the optimum, and after how many trials."""
-    best, early, close, trials = [], [], [], []
-    for seed, problem in enumerate(problems):
-        route = optimal_route(problem)
-        assert route is not None
-        optimum_s = problem.times(route).seconds(problem.queries)
-        reached = [optimum_s / each for each in tried(problem, search(problem, seed))]
-        best.append(max(reached))
-        early.append(max(reached[:20]))
-        close.append(next((n for n, each in enumerate(reached, 1) if each >= CLOSE), None))
-        trials.append(len(reached))
-    successes = [each for each in close if each is not None]
-    return [
-        f"{np.mean(best):.3f}",
-        f"{min(best):.3f}",
-        f"{np.mean(early):.3f}",
-        f"{len(successes)} of {len(problems)}",
-        f"{np.median(successes):.0f}" if successes else "",
-        f"{np.mean(trials):.0f}",
-    ]
-
-
 def tried(problem: RouteProblem, search: Search) -> list[float]:
     """Return the times of the routes that a search tries, in their order."""
     taken: list[float] = []
@@ -123,12 +74,6 @@ def tried(problem: RouteProblem, search: Search) -> list[float]:
     except StopIteration:
         pass
     return taken
-
-
-def nearest(stages: Sequence[float], slowest: int) -> list[int]:
-    """Return the other legs, those next to the slowest one first."""
-    others = (leg for leg in range(len(stages)) if leg != slowest)
-    return sorted(others, key=lambda leg: abs(leg - slowest))
 
 
 def random_walk(problem: RouteProblem, seed: int) -> Search:
@@ -197,14 +142,7 @@ def neighbour(problem: RouteProblem, route: Route, generator: Generator) -> Rout
 
 
 SEARCHES: Final[dict[str, Searching]] = {
-    "shisha, lightest": lambda problem, _: shisha(problem),
-    "shisha, nearest": lambda problem, _: shisha(problem, nearest),
-    "pipe_search": lambda problem, _: pipe_search(problem),
     "random walk": random_walk,
     "hill climbing": partial(climbing, 0.0),
     "annealing": partial(climbing, 0.2),
 }
-
-
-if __name__ == "__main__":
-    main()

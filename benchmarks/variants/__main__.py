@@ -14,7 +14,7 @@ import argparse
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.variants.demand import SHAPES
+from benchmarks.variants.demand import SHAPES, SPACINGS
 from benchmarks.variants.rules import RULES
 from benchmarks.variants.scenarios import RATES, SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Start
@@ -53,6 +53,7 @@ def parse() -> argparse.Namespace:
     add("--servers", type=int, default=1, help="of the random scenarios")
     add("--error", type=float, default=0.1, help="deviation of their times, in logarithms")
     add("--shapes", type=_some(list(SHAPES), "shape"), default=["twitter"], help="of the load")
+    add("--spacing", choices=SPACINGS, default="poisson", help="how requests follow each other")
     add("--rates", type=_rates, default=(), help="requests per second of all engines together")
     add("--seconds", type=int, default=600, help="duration of each run")
     add("--seeds", type=_seeds, default=(0, 1, 2), help="one run for each, such as 0-2")
@@ -86,18 +87,19 @@ def _seeds(text: str) -> tuple[int, ...]:
 def compare_all(options: argparse.Namespace) -> Iterator[Figures]:
     """Simulate every rule under every load."""
     start = Start(cold=options.cold, lead_s=options.lead)
-    rules, seconds = options.rules, options.seconds
+    rules, seconds, spacing = options.rules, options.seconds, options.spacing
     for shape in options.shapes:
         for seed in options.drawn:
             scenario, rate = draw(seed, options.servers, options.error)
             yield from compare(
-                f"drawn-{seed}", scenario, shape, rate, seconds, (seed,), rules, start
+                f"drawn-{seed}", scenario, shape, rate, seconds, (seed,), rules, start, spacing
             )
     for name in () if options.drawn else options.scenarios:
         for shape in options.shapes:
             for rate in options.rates or RATES[name]:
+                scenario, seeds = SCENARIOS[name], options.seeds
                 yield from compare(
-                    name, SCENARIOS[name], shape, rate, seconds, options.seeds, rules, start
+                    name, scenario, shape, rate, seconds, seeds, rules, start, spacing
                 )
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Shape: TypeAlias = Literal["constant", "linear", "exponential", "twitter"]
+Spacing: TypeAlias = Literal["poisson", "even"]
+"""Whether requests arrive independently of each other, or each when the last one's gap is over."""
+SPACINGS: Final[tuple[Spacing, ...]] = ("poisson", "even")
 
 _STEPS: Final = 10
 """Steps of the shapes that rise."""
@@ -21,18 +24,26 @@ _VOLATILITY: Final = 0.3
 """Standard deviation of the logarithm of the rate from second to second."""
 
 
-def draw_arrivals(shape: Shape, mean: float, seconds: int, seed: int) -> list[float]:
-    """Return the times at which requests arrive, a Poisson process at a rate that changes.
+def draw_arrivals(
+    shape: Shape, mean: float, seconds: int, seed: int, spacing: Spacing = "poisson"
+) -> list[float]:
+    """Return the times at which requests arrive at a rate that changes.
 
     Args:
         shape: how the rate changes.
         mean: requests per second on average.
         seconds: duration.
         seed: random seed.
+        spacing: the thesis's stress testers space requests evenly.
     """
     random = np.random.default_rng(seed)
     rates = _SHAPES[shape](seconds, random)
-    counts = random.poisson(rates * (mean / rates.mean()))
+    rates *= mean / rates.mean()
+    if spacing == "even":
+        expected = np.concatenate([[0.0], np.cumsum(rates)])
+        numbers = np.arange(random.uniform(), expected[-1])
+        return [float(each) for each in np.interp(numbers, expected, np.arange(seconds + 1))]
+    counts = random.poisson(rates)
     at = np.repeat(np.arange(seconds), counts) + random.uniform(size=int(counts.sum()))
     return [float(each) for each in np.sort(at)]
 

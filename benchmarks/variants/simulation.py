@@ -68,6 +68,8 @@ class Scenario:
             engine on the worker.
         start_s: seconds to start a process for an engine on a worker.
         load_s: seconds to load a variant into it.
+        switch_queries: time for which a change of variant takes the worker, in queries of the new
+            one. For rules of others, which unload the variant before.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Scenario:
     interference: float = 0.0
     start_s: float = 0.5
     load_s: float = 0.05
+    switch_queries: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,7 @@ class _Worker:
     seconds: float = 0.0
     sessions: set[Session] = field(default_factory=set)
     ran_at: dict[EngineName, float] = field(default_factory=dict)
+    variants: dict[EngineName, str] = field(default_factory=dict)
 
 
 def profile_entries(
@@ -196,6 +200,7 @@ class _Simulation:
         self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
         served = Counter(engine for engines in scenario.layout for engine in engines)
         self._load = Load(served, scenario.deadline_s, by_throughput=scenario.profile is None)
+        self._switch_queries = 0.0 if rule == OURS else scenario.switch_queries
         if rule != OURS:
             self._core.state.variants.rule = RULES[rule](self._load).choose
         self._workers: dict[WorkerId, _Worker] = {}
@@ -301,6 +306,10 @@ class _Simulation:
             seconds, _ = self._scenario.fronts[running.engine][running.configuration.variant]
             seconds *= float(np.exp(self._scenario.error * self._random.standard_normal()))
             seconds *= self._slowed(worker, running, now)
+            variant = running.configuration.variant
+            if worker.variants.setdefault(running.engine, variant) != variant:
+                worker.variants[running.engine] = variant
+                seconds *= 1.0 + self._switch_queries
             worker.seconds = seconds
             worker.ran_at[running.engine] = now + seconds
             self._load.runs(worker_id, now, now + seconds)

@@ -11,7 +11,7 @@ from benchmarks.variants.simulation import WARM, Answer, Start, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from benchmarks.variants.demand import Shape
+    from benchmarks.variants.demand import Shape, Spacing
     from benchmarks.variants.simulation import Scenario
     from synergai.domain import EngineName
 
@@ -58,6 +58,7 @@ def compare(
     seeds: Sequence[int],
     rules: Sequence[str],
     start: Start = WARM,
+    spacing: Spacing = "poisson",
 ) -> Iterator[Figures]:
     """Simulate each rule on the same requests, and compute the bound.
 
@@ -70,11 +71,12 @@ def compare(
         seeds: one run for each.
         rules: names of rules.
         start: how each run begins.
+        spacing: how requests follow each other.
 
     Yields:
         The figures of each rule, then those of the bounds.
     """
-    runs = {seed: draw_requests(scenario, shape, rate, seconds, seed) for seed in seeds}
+    runs = {seed: draw_requests(scenario, shape, rate, seconds, seed, spacing) for seed in seeds}
     best = {
         engine: max(accuracy for _, accuracy in front.values())
         for engine, front in scenario.fronts.items()
@@ -100,14 +102,21 @@ def compare(
 
 
 def draw_requests(
-    scenario: Scenario, shape: Shape, rate: float, seconds: int, seed: int
+    scenario: Scenario,
+    shape: Shape,
+    rate: float,
+    seconds: int,
+    seed: int,
+    spacing: Spacing = "poisson",
 ) -> list[tuple[float, EngineName]]:
     """Return time and engine of each request; all engines have the same mean rate."""
     engines = sorted(scenario.fronts)
     return sorted(
         (at, engine)
         for number, engine in enumerate(engines)
-        for at in draw_arrivals(shape, rate / len(engines), seconds, seed * len(engines) + number)
+        for at in draw_arrivals(
+            shape, rate / len(engines), seconds, seed * len(engines) + number, spacing
+        )
     )
 
 

@@ -45,6 +45,12 @@ def _fastest(problem: RouteProblem, legs: int | None = None) -> Search:
     return found(best if best_s < math.inf else None)
 
 
+def route_count(segments: int, workers: int, legs: int | None = None) -> int:
+    """Return the number of routes of at most `legs` legs, whether they fit or not."""
+    most = min(segments, workers, segments if legs is None else legs)
+    return sum(comb(segments - 1, legs - 1) * perm(workers, legs) for legs in range(1, most + 1))
+
+
 def routes(problem: RouteProblem, legs: int | None = None) -> Iterator[Route]:
     """Return the routes of at most `legs` legs that fit, those with fewer legs first.
 
@@ -53,9 +59,7 @@ def routes(problem: RouteProblem, legs: int | None = None) -> Iterator[Route]:
     """
     end, workers = problem.chain.end, problem.workers
     most = min(end, len(workers), *([] if legs is None else [legs]))
-    number = sum(
-        comb(end - 1, count - 1) * perm(len(workers), count) for count in range(1, most + 1)
-    )
+    number = route_count(end, len(workers), most)
     if number > MAX_ROUTES:
         raise InvalidInput(
             f"{problem.chain.engine} has {number} routes over {len(workers)} workers, too many to "

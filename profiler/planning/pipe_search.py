@@ -16,7 +16,7 @@ from profiler.planning.enumeration import routes
 from profiler.planning.moves import is_possible, joined, moved, weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import Route, RouteProblem
@@ -30,15 +30,16 @@ _GENERATIONS: Final = 2
 """Generations in a row without a gain after which the search ends."""
 
 
-def pipe_search(problem: RouteProblem) -> Search:
+def pipe_search(problem: RouteProblem, work: Sequence[float] | None = None) -> Search:
     """Try the routes that look best by the work of their stages, and what is close to them.
 
-    It ends when some generations bring no gain.
+    It ends when some generations bring no gain. The work of the segments is that of `weights` if
+    it is not given.
 
     Raises:
         InvalidInput: there are too many routes for a table.
     """
-    hints = _hints(problem)
+    hints = _hints(problem, weights(problem) if work is None else work)
     table = sorted(hints, key=hints.__getitem__)
     ranks = {route: rank for rank, route in enumerate(table)}
     measured: dict[Route, float] = {}
@@ -64,13 +65,13 @@ def pipe_search(problem: RouteProblem) -> Search:
     return min(measured, key=measured.__getitem__, default=None)
 
 
-def _hints(problem: RouteProblem) -> dict[Route, float]:
+def _hints(problem: RouteProblem, work: Sequence[float]) -> dict[Route, float]:
     """Return the work of the slowest stage of each route, by the speeds of the workers."""
-    work = np.concatenate([[0.0], np.cumsum(weights(problem))]).tolist()
+    before = np.concatenate([[0.0], np.cumsum(work)]).tolist()
     whole_s = {worker.name: worker.seconds[0][-1] for worker in problem.workers}
     return {
         route: max(
-            (work[last] - work[first]) * whole_s[worker] for worker, first, last in route.legs
+            (before[last] - before[first]) * whole_s[worker] for worker, first, last in route.legs
         )
         for route in routes(problem)
         if is_possible(problem, route)

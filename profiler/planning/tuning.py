@@ -6,7 +6,7 @@
   2023)
 
 Only summaries were available. That of Shisha names one of the rules, to unload the slowest stage to
-the lightest fast worker; the others are reconstructed.
+the lightest fast worker; the others are reconstructed, as is which workers are fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import RouteProblem, RouteWorker
 
-Taker: TypeAlias = Callable[["tuple[float, ...]", int], "Sequence[int]"]
+Taker: TypeAlias = Callable[[Route, "tuple[float, ...]", int], "Sequence[int]"]
 """Returns which legs may get a segment of the slowest one, the best first, by the times of legs."""
 Tuned: TypeAlias = Generator[Route, RouteTimes, "tuple[Route, float]"]
 
@@ -57,7 +57,7 @@ def tuned(problem: RouteProblem, start: Route, taker: Taker, *, alpha: int, leap
             return best, best_s
         if not (leaps and on_plateau and takers):
             giver = max(range(len(times.stages)), key=times.stages.__getitem__)
-            takers = taker(times.stages, giver)
+            takers = taker(route, times.stages, giver)
         moves = [moved(route, giver, each) for each in takers]
         following = [each for each in moves if each is not None and is_possible(problem, each)]
         if not following:
@@ -65,19 +65,35 @@ def tuned(problem: RouteProblem, start: Route, taker: Taker, *, alpha: int, leap
         route = next((each for each in following if each not in known), following[0])
 
 
-def lightest(stages: Sequence[float], slowest: int) -> list[int]:
+def lightest(_route: Route, stages: Sequence[float], slowest: int) -> list[int]:
     """Return the other legs, those with the least time first."""
     others = (leg for leg in range(len(stages)) if leg != slowest)
     return sorted(others, key=lambda leg: stages[leg])
 
 
-def shisha(problem: RouteProblem, taker: Taker = lightest, alpha: int = 3) -> Search:
+def lightest_fast(problem: RouteProblem) -> Taker:
+    """Return the rule to prefer legs on fast workers, and among them those with the least time.
+
+    A worker is fast if its time is nearer to that of the fastest one than to the slowest one's.
+    """
+    times = {worker.name: worker.seconds[0][-1] for worker in problem.workers}
+    most_s = math.sqrt(min(times.values(), default=0.0) * max(times.values(), default=0.0))
+
+    def taker(route: Route, stages: Sequence[float], slowest: int) -> list[int]:
+        legs = lightest(route, stages, slowest)
+        return sorted(legs, key=lambda leg: times[route.legs[leg].worker] > most_s)
+
+    return taker
+
+
+def shisha(problem: RouteProblem, alpha: int = 3) -> Search:
     """Share the work by the speeds of workers, then move segments while routes are tried.
 
     It begins with balanced routes over all workers, the fastest one first in one of them and last
     in the other, and continues with fewer workers while that is better. The search from a route
     ends after `alpha` steps in a row without a gain.
     """
+    taker = lightest_fast(problem)
     best, best_s = None, math.inf
     for legs in range(min(len(problem.workers), problem.chain.end), 0, -1):
         before_s = best_s
@@ -136,7 +152,7 @@ def _fastest(problem: RouteProblem, count: int) -> list[RouteWorker]:
     return sorted(problem.workers, key=lambda worker: worker.seconds[0][-1])[:count]
 
 
-def _lighter_side(stages: Sequence[float], slowest: int) -> Sequence[int]:
+def _lighter_side(_route: Route, stages: Sequence[float], slowest: int) -> Sequence[int]:
     """Return the fastest stage of the side of the slowest one that takes less time."""
     sides = [side for side in (range(slowest), range(slowest + 1, len(stages))) if side]
     if not sides:

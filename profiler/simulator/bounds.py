@@ -28,7 +28,7 @@ _TIME_LIMIT_S: Final = 20.0
 _TOLERANCE: Final = 1e-6
 
 
-class _Program:
+class Program:
     """A maximisation program under construction."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Program:
 
 def violations_at_least(workload: Workload) -> int:
     """Return the least number of violations that any schedule of the workload can have."""
-    program = _Program()
+    program = Program()
     in_time = {job.id: program.column(1.0, 1.0, whole=True) for job in workload.jobs}
     instants = sorted(
         {job.arrival for job in workload.jobs} | {job.deadline for job in workload.jobs}
@@ -80,7 +80,7 @@ def violations_at_least(workload: Workload) -> int:
     for job in workload.jobs:
         needs = {in_time[job.id]: float(job.queries)}
         for name in workload.profile.classes:
-            rate, setup_s = _rate_and_setup_s(workload, job, name)
+            rate, setup_s = rate_and_setup_s(workload, job, name)
             parts = {}
             for number, (begins, ends) in enumerate(intervals):
                 if job.arrival <= begins and ends <= job.deadline:
@@ -99,7 +99,7 @@ def violations_at_least(workload: Workload) -> int:
     return len(workload.jobs) - math.floor(program.bound() + _TOLERANCE)
 
 
-def _rate_and_setup_s(workload: Workload, job: Job, name: WorkerClass) -> tuple[float, float]:
+def rate_and_setup_s(workload: Workload, job: Job, name: WorkerClass) -> tuple[float, float]:
     """Return the job's best actual rate on a class, and its least actual setup there."""
     entries = workload.profile.entries(job.engine, name)
     configurations = [entry.configuration for entry in entries]
@@ -112,13 +112,13 @@ def _rate_and_setup_s(workload: Workload, job: Job, name: WorkerClass) -> tuple[
             for c in configurations
         ]
         return 1.0 / min(seconds), 0.0
-    if workload.sessions == "prewarmed" or workload.t_pre == "proportional":
+    if workload.sessions == "prewarmed" or workload.t_pre != "fixed":
         return rate, 0.0
     return rate, min(workload.setup_s(job, name, c, job.queries) for c in configurations)
 
 
 def _charge_setup(
-    program: _Program,
+    program: Program,
     workload: Workload,
     job: Job,
     name: WorkerClass,
@@ -136,7 +136,7 @@ def _charge_setup(
         least_s = setup_s
     else:
         owners = [other for other in workload.jobs if other.engine == job.engine]
-        least_s = min(_rate_and_setup_s(workload, other, name)[1] for other in owners)
+        least_s = min(rate_and_setup_s(workload, other, name)[1] for other in owners)
         if (job.engine, name) in sessions:
             program.at_most(0.0, {**parts, sessions[job.engine, name]: -window_s})
             return

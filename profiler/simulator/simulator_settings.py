@@ -135,7 +135,9 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
         default_factory=dict
     )
     session_memory: float = 1.0  # GiB of a session, all of them alike
-    t_pre: TPre = "fixed"
+    t_pre: Annotated[
+        TPre, "T_pre is zero, proportional to the job's queries, or the same for every job."
+    ] = "fixed"
     fleet: Annotated[
         dict[str, Annotated[int, Meta(ge=0, le=MAX_WORKERS)]],
         "Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "

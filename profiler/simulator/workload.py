@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Sessions: TypeAlias = Literal["cold", "warm", "prewarmed"]
 """T_pre is paid at every start (cold), once per session (warm), or never (prewarmed)."""
-TPre: TypeAlias = Literal["fixed", "proportional"]
-"""T_pre is the same for every job, or proportional to its queries (3900 queries pay all of it)."""
+TPre: TypeAlias = Literal["none", "proportional", "fixed"]
+"""T_pre is nothing, proportional to a job's queries (3900 pay all of it), or the same for all."""
 
 QUERY_COUNTS: Final = (3900, 1950, 975, 488)
 JOBS: Final = 24
@@ -153,7 +153,7 @@ class Workload:
 
     Attributes:
         sessions: when T_pre is paid.
-        t_pre: whether T_pre depends on the number of queries.
+        t_pre: how T_pre depends on the number of queries.
         jobs: in order of arrival.
         factors: actual over profiled times, by job and class.
         fleet: number of workers by class; one of each if it is empty.
@@ -197,6 +197,8 @@ class Workload:
     def _scheduler_entry(self, entry: ProfileEntry) -> ProfileEntry:
         if self.t_pre == "fixed":
             return entry
+        if self.t_pre == "none":
+            return _with_rate(entry, entry.qps, 0.0)
         if self.sessions == "cold":
             # A proportional T_pre amounts to a lower rate.
             per_query_s = 1.0 / entry.qps + entry.t_pre_s / QUERY_COUNTS[0]
@@ -215,13 +217,12 @@ class Workload:
         self, job: Job, name: WorkerClass, configuration: Configuration, queries: int
     ) -> float:
         """Return the actual setup seconds of the job for `queries` of its queries."""
-        entry = self._entry(job.engine, name, configuration)
-        share = 1.0 if self.t_pre == "fixed" else queries / QUERY_COUNTS[0]
-        return self.factors[job.id, name] * entry.t_pre_s * share
+        share = queries / QUERY_COUNTS[0] if self.t_pre == "proportional" else 1.0
+        return self.factors[job.id, name] * self.load_s(job.engine, name, configuration) * share
 
     def load_s(self, engine: EngineName, name: WorkerClass, configuration: Configuration) -> float:
         """Return the seconds that loading a session takes that no job needs yet."""
-        return self._entry(engine, name, configuration).t_pre_s
+        return 0.0 if self.t_pre == "none" else self._entry(engine, name, configuration).t_pre_s
 
     def _entry(
         self, engine: EngineName, name: WorkerClass, configuration: Configuration

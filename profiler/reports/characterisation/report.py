@@ -328,8 +328,11 @@ def _of_modes(comparisons: list[ModeComparison]) -> Iterator[tuple[str, float]]:
 
 
 def _of_knob(key: str, knob: Knob) -> Iterator[tuple[str, float]]:
+    unlimited = knob.values[-1].qps.mean if knob.name == "budget" and knob.is_unlimited else None
     for each in knob.values:
         if math.isfinite(each.value):
+            if unlimited is not None:
+                yield f"{key}_ratio.{each.value:g}", unlimited / each.qps.mean
             value = each.qps.mean if knob.name == "budget" else each.gain
             if value is not None:
                 yield f"{key}.{each.value:g}", value

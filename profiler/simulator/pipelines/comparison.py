@@ -66,11 +66,21 @@ def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
             from profiler.simulator.bounds import violations_at_least
 
             bound = violations_at_least(workload)
-        for scheduler, schedule in SCHEDULERS.items():
-            places = Places(tables)
-            places.run(queries, schedule)
-            yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
+        yield from run_schedulers(run, queries, tables, bound)
         yield _result(run, MALLEABLE, queries, run_whole_engines(workload), bound)
+
+
+def run_schedulers(
+    run: tuple[str, str, int],
+    queries: Sequence[BatchQuery],
+    tables: Mapping[EngineName, Widths],
+    bound: int | None = None,
+) -> Iterator[StreamResult]:
+    """Run the schedulers of pipelines on a stream, given its name, SLO and seed."""
+    for scheduler, schedule in SCHEDULERS.items():
+        places = Places(tables)
+        places.run(queries, schedule)
+        yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
 
 
 def run_count(seeds: Sequence[int]) -> int:
@@ -290,6 +300,15 @@ def _at_fixed_width(width_of: Callable[[Places, BatchQuery], int], places: Place
             places.start(query, width)
 
 
+def _buffered(places: Places) -> None:
+    """Start queries at their fastest widths, but hold them back while one of their kind runs."""
+    for query in _in_order(places):
+        width = _fastest(places, query)
+        running = {each.query.engine for each in places.running}
+        if query.engine not in running and places.free >= width:
+            places.start(query, width)
+
+
 def _conforming(places: Places, query: BatchQuery) -> int:
     return _least(places, query) or _fastest(places, query)
 
@@ -298,6 +317,7 @@ SCHEDULERS: Final[dict[str, Scheduler]] = {
     "accordion": accordion,
     "slo_conforming": partial(_at_fixed_width, _conforming),
     "fastest": partial(_at_fixed_width, _fastest),
+    "bbs": _buffered,
     "one_stage": partial(_at_fixed_width, lambda _places, _query: 1),
 }
 NAMES: Final = (*SCHEDULERS, MALLEABLE)

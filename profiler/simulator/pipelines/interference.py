@@ -104,10 +104,13 @@ def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[Interferen
     for seed in seeds:
         slowdowns = drawn_slowdowns(seed, parts, MOST[slow])
         for name, balancer in BALANCERS.items():
-            rate = len(latencies(problem, slowdowns, balancer(problem, slowdowns))) / SECONDS
-            open_loop = latencies(problem, slowdowns, balancer(problem, slowdowns), gap_s)
+            closed = served(problem, slowdowns, balancer(problem, slowdowns))
+            open_loop = served(problem, slowdowns, balancer(problem, slowdowns), gap_s)
             yield InterferenceResult(
-                balancer=name, seed=seed, rate=rate, latency_s=statistics.fmean(open_loop)
+                balancer=name,
+                seed=seed,
+                rate=len(closed) / SECONDS,
+                latency_s=statistics.fmean(each.seconds for each in open_loop),
             )
 
 
@@ -145,13 +148,15 @@ def tables(
     yield ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)"), rows
 
 
-def drawn_slowdowns(seed: int, parts: Sequence[Part], most: float = 4.0) -> list[Slowdown]:
-    """Draw slow-downs by 1.3 to `most` for 1 to 10 s, one every 5 s on average."""
+def drawn_slowdowns(
+    seed: int, parts: Sequence[Part], most: float = 4.0, gap_s: float = 5.0
+) -> list[Slowdown]:
+    """Draw slow-downs by 1.3 to `most`, one every `gap_s` on average, for 0.2 to 2 times that."""
     generator = np.random.default_rng(seed)
     found, now = [], 0.0
-    while (now := now + generator.exponential(5.0)) < SECONDS:
+    while (now := now + generator.exponential(gap_s)) < SECONDS:
         part = parts[int(generator.integers(len(parts)))]
-        end_s = now + generator.uniform(1, 10)
+        end_s = now + generator.uniform(0.2 * gap_s, 2 * gap_s)
         found.append(Slowdown(part, now, end_s, float(generator.uniform(1.3, most))))
     return found
 
@@ -164,10 +169,17 @@ def factor(slowdowns: Sequence[Slowdown], part: Part, now: float) -> float:
     return max(factors, default=1.0)
 
 
-def latencies(
+class Served(NamedTuple):
+    """When a query ended, and how long it took."""
+
+    ended: float
+    seconds: float
+
+
+def served(
     problem: RouteProblem, slowdowns: Sequence[Slowdown], balancer: Balancer, gap_s: float = 0.0
-) -> list[float]:
-    """Return the time of each query that ended.
+) -> list[Served]:
+    """Return the queries that entered in time.
 
     Workers and links serve queries in the order in which these enter the pipeline. Queries arrive
     at equal gaps. Without a gap, each one arrives as soon as it may enter.
@@ -182,7 +194,7 @@ def latencies(
         return busy_s, free[part]
 
     flying: list[tuple[float, int, Route, RouteTimes]] = []
-    taken: list[float] = []
+    found: list[Served] = []
     now, number = 0.0, 0
     while now < SECONDS:
         arrival = number * gap_s
@@ -208,7 +220,7 @@ def latencies(
             if worker is not None:
                 busy_s, at = pass_through(worker, at, stage_s)
                 stages.append(busy_s)
-        taken.append(at - (arrival if gap_s else now))
+        found.append(Served(at, at - (arrival if gap_s else now)))
         heapq.heappush(flying, (at, number, route, RouteTimes(tuple(stages), tuple(hops))))
         number += 1
-    return taken
+    return found

@@ -4,12 +4,13 @@ from dataclasses import replace
 from itertools import product
 from statistics import fmean
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most, schedule_at_most
-from benchmarks.variants.demand import Shape
+from benchmarks.variants.demand import Shape, draw_arrivals
 from benchmarks.variants.scenarios import SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Scenario, Start, simulate
 from benchmarks.variants.study import draw_requests
@@ -159,3 +160,26 @@ def exact_accuracies(name: str, shape: Shape, rate: float, rule: str) -> tuple[f
         for each in (OURS, rule)
     )
     return ours, other
+
+
+def test_even_requests_follow_the_rate_without_chance() -> None:
+    steady = draw_arrivals("constant", 4.0, 10, 0, "even")
+    assert np.diff(steady) == pytest.approx([0.25] * (len(steady) - 1))
+    rising = draw_arrivals("linear", 4.0, 100, 0, "even")
+    assert np.diff(np.diff(rising[: len(rising) // 2])).max() == pytest.approx(0.0, abs=1e-6)
+    assert len(rising) == pytest.approx(400, abs=1)
+
+
+def test_change_of_variant_takes_the_worker_in_the_scenarios_that_say_so() -> None:
+    requests = draw_requests(SCENARIOS["switching"], "twitter", 8.0, 120, 0)
+    free, charged = (
+        sum(not each.variant for each in simulate(SCENARIOS[name], requests, 0, rule="chain"))
+        for name in ("single-server", "switching")
+    )
+    assert charged > free
+    ours = [
+        [each.variant for each in simulate(SCENARIOS[name], requests, 0)]
+        for name in ("single-server", "switching")
+    ]
+    # The gateway keeps its variants loaded.
+    assert ours[0] == ours[1]

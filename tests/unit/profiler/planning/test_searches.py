@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from benchmarks import networks
 from benchmarks.drawn_routes import drawn_problem
-from benchmarks.route_searches import fast_and_slow, nearest
+from benchmarks.route_searches import fast_and_slow
 from profiler.planning.moves import is_possible, joined, moved, weights
 from profiler.planning.optimal import optimal_route
+from profiler.planning.pipe_search import pipe_search
+from profiler.planning.tuning import lightest_fast
 from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, Search, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
@@ -23,7 +26,7 @@ SEARCHES = [
     ("odin", {"alpha": 2}),
     ("pipe_search", {}),
     ("shisha", {}),
-    ("shisha", {"taker": nearest, "alpha": 10}),
+    ("shisha", {"alpha": 10}),
 ]
 PROBLEMS = st.builds(
     drawn_problem,
@@ -204,3 +207,26 @@ def test_pipe_search_refuses_a_table_that_is_too_large() -> None:
     problem = drawn_problem(0, cuts=50, workers=8)
     with pytest.raises(InvalidInput, match="too many to"):
         run_search(search(problem, "pipe_search"), problem.times)
+
+
+def test_shisha_unloads_the_slowest_stage_to_the_lightest_fast_worker() -> None:
+    fast, slow = [networks.FAST] * 2, [networks.SLOW] * 2
+    taker = lightest_fast(networks.problem("ResNet50", [*fast, *slow]))
+    route = joined(18, [4, 8, 12], ["w2", "w0", "w3", "w1"])
+    assert list(taker(route, (1.0, 3.0, 9.0, 2.0), 2)) == [3, 1, 0]
+
+
+def test_hints_of_pipe_search_need_no_times_of_stages() -> None:
+    drawn = networks.problem("ResNet50", [networks.FAST] * 3)
+    lying = [1.0] * 17 + [1e6]
+    [first] = itertools.islice(pipe_search(drawn, lying), 1)
+    assert first.legs[-1].last - first.legs[-1].first == 1
+
+
+def test_seeds_descriptors_give_the_operations_of_the_networks() -> None:
+    billions = {
+        name: sum(layer.operations for segment in network for layer in segment) / 1e9
+        for name, network in networks.NETWORKS.items()
+    }
+    # He et al. (2016) and Simonyan and Zisserman (2015), in multiply-accumulates.
+    assert billions == pytest.approx({"VGG16": 15.5, "ResNet50": 4.1, "ResNet152": 11.5}, rel=0.01)

@@ -129,6 +129,13 @@ def test_pipeline_grows_into_places_that_nobody_waits_for() -> None:
     assert places.ended[1] < 0.1 + EVEN.seconds(9, PLACES - 1)
 
 
+def test_buffered_query_waits_for_one_of_its_kind() -> None:
+    places = Places(TABLES)
+    queries = [a_query(0, batch=9, slo_s=100), a_query(1, at=0.5, batch=1, slo_s=100)]
+    places.run(queries, SCHEDULERS["bbs"])
+    assert places.ended[1] == pytest.approx(places.ended[0] + EVEN.seconds(1, 1))
+
+
 # --- the core ---------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from profiler.simulator.pipelines.interference import (
     Slowdown,
     compare,
     factor,
-    latencies,
+    served,
     tables,
 )
 from profiler.simulator.pipelines.measured_chains import pipeline
@@ -28,6 +28,12 @@ from synergai.core.routes.problem import Route, RouteProblem
 @pytest.fixture(scope="module")
 def problem() -> RouteProblem:
     return replace(pipeline(), links=FREE)
+
+
+def latencies(
+    problem: RouteProblem, slowdowns: list[Slowdown], balancer: Clairvoyant, gap_s: float = 0.0
+) -> list[float]:
+    return [each.seconds for each in served(problem, slowdowns, balancer, gap_s)]
 
 
 def show(

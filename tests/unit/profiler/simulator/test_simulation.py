@@ -161,7 +161,7 @@ def test_workers_without_a_profile_help_with_the_only_job(profile: Profile) -> N
 
 
 @pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
-@pytest.mark.parametrize("t_pre", ["fixed", "proportional"])
+@pytest.mark.parametrize("t_pre", ["none", "proportional", "fixed"])
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_every_policy_finishes_all_jobs_and_passes_the_audit(
     profile: Profile, policy: str, sessions: Sessions, t_pre: TPre
@@ -169,6 +169,12 @@ def test_every_policy_finishes_all_jobs_and_passes_the_audit(
     run = make_run(profile, policy, sessions=sessions, t_pre=t_pre)
     audit(run)
     assert len(run.finished) == len(run.workload.jobs)
+
+
+def test_without_t_pre_every_query_runs_at_once(profile: Profile) -> None:
+    run = make_run(profile, "synergai", t_pre="none")
+    assert all(span.ready == span.started for span in run.spans)
+    assert all(entry.t_pre_s == 0 for entry in run.workload.scheduler_dictionary())
 
 
 def test_same_workload_gives_the_same_run(profile: Profile) -> None:

@@ -1,0 +1,93 @@
+"""The documents' figures against what the commands print.
+
+Only what takes a second or two is computed again; the rest of a table is of the same run.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.seeds import thesis
+from benchmarks.seeds.__main__ import SEEDS
+from benchmarks.seeds.rows import PRINTED, Row, Seed, comparison, key_chart
+from profiler.dictionary.files import load_dictionary
+from profiler.simulator.cli import METRICS, rows
+from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
+from profiler.simulator.sweep import sweep
+from profiler.simulator.workload import Profile
+
+DOCS = Path(__file__).parents[3] / "docs"
+QUICK = [
+    ("thesis", "profile"),
+    ("variants", "static"),
+    ("pipelines", "shisha"),
+    ("pipelines", "places"),
+    ("splitting", "quality"),
+]
+
+
+def cells(seed: str) -> dict[str, list[str]]:
+    """Return the rows of a seed's first table in the document, by result."""
+    text = (DOCS / "experiments" / "printed.md").read_text()
+    block = text.partition(f"<!-- {seed}: begin -->")[2].partition("\n- ")[0]
+    found = [re.split(r"\s*\|\s*", line.strip("| ")) for line in block.split("\n") if "|" in line]
+    return {what: rest for what, *rest in found[2:]}
+
+
+@pytest.mark.parametrize(("seed", "group"), QUICK)
+def test_document_has_what_the_command_computes(seed: str, group: str) -> None:
+    shown, figures = cells(seed), SEEDS[seed][group]()
+    compared = [row for row in PRINTED[seed].rows if row.key in figures]
+    assert compared
+    for row in compared:
+        assert shown[row.what][1] == figures[row.key]
+
+
+def test_document_has_the_violations_of_a_policy_under_a_reading() -> None:
+    figures = thesis.of_policy("be", ["none"])
+    assert cells("thesis")["`be`: violations of 96"][1].split(" / ")[0] == figures["be.violations"]
+
+
+def test_document_has_a_row_for_every_printed_result_and_no_other() -> None:
+    for name, seed in PRINTED.items():
+        shown = cells(name)
+        assert [(what, rest[0], rest[2]) for what, rest in shown.items()] == [
+            (row.what, row.printed, row.why) for row in seed.rows
+        ]
+        # What could not be computed says why.
+        assert all(row.why for row in seed.rows if not row.key)
+        letters = {letter for row in seed.rows for letter in row.why.split(", ") if letter}
+        assert letters == seed.reasons.keys()
+    assert sum(len(seed.rows) for seed in PRINTED.values()) >= 40
+
+
+def test_comparison_puts_printed_beside_computed() -> None:
+    seed = Seed(
+        title="",
+        label="",
+        part=1,
+        rows=[Row("late", "2", "late", "a", shown=True), Row("faster", "7.28 x", why="b")],
+        reasons={"a": "one run", "b": "not simulated"},
+    )
+    figures = {"late": "1.5 / 3.0"}
+    lines = comparison(seed, figures).splitlines()
+    assert [line.split() for line in lines[2:4]] == [
+        ["|", "late", "|", "2", "|", "1.5", "/", "3.0", "|", "a", "|"],
+        ["|", "faster", "|", "7.28", "x", "|", "-", "|", "b", "|"],
+    ]
+    assert lines[-2:] == ["- a: one run", "- b: not simulated"]
+    chart = key_chart(seed, figures)
+    assert (chart.values, chart.printed) == ({"late": 3.0}, {"late": 2.0})
+
+
+@pytest.mark.parametrize("sessions", ["cold", "prewarmed"])
+def test_experiments_have_the_violations_of_the_default_policy(sessions: str) -> None:
+    title = {"cold": "`malleable`", "prewarmed": "`malleable`, loaded beforehand"}[sessions]
+    settings = SimulatorSettings.load(
+        {"seeds": "1000-1029", "policies": "malleable", "sessions": sessions}
+    )
+    results = list(sweep(settings, Profile(load_dictionary(RECONSTRUCTED_PROFILE))))
+    [[_, *means, total]] = rows(results, METRICS[0], settings.policies, settings.simulated)
+    line = f"| {title} | {' | '.join(mean.partition(' ')[0] for mean in means)} | {total} |"
+    assert line in (DOCS / "experiments.md").read_text()
