@@ -38,7 +38,7 @@ async def test_closed_client_has_no_connection(gateway: FakeGateway) -> None:
 
     def is_connected() -> bool:
         connections = psutil.Process().net_connections()
-        return any(each.raddr and each.raddr.port == port for each in connections)
+        return any(each.raddr[1:2] == (port,) for each in connections)
 
     gc.disable()
     try:

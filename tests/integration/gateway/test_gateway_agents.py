@@ -32,7 +32,7 @@ async def submit(caller: Caller, queries: int = 10) -> str:
 
 
 async def ended(caller: Caller, job_id: str) -> jobs_pb2.Job:
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
     try:
         jobs = [job async for job in call]
     finally:
@@ -102,7 +102,7 @@ async def test_job_of_a_lost_worker_resumes_after_its_last_report(
     agent.answer = half
     job_id = await submit(caller)
     await asyncio.wait_for(reported.wait(), 30)
-    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
     async for job in watch:
         if job.queries_done == 4:
             break
