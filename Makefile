@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+JOBS   ?= 3
 PROTOS := $(shell find proto -name '*.proto')
 
 help:  ## list the targets
@@ -49,8 +49,8 @@ lint: install  ## ruff, format and rules
 type: install  ## mypy --strict
 	$(BIN)/mypy
 
-test: lint type  ## lint, types and the whole test suite, JOBS=2 files at a time
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
+test: lint type  ## lint, types and the whole test suite, JOBS=3 files at a time
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 acceptance: install  ## long tests; seven need root, Debian packages or a GPU, see docs/maintainers/contributing.md
 	$(BIN)/pytest tests/acceptance --timeout 3600

@@ -71,6 +71,8 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         """Cancel the call and wait for its writer to end."""
         self.cancel()
         await self._tasks.wait()
+        # A call keeps its connection open while something refers to it, such as a task's traceback.
+        del self._call, self._writer
 
     def _check_writer(self) -> None:
         if self._writer.done() and not self._writer.cancelled():
@@ -131,20 +133,19 @@ class QueryMultiplexer:
         self._end(None)
         await self._reading.close()
         await self._call.close()
+        del self.reader  # whose traceback refers to the call
 
     async def _read(self) -> None:
-        failure: Exception | None = None
         try:
             async for message in self._call:
                 self._resolve(message)
-            if self._pending:
-                failure = Unavailable(
-                    f"{self._target} ended the stream before all queries were answered"
-                )
         except Exception as error:  # noqa: BLE001 - kept for those who await the replies
-            failure = error
+            self._end(error)
+        else:
+            unanswered = f"{self._target} ended the stream before all queries were answered"
+            self._end(Unavailable(unanswered) if self._pending else None)
         finally:
-            self._end(failure)
+            self._end(None)  # if it was cancelled
 
     def _resolve(self, message: inference_pb2.ModelStreamInferResponse) -> None:
         request_id = message.infer_response.id

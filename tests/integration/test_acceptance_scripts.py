@@ -13,9 +13,9 @@ from tests.acceptance.power_loss import cut_all, record_workload
 @pytest.mark.parametrize(
     "command",
     [
-        "crashes.py --kills 6 --jobs 60",
-        "crashes.py --kills 6 --jobs 12 --work stages",
-        "mutated_models.py --count 8",
+        "crashes.py --kills 3 --jobs 30",
+        "crashes.py --kills 3 --jobs 6 --work stages",
+        "mutated_models.py --count 4",
     ],
 )
 def test_fleet_withstands_a_short_run(command: str) -> None:

@@ -63,7 +63,7 @@ def test_agent_and_profile_have_the_limits_of_their_cgroup(
         fleet.wait_for_workers(1)
         with grpc.insecure_channel(fleet.address) as channel:
             stub = fleet_pb2_grpc.FleetStub(channel)
-            answer = stub.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=5)
+            answer = stub.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=60)
     worker = worker_from_proto(answer.workers[0])
     assert (worker.cores, worker.memory_bytes) == (1, MEMORY)
     assert worker.configurations == (Configuration(1),)

@@ -11,7 +11,7 @@ from synergai.testing import LocalFleet
 from tests.emulated_engines import write_emulated_engines
 
 BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")
-QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 2.0}
+QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 6.0}
 ENDLESS = 10**9
 REQUESTS = 5
 
@@ -52,7 +52,7 @@ async def test_endless_job_starves_requests_only_in_strict_mode(
         await first_query(job)
         for _ in range(REQUESTS):
             with contextlib.suppress(synergai.SynergaiError):
-                await client.infer(LIVE, {"x": [0.0]}, deadline=10.0 if yields else 1.0)
+                await client.infer(LIVE, {"x": [0.0]}, deadline=10.0 if yields else 0.3)
                 answered += 1
         await job.cancel()
     assert answered == (REQUESTS if yields else 0)
@@ -73,9 +73,13 @@ async def test_long_query_is_aborted_for_a_deadline_or_the_request_refused_at_on
 ) -> None:
     local, yields = fleet
     async with synergai.Client(local.address) as client:
-        await client.load(LIVE)
+        for engine in (LIVE, SLOW):
+            await client.load(engine)
         job = await client.submit(SLOW, queries=ENDLESS)
-        await first_query(job)
+        async with contextlib.aclosing(job.watch()) as statuses:
+            async for status in statuses:
+                if status.state is synergai.JobState.RUNNING:
+                    break
         if yields:
             deadline = QUERY_S[SLOW] / 2
             await client.infer(LIVE, {"x": [0.0]}, deadline=deadline)

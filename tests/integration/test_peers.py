@@ -37,7 +37,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Peers:
-    """A fleet whose agents serve each other; two of them have the same stages."""
+    """A fleet whose agents serve each other; two of them have the same stages.
+
+    Each test leaves it complete, the last one with a worker that was stopped for a while.
+    """
 
     def __init__(self, folder: Path, models: dict[str, Path]) -> None:
         self.models = models
@@ -62,9 +65,9 @@ class Peers:
         self.fleet.wait_for_workers(len(self.models))
 
 
-@pytest.fixture
-def peers(models: dict[str, Path], tmp_path: Path) -> Iterator[Peers]:
-    peers = Peers(tmp_path, models)
+@pytest.fixture(scope="module")
+def peers(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("fleet"), models)
     with peers.ports, peers.fleet:
         yield peers
 
@@ -116,6 +119,7 @@ def test_gateway_that_is_killed_with_tensors_on_their_way_loses_no_query(peers: 
         peers.fleet.kill("gateway")
         peers.fleet.start_gateway()
         check(job)
+    peers.fleet.wait_for_workers(len(peers.models))
 
 
 def test_worker_that_hangs_with_tensors_of_others_costs_no_query(peers: Peers) -> None:

@@ -10,7 +10,8 @@ from profiler.dictionary.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
-SETUP_S = 2.0
+SETUP_S = 5.0
+"""Longer than the requests take on a busy machine."""
 QUERY_S = 0.001
 ENGINES = {"live": 0.2, "slow": SETUP_S}
 
@@ -58,6 +59,5 @@ async def test_requests_are_answered_while_another_engine_is_loaded(
                 loading = asyncio.ensure_future(client.infer("slow", {"x": [0.0]}))
             for _ in range(9):  # more than a running job has to yield to
                 await client.infer("live", {"x": [0.0]})
-                await asyncio.sleep(0.05)
             assert not loading.done()
             await loading

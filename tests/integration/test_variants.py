@@ -99,7 +99,7 @@ def test_rest_names_variants_like_versions(fleet: LocalFleet) -> None:
     with urllib.request.urlopen(f"{url}/infer", body, timeout=DEADLINE_S) as response:
         answer = json.load(response)
     assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1.small", [0, 0, 1])
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as response:
         metrics = response.read().decode()
     assert f'synergai_variant_queries_total{{engine="{ENGINE}",variant="small"}}' in metrics
     assert f'synergai_floor_violations_total{{engine="{ENGINE}"}} 0.0' in metrics

@@ -1,10 +1,15 @@
-"""Process-wide behaviour of the client: imports and the protocol's stubs."""
+"""Process-wide behaviour of the client: imports, connections and the protocol's stubs."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 
+import psutil
+
+import synergai
 from tests.integration.client.conftest import FakeGateway
+from tests.waiting import until
 
 
 def python(script: str, *arguments: str) -> str:
@@ -26,6 +31,23 @@ def test_jobs_need_no_numpy_and_no_stubs_of_the_protocol() -> None:
         "print({'numpy', 'synergai.oip.inference_pb2'} & set(sys.modules))"
     )
     assert python(script) == "set()\n"
+
+
+async def test_closed_client_has_no_connection(gateway: FakeGateway) -> None:
+    port = int(gateway.address.rpartition(":")[2])
+
+    def is_connected() -> bool:
+        connections = psutil.Process().net_connections()
+        return any(each.raddr[1:2] == (port,) for each in connections)
+
+    gc.disable()
+    try:
+        async with synergai.Client(gateway.address) as client:
+            await client.infer("identity", {"x": [1.0]})
+            assert is_connected()
+        await until(lambda: not is_connected(), 0.01)
+    finally:
+        gc.enable()
 
 
 WITH_TRITON = """

@@ -49,6 +49,16 @@ async def test_inputs_may_come_from_the_client_itself(gateway: FakeGateway) -> N
     assert await in_thread(gateway, work) == [0.0, 1.0, 2.0, 3.0]
 
 
+async def test_submitted_job_is_watched_and_awaited(gateway: FakeGateway) -> None:
+    def work(client: synergai.SyncClient) -> tuple[list[int], synergai.JobStatus]:
+        job = client.submit("identity", queries=10, qos=5.0)
+        return [status.queries_done for status in job.watch()], client.job(job.id).wait()
+
+    progress, status = await in_thread(gateway, work)
+    assert progress[-1] == 10
+    assert status.state is synergai.JobState.SUCCEEDED
+
+
 async def test_threads_share_one_client(gateway: FakeGateway) -> None:
     def work(client: synergai.SyncClient) -> list[float]:
         answers: list[float] = []

@@ -30,6 +30,7 @@ from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.wire.tls import ClientTls, open_channel
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
+from tests.calls import raw_stream
 from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ class FakeAgent:
         )
         self._hub = hub_pb2_grpc.HubStub(self.channel)
         self._host = hub_address.rpartition(":")[0]
-        self.control: ControlCall
+        # A call that is kept keeps its connection open, and a gateway that stops waits for it.
+        self._control: ControlCall | None = None
         self.work: WorkSocket
         self._streams: list[ControlCall | WorkSocket] = []
         self.connection_id = ""
@@ -148,18 +150,31 @@ class FakeAgent:
         await self.disconnect()
 
     async def connect(self) -> None:
-        self.control = keep_status(self._hub.Control())
-        self._streams.append(self.control)
-        await self.control.write(hub_pb2.AgentControl(register=self.register))
-        answer = await self.control.read()
+        control: ControlCall = keep_status(self._hub.Control())
+        self._control = control
+        self._streams.append(control)
+        await control.write(hub_pb2.AgentControl(register=self.register))
+        answer = await control.read()
         assert isinstance(answer, hub_pb2.GatewayControl)
         registered = answer.registered
         self.heartbeat_s = registered.heartbeat_s
         self.connection_id = registered.session
         self.work_port = registered.work_port
-        self._spawn(self._read_control())
+        self._spawn(self._read_control(control))
         self._spawn(self._beat())
         await self.reopen_work()
+
+    async def refusal(self, first: bytes) -> grpc.aio.AioRpcError:
+        """Return the error that the gateway ends a control stream with at its first message."""
+        call = raw_stream(self.channel, "/synergai.v1.Hub/Control")(iter([first]), timeout=30)
+        try:
+            await anext(aiter(call))
+        except grpc.aio.AioRpcError as error:
+            return error.with_traceback(None)  # as in `Caller.failure`
+        finally:
+            call.cancel()
+            await self.channel.close()
+        raise AssertionError("the gateway accepted the message")
 
     async def reopen_work(self) -> None:
         """Open a work stream; the gateway closes an earlier one."""
@@ -185,6 +200,8 @@ class FakeAgent:
                 stream.close()
             else:
                 stream.cancel()
+        self._streams.clear()
+        self._control = None
         await self.channel.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -242,7 +259,9 @@ class FakeAgent:
 
     async def send(self, message: hub_pb2.AgentControl) -> None:
         async with self._turn:
-            await self.control.write(message)
+            if self._control is None:
+                raise asyncio.InvalidStateError("the control stream has ended")
+            await self._control.write(message)
 
     async def report(self, reports: hub_pb2.WorkReports) -> None:
         self.work.send((reports.SerializeToString(),))
@@ -257,9 +276,9 @@ class FakeAgent:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _read_control(self) -> None:
+    async def _read_control(self, control: ControlCall) -> None:
         try:
-            while isinstance(order := await self.control.read(), hub_pb2.GatewayControl):
+            while isinstance(order := await control.read(), hub_pb2.GatewayControl):
                 match order.WhichOneof("message"):
                     case "load":
                         self.loads.append(order.load.session)
@@ -272,6 +291,9 @@ class FakeAgent:
                 await self._notify()
         except grpc.aio.AioRpcError as error:
             self.gone, self.code = error.details() or "no text", error.code()
+        self._streams.remove(control)
+        if self._control is control:
+            self._control = None
         self.ended.set()
         await self._notify()
 
@@ -358,9 +380,11 @@ class Caller:
 
     async def failure(self, call: PendingCall) -> grpc.aio.AioRpcError:
         """Return the error of a call that must fail."""
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
+        try:
             await asyncio.wait_for(_finish(call), 30)
-        return caught.value
+        except grpc.aio.AioRpcError as error:
+            return error.with_traceback(None)  # which keeps the call, and that its connection
+        raise AssertionError("the call did not fail")
 
 
 async def _finish(call: PendingCall) -> None:

@@ -18,7 +18,6 @@ from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.hub import HUB_VERSION, WORKER_LOST_AFTER
 from tests import http2
-from tests.calls import raw_stream
 from tests.message_fields import ProgressFields, RequestFactory
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ async def submit(caller: Caller, queries: int = 10) -> str:
 
 
 async def ended(caller: Caller, job_id: str) -> jobs_pb2.Job:
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
     try:
         jobs = [job async for job in call]
     finally:
@@ -103,7 +102,7 @@ async def test_job_of_a_lost_worker_resumes_after_its_last_report(
     agent.answer = half
     job_id = await submit(caller)
     await asyncio.wait_for(reported.wait(), 30)
-    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
     async for job in watch:
         if job.queries_done == 4:
             break
@@ -276,15 +275,8 @@ def registration(
 async def test_impossible_registration_is_refused(
     new_agent: NewAgent, register: hub_pb2.Register, code: str
 ) -> None:
-    agent = new_agent("w1")
-    call = raw_stream(agent.channel, "/synergai.v1.Hub/Control")(
-        iter([hub_pb2.AgentControl(register=register).SerializeToString()]), timeout=30
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await anext(aiter(call))
-    call.cancel()
-    await agent.disconnect()
-    assert caught.value.code() is grpc.StatusCode[code]
+    first = hub_pb2.AgentControl(register=register).SerializeToString()
+    assert (await new_agent("w1").refusal(first)).code() is grpc.StatusCode[code]
 
 
 @pytest.mark.parametrize(
@@ -292,13 +284,8 @@ async def test_impossible_registration_is_refused(
     [hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat()).SerializeToString(), b"", b"\x08"],
 )
 async def test_first_message_must_register(new_agent: NewAgent, first: bytes) -> None:
-    agent = new_agent("w1")
-    call = raw_stream(agent.channel, "/synergai.v1.Hub/Control")(iter([first]), timeout=30)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await anext(aiter(call))
-    call.cancel()
-    await agent.disconnect()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    refusal = await new_agent("w1").refusal(first)
+    assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_session_of_an_unregistered_engine_is_a_violation(
@@ -339,3 +326,25 @@ async def test_unprofiled_engine_is_measured_and_then_profiled(
         job = await ended(caller, await submit(caller, queries=100))
         assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert list((await caller.workers(1))[0].unprofiled) == []
+
+
+async def test_requests_leave_a_worker_whose_hosts_die_and_the_log_says_so(
+    caller: Caller,
+    agent: FakeAgent,
+    new_agent: NewAgent,
+    a_request: RequestFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(assignment: hub_pb2.Assignment) -> None:
+        await agent.end(assignment, outcome=hub_pb2.OUTCOME_FAILED, fault=hub_pb2.FAULT_HOST_DIED)
+
+    await caller.oip.ModelInfer(a_request(), timeout=30)
+    agent.assignments.clear()
+    agent.answer = answer
+    async with new_agent("w2") as other:
+        await caller.workers(2)
+        for _ in range(20):
+            await caller.oip.ModelInfer(a_request(), timeout=30)
+        assert len(other.assignments) == 20
+    assert 0 < len(agent.assignments) < 10
+    assert "worker w1 makes no progress with echo: nothing for" in caplog.text

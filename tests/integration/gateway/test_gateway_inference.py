@@ -111,7 +111,7 @@ async def test_explanation_of_an_unknown_id_says_how_long_ids_are_kept(caller: C
 async def test_failed_response_of_a_stream_has_the_id_of_its_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    call = caller.oip.ModelStreamInfer(timeout=10)
+    call = caller.oip.ModelStreamInfer(timeout=60)
     await call.write(a_request(model_name="unknown", id="a"))
     answer = (await read_message(call, oip.ModelStreamInferResponse)).infer_response
     assert answer.id == "a"
@@ -169,7 +169,7 @@ async def test_clients_deadline_ends_the_request_and_stops_its_work(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=0.5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=2))
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await agent.until(lambda: len(agent.stops) == len(agent.assignments) == 1)
 
@@ -178,7 +178,7 @@ async def test_cancelled_request_frees_its_room_at_once(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
-    calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
+    calls = [caller.oip.ModelInfer(a_request(), timeout=60) for _ in range(3)]
     await agent.until(lambda: len(agent.assignments) >= 1)
     for call in calls:
         call.cancel()
@@ -235,7 +235,7 @@ async def test_stream_messages_succeed_or_fail_independently(
         caller.channel,
         "/inference.GRPCInferenceService/ModelStreamInfer",
         oip.ModelStreamInferResponse.FromString,
-    )(messages(), timeout=10)
+    )(messages(), timeout=60)
     answers = [answer async for answer in call]
     call.cancel()
     failed = [a for a in answers if a.error_message]
@@ -259,7 +259,7 @@ async def test_stream_responds_out_of_order(
         await agent.complete(assignment)
 
     agent.answer = slow_first
-    call = caller.oip.ModelStreamInfer(timeout=10)
+    call = caller.oip.ModelStreamInfer(timeout=60)
     await call.write(a_request(id="first"))
     await call.write(a_request(id="second"))
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "second"
@@ -302,7 +302,7 @@ async def test_health_watcher_is_notified_when_an_engine_is_unloaded(caller: Cal
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
     request = health_pb2.HealthCheckRequest(service="echo").SerializeToString()
-    call = watch(request, timeout=10)
+    call = watch(request, timeout=60)
     first = await read_message(call, health_pb2.HealthCheckResponse)
     assert first.status == health_pb2.HealthCheckResponse.SERVING
     await caller.oip.RepositoryModelUnload(

@@ -43,7 +43,7 @@ async def submit(
 
 
 async def watched(caller: Caller, job_id: str) -> list[jobs_pb2.Job]:
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
     try:
         return [job async for job in call]
     finally:
@@ -79,7 +79,7 @@ async def test_watch_shows_progress_and_ends_with_the_job(agent: FakeAgent, call
 
     agent.answer = in_two_steps
     job = await submit(caller)
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=10)
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=60)
     seen = []
     async for status in call:
         seen.append((status.state, status.queries_done))

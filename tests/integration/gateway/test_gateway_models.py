@@ -130,7 +130,7 @@ async def test_requests_accepted_before_an_unload_complete(
         await agent.complete(assignment)
 
     agent.answer = wait
-    calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
+    calls = [caller.oip.ModelInfer(a_request(), timeout=60) for _ in range(3)]
     answers = asyncio.gather(*calls)
     await agent.until(lambda: len(agent.assignments) >= 1)
     await caller.oip.RepositoryModelUnload(unload(), timeout=30)

@@ -30,7 +30,7 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
-    call = caller.oip.ModelStreamInfer(timeout=10)
+    call = caller.oip.ModelStreamInfer(timeout=60)
     await call.write(a_request(id="held"))
     await agent.until(lambda: len(agent.assignments) == 1)
     await call.write(cancel_request("held"))
@@ -48,7 +48,7 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
 async def test_open_stream_does_not_delay_the_shutdown(
     gateway: Gateway, agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
-    call = caller.oip.ModelStreamInfer(timeout=10)
+    call = caller.oip.ModelStreamInfer(timeout=60)
     await call.write(a_request(id="a"))
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "a"
     gateway.stop()
@@ -125,7 +125,7 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
             await call.write(large)
         await answer_together(agent, 8)
         await until(lambda: "reads too slowly" in caplog.text, 0.01)
-        response = await caller.oip.ModelInfer(large, timeout=10)
+        response = await caller.oip.ModelInfer(large, timeout=60)
         assert len(response.raw_output_contents[0]) == 1 << 20
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_to_the_end(call)
@@ -158,7 +158,7 @@ async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_other
                     await asyncio.sleep(0.01)
                 while not connection.is_closed():  # noqa: ASYNC110 - polls
                     await asyncio.sleep(0.01)
-        response = await caller.oip.ModelInfer(a_request(), timeout=10)
+        response = await caller.oip.ModelInfer(a_request(), timeout=60)
         assert len(response.raw_output_contents[0]) == 1 << 20
         while unread.bytes:  # noqa: ASYNC110 - polls
             await asyncio.sleep(0.01)

@@ -309,7 +309,7 @@ async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()

@@ -80,7 +80,8 @@ async def test_malformed_message_on_a_socket_closes_the_connection(
     socket.send((b"\xff\xff\xff",))
     await caller.workers(0)
     await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
-    assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await asyncio.wait_for(agent.ended.wait(), 30)
+    assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) -> None:

@@ -40,7 +40,7 @@ def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> 
     with grpc.insecure_channel(fleet.address) as channel:
         stub = fleet_pb2_grpc.FleetStub(channel)
         while True:
-            answer = stub.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=5)
+            answer = stub.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=60)
             board = worker_from_proto(answer.workers[0])
             if condition(board):
                 return board
@@ -53,9 +53,9 @@ def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
     dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))
     spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
     with grpc.insecure_channel(fleet.address) as channel:
-        fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)
+        fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=60)
         jobs = jobs_pb2_grpc.JobsStub(channel)
-        job = jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=10)
+        job = jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=60)
         *_, last = jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=60)
     return last
 
@@ -77,7 +77,7 @@ def test_a_board_shows_its_mode_switches_power_and_energy(
     assert "nvpmodel -m 6" in nx.calls()
 
     def metrics() -> str:
-        with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 

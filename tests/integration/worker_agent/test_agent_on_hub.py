@@ -232,7 +232,7 @@ async def agent(
     hub: FakeHub, models: Path, state: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     async with running_agent(hub, models, state) as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await hub.registrations.get()
         yield process
 
@@ -279,7 +279,7 @@ async def test_agent_that_cannot_write_its_ready_file_does_not_register(
 ) -> None:
     monkeypatch.setenv("SYNERGAI_AGENT_READY_FILE", str(tmp_path / "nowhere" / "ready"))
     async with running_agent(hub, models, state, "--pin", "twice=threads=1") as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await process.wait() == 1
     assert hub.registrations.empty()
 
@@ -425,7 +425,7 @@ async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None
         hub.assign(1, "twice", count=FOREVER)
         await hub.progress()
         agent.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await agent.wait() == 0
 
 

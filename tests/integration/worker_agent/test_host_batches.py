@@ -68,7 +68,7 @@ class Queries:
         return self._host.run_query(request, ended, batch_times, due)
 
     async def ends(self) -> list[RunEnded]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await asyncio.gather(*self._ends)
 
 
@@ -173,7 +173,7 @@ async def test_engine_with_dependent_rows_is_detected_and_not_batched(
 async def run_range(host: HostProcess, count: int, batch: int) -> RunEnded:
     end: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     host.run_samples(0, count, lambda _: None, end.set_result, batch=batch)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await end
 
 

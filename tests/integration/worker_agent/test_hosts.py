@@ -39,7 +39,7 @@ TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
 LABELLED = Session(EngineName("labelled"), Configuration(1))
 FOREVER = 10**12
-HANG_TIMEOUT_S = 1.0
+HANG_TIMEOUT_S = 2.0
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
@@ -231,7 +231,7 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> No
         (host,) = memory.hosts
         os.kill(host.pid, signal.SIGSTOP)
         with pytest.raises(Unavailable, match="hung and was killed"):
-            async with asyncio.timeout(20 * HANG_TIMEOUT_S):
+            async with asyncio.timeout(60):
                 await loading
         assert (await run_samples(await hosts.load(TWICE), 3)).outcome is Outcome.COMPLETED
     finally:
@@ -453,7 +453,7 @@ async def test_limit_kills_what_is_being_loaded_before_what_serves(
     await until(lambda: len(memory.hosts) >= 2, 0.005)
     sizes_of(monkeypatch, lambda pid: (other_mb if pid == other.pid else size_mb) * 1_000_000)
     await pinned.check_memory()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(error, match=reason):
             await loading
     assert not other.is_closed

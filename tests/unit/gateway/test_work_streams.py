@@ -1,4 +1,4 @@
-"""Orders on a worker's work stream."""
+"""Work streams: orders that are packed and collected, and tensors that are relayed."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,10 +6,30 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.fleet.worker import Order, RunAssignment, SendInputs, StopAssignment
-from gateway.hub.work_streams import LARGE_BYTES, WorkStreams, pack_orders
+from gateway.fleet.worker import (
+    ConnectedWorker,
+    Order,
+    RunAssignment,
+    SendInputs,
+    SendTensors,
+    StopAssignment,
+)
+from gateway.hub import work_streams
+from gateway.hub.connections import AgentConnection, AgentConnections
+from gateway.hub.work_streams import (
+    CONCURRENT_S,
+    LARGE_BYTES,
+    MOST_WANTED,
+    OrderCollector,
+    Relays,
+    WorkStreams,
+    pack_orders,
+)
+from gateway.monitoring.metrics import Metrics
 from synergai.domain import AssignmentId, BatchTimes
-from synergai.wire.work_messages import Orders
+from synergai.runtime.send_queue import SendQueue
+from synergai.v1.hub_pb2 import Wanted
+from synergai.wire.work_messages import Orders, RelayedTensors, Reports
 from tests.cores import new_assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
 from tests.waiting import turns
@@ -39,7 +59,7 @@ class FakeTransport:
             self.closed.set_result(None)
 
 
-class Setup:
+class Streaming:
     """A work stream whose sender waits for orders."""
 
     def __init__(self) -> None:
@@ -74,13 +94,13 @@ class Setup:
 
 
 @pytest.fixture
-async def setup() -> Setup:
-    setup = Setup()
+async def setup() -> Streaming:
+    setup = Streaming()
     await asyncio.sleep(0)
     return setup
 
 
-async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
+async def test_assignments_of_a_busy_worker_are_collected(setup: Streaming) -> None:
     for number in (1, 2, 3):
         setup.worker.orders.put(setup.order(number))
     assert setup.transport.sent == [[1]]
@@ -91,13 +111,13 @@ async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
     assert setup.transport.sent == [[1], [2, 3]]
 
 
-async def test_a_large_request_is_sent_at_once(setup: Setup) -> None:
+async def test_a_large_request_is_sent_at_once(setup: Streaming) -> None:
     for number in (1, 2, 3):
         setup.worker.orders.put(setup.order(number, size=LARGE_BYTES))
     assert setup.transport.sent == [[1], [2], [3]]
 
 
-async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None:
+async def test_orders_that_concern_an_assignment_follow_it(setup: Streaming) -> None:
     setup.worker.orders.put(setup.order(1))
     setup.worker.orders.put(StopAssignment(AssignmentId(1)))
     await turns()
@@ -105,7 +125,7 @@ async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None
 
 
 async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    setup: Streaming, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_message: object) -> None:
         raise KeyError("a bug")
@@ -130,3 +150,197 @@ def test_large_inputs_are_sent_one_by_one_so_that_a_worker_begins_with_the_first
 def test_small_inputs_are_sent_together() -> None:
     follow = [SendInputs(AssignmentId(number), [bytes(100)] * 3) for number in range(9)]
     assert len(list(pack_orders(follow, 0.0, 1 << 30))) == 1
+
+
+# --- orders are collected while waiting costs nothing -------------------------------------------
+
+AN_HOUR_S = 3600.0
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Collecting:
+    """A worker whose orders are collected."""
+
+    def __init__(self, *, local: bool) -> None:
+        self.clock = FakeClock()
+        self.worker: ConnectedWorker = make_worker()
+        self.worker.local = local
+        self.collector = OrderCollector(self.worker, cast("Any", self.clock))
+
+    async def collect(self, batch: list[Order]) -> list[Order]:
+        return await self.collector.collect(self.worker.orders, batch)
+
+    def start(self, number: int) -> Order:
+        """Return an order whose assignment is in flight from now on."""
+        self.worker.in_flight[AssignmentId(number)] = cast("Any", None)
+        return StopAssignment(AssignmentId(number))
+
+    def end(self, number: int) -> None:
+        del self.worker.in_flight[AssignmentId(number)]
+        self.worker.orders.recheck()
+
+    async def put_after_turns(self, order: Order) -> None:
+        await turns(2)
+        self.worker.orders.put(order)
+
+
+@pytest.fixture(autouse=True)
+def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_streams, "COLLECT_S", AN_HOUR_S)
+
+
+async def collect(setup: Collecting, first: Order, later: Order) -> list[Order]:
+    """Collect `first`, and `later` if it waits for an order that comes some turns later."""
+    putting = asyncio.create_task(setup.put_after_turns(later))
+    collected = await setup.collect([first])
+    await putting
+    return collected
+
+
+async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() -> None:
+    setup = Collecting(local=False)
+    for number in (1, 2, 3, 4):
+        setup.start(number)
+    first = setup.start(5)
+    collecting = asyncio.create_task(setup.collect([first]))
+    await turns(100)
+    assert not collecting.done()
+    second = setup.start(6)
+    setup.worker.orders.put(second)
+    await turns(100)
+    assert not collecting.done()
+    setup.end(1)
+    await turns(100)
+    assert not collecting.done()
+    setup.end(2)
+    assert await collecting == [first, second]
+
+
+async def test_the_first_order_is_sent_at_once_to_an_agent_that_has_answered_all_others() -> None:
+    setup = Collecting(local=False)
+    await setup.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first]
+
+
+async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() -> None:
+    setup = Collecting(local=True)
+    setup.start(1)
+    first = setup.start(2)
+    collecting = asyncio.create_task(setup.collect([first]))
+    later = []
+    for number in (3, 4, 5):
+        await turns(3)
+        later.append(setup.start(number))
+        setup.worker.orders.put(later[-1])
+    await turns(8)
+    assert collecting.done()
+    assert await collecting == [first, *later]
+
+
+async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
+    setup = Collecting(local=True)
+    await setup.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    setup.clock.time += 0.5 * CONCURRENT_S
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first, later]
+
+
+async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
+    setup = Collecting(local=True)
+    await setup.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    setup.clock.time += CONCURRENT_S
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first]
+
+
+# --- tensors are relayed between workers --------------------------------------------------------
+
+
+class Fleet:
+    """Workers `holder`, `wants` and `other`, whose orders are read by the test."""
+
+    def __init__(self) -> None:
+        self.connections = AgentConnections(Metrics())
+        self.relays = Relays(self.connections)
+        self.workers = {name: self._worker(name) for name in ("holder", "wants", "other")}
+
+    def _worker(self, name: str) -> ConnectedWorker:
+        worker = make_worker(name)
+        worker.orders = SendQueue[Order](MOST_WANTED * 4)
+        self.connections.register(AgentConnection(), worker)
+        return worker
+
+    def want(self, token: str, holder: str = "holder") -> None:
+        wanted = Wanted(token=token, worker_id=holder)
+        self.relays.apply(self.workers["wants"], Reports(wanted=[wanted]))
+
+    def relay(self, name: str, token: str, *contents: bytes) -> None:
+        self.relays.apply(self.workers[name], Reports(relayed=[RelayedTensors(token, contents)]))
+
+    def orders(self, name: str) -> list[Order]:
+        return self.workers[name].orders.get_batch_nowait()
+
+
+def test_tensors_pass_from_their_holder_to_the_worker_that_wants_them() -> None:
+    fleet = Fleet()
+    fleet.want("token")
+    assert fleet.orders("holder") == [SendTensors("token")]
+    fleet.relay("holder", "token", b"tensors")
+    assert fleet.orders("wants") == [RelayedTensors("token", (b"tensors",))]
+    fleet.relay("holder", "token", b"tensors")
+    assert not fleet.orders("wants"), "they are wanted no more"
+
+
+def test_only_the_holder_can_answer() -> None:
+    fleet = Fleet()
+    fleet.want("token")
+    fleet.relay("other", "token", b"false")
+    assert not fleet.orders("wants")
+
+
+def test_tensors_of_a_worker_that_is_not_connected_are_lost_at_once() -> None:
+    fleet = Fleet()
+    fleet.want("token", "unknown")
+    assert fleet.orders("wants") == [RelayedTensors("token", ())]
+
+
+def test_tensors_of_a_worker_that_leaves_are_lost() -> None:
+    fleet = Fleet()
+    fleet.want("token")
+    fleet.relays.left(fleet.workers["holder"])
+    assert fleet.orders("wants") == [RelayedTensors("token", ())]
+
+
+def test_worker_that_wants_many_tensors_ends_no_other_work_stream() -> None:
+    fleet = Fleet()
+    for number in range(5 * MOST_WANTED):
+        fleet.want(f"token-{number}")
+    holder = fleet.workers["holder"].orders
+    assert not holder.closed
+    assert len(fleet.orders("holder")) == 2 * MOST_WANTED
+    fleet.want("later")
+    assert fleet.orders("holder") == [SendTensors("later")]
+
+
+def test_tensors_that_were_wanted_longest_are_forgotten_first() -> None:
+    fleet = Fleet()
+    for number in range(MOST_WANTED + 1):
+        fleet.want(f"token-{number}")
+    for number in (0, 1, MOST_WANTED):
+        fleet.relay("holder", f"token-{number}", b"tensors")
+    tokens = [order.token for order in fleet.orders("wants") if isinstance(order, RelayedTensors)]
+    assert tokens == ["token-1", f"token-{MOST_WANTED}"]

@@ -40,14 +40,15 @@ async def test_observed_entry_of_the_core_is_shown_with_its_date(tmp_path: Path)
     await profiles.close()
 
 
-async def test_observed_entry_replaces_an_observed_one(tmp_path: Path) -> None:
+async def test_observed_entry_replaces_an_observed_and_no_measured_one(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    profiles.record(make_entry(29.0, "observed"))
-    profiles.record(make_entry(40.0, "observed"))
+    add_to_dictionary(path, [make_entry(1119.0, threads=4)])
+    for qps, threads in ((29.0, 2), (40.0, 2), (29.0, 4)):
+        profiles.record(make_entry(qps, "observed", threads))
     await profiles.close()
-    [entry] = load_dictionary(path)
-    assert entry.qps == 40.0
+    entries = {entry.configuration.threads: entry.qps for entry in load_dictionary(path)}
+    assert entries == {2: 40.0, 4: 1119.0}
 
 
 async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Path) -> None:

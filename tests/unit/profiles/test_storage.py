@@ -1,6 +1,5 @@
 """Configuration dictionaries as CSV, JSON and databases."""
 
-import json
 import math
 import re
 import sqlite3
@@ -13,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
-from profiler.dictionary.cli import app
 from profiler.dictionary.files import (
     add_to_dictionary,
     check_dictionary,
@@ -24,13 +21,10 @@ from profiler.dictionary.files import (
     write_csv,
 )
 from synergai.domain import Configuration
-from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
-from synergai.models.formats.model_files import digest
+from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.profiles.dictionary import (
-    BUILT_IN,
     COLUMNS,
     DISTURBED,
-    LOADGEN,
     OBSERVED,
     PREDICTED,
     ConfigurationDictionary,
@@ -74,12 +68,6 @@ ENTRIES = st.builds(
     agent=TEXTS,
 )
 DICTIONARIES = st.lists(ENTRIES, max_size=5).map(ConfigurationDictionary)
-COMMENTED = (
-    "# reconstructed\n# by hand\n"
-    "engine,worker_class,threads,power_mode,qps\n"
-    "onnx_mobilenet_op11,x86,4,,116.739\n"
-    "onnx_mobilenet_op11,agx,0,6,39.811\n"
-)
 
 
 def an_entry(engine: str = "e", qps: float = 10.0, threads: int = 1) -> ProfileEntry:
@@ -413,104 +401,3 @@ def test_full_disk_is_unavailable_and_changes_nothing(stored: Path) -> None:
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
     assert len(set(COLUMNS)) == len(COLUMNS) == 34
-
-
-def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
-    source, dictionary, target = (tmp_path / name for name in ("s.csv", "d.db", "t.csv"))
-    source.write_text(COMMENTED)
-    run = CliRunner().invoke
-
-    imported = run(app, ["import", str(source), "--dictionary", str(dictionary)])
-    shown = run(app, ["show", "--worker-class", "agx", "--dictionary", str(dictionary)])
-    exported = run(app, ["export", str(target), "--dictionary", str(dictionary)])
-
-    assert "imported 2 entries" in imported.output
-    assert "mode=6" in shown.output
-    assert "threads=4" not in shown.output
-    assert "exported 2 entries" in exported.output
-    assert content(load_dictionary(target)) == content(read_csv(COMMENTED))
-
-
-def test_command_line_shows_the_best(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    figures = {1: 10.0, 2: 18.0, 3: 17.0, 4: 20.0}
-    add_to_dictionary(
-        path,
-        [
-            *(an_entry("a", qps, n) for n, qps in figures.items()),
-            # A prediction that is no better for sure.
-            replace(an_entry("a", 20.1, 5), label=PREDICTED, error=0.1),
-            an_entry("b", 5.0, 2),
-        ],
-    )
-    shown = CliRunner().invoke(app, ["show", "--best", "--json", "--dictionary", str(path)]).output
-    threads = {each["engine"]: each["configuration"]["threads"] for each in json.loads(shown)}
-    assert threads == {"a": 4, "b": 2}
-
-
-def test_command_line_labels_entries_of_the_built_in_timer(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    timers = {"by_hand": BUILT_IN, "by_loadgen": LOADGEN, "unknown": ""}
-    entries = [replace(an_entry(engine), timer=timer) for engine, timer in timers.items()]
-    add_to_dictionary(path, entries)
-    shown = CliRunner().invoke(app, ["show", "--dictionary", str(path)])
-    assert shown.exit_code == 0, shown.output
-    assert [line.split()[0] for line in shown.output.splitlines() if "built-in" in line] == [
-        "by_hand"
-    ]
-
-
-def test_command_line_marks_entries_of_another_model_file_as_stale(tmp_path: Path) -> None:
-    path, models = tmp_path / "d.db", tmp_path / "models"
-    for name in ("same", "other"):
-        (models / name).mkdir(parents=True)
-        (models / name / "model.onnx").write_bytes(b"model")
-    of_file = digest(models / "same" / "model.onnx")
-    add_to_dictionary(
-        path,
-        [
-            replace(an_entry("same"), digest=of_file),
-            replace(an_entry("other"), digest="0" * 64),
-            replace(an_entry("elsewhere"), digest="0" * 64),
-        ],
-    )
-    arguments = ["show", "--dictionary", str(path), "--models", str(models)]
-    lines = CliRunner().invoke(app, arguments).output.splitlines()
-    assert {line.split()[0] for line in lines if "stale" in line} == {"other"}
-
-
-def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:
-    source = tmp_path / "empty.db"
-    source.touch()
-
-    refused = CliRunner().invoke(
-        app, ["import", str(source), "--dictionary", str(tmp_path / "d.db")]
-    )
-
-    assert "has no entries to import" in str(refused.exception)
-
-
-def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
-    dictionary, target = tmp_path / "d.db", tmp_path / "t.csv"
-    add_to_dictionary(dictionary, [an_entry()])
-    target.write_text("precious")
-    arguments = ["export", str(target), "--dictionary", str(dictionary)]
-
-    refused = CliRunner().invoke(app, arguments)
-    assert isinstance(refused.exception, SynergaiError)
-    assert target.read_text() == "precious"
-
-    CliRunner().invoke(app, [*arguments, "--replace"])
-    assert len(load_dictionary(target)) == 1
-
-
-def test_export_onto_the_dictionary_itself_is_rejected(tmp_path: Path) -> None:
-    dictionary = tmp_path / "d.db"
-    add_to_dictionary(dictionary, [an_entry()])
-
-    refused = CliRunner().invoke(
-        app, ["export", str(dictionary), "--dictionary", str(dictionary), "--replace"]
-    )
-
-    assert "itself" in str(refused.exception)
-    assert len(load_dictionary(dictionary)) == 1

@@ -31,15 +31,7 @@ from synergai.core.scheduling.events import (
 )
 from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session, WorkerId
 from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
-from tests.unit.core.scheduling.test_core import (
-    DIGITS,
-    FAST,
-    SLOW,
-    empty_core,
-    make_entry,
-    make_job,
-    make_worker,
-)
+from tests.digits import DIGITS, FAST, SLOW, empty_core, make_entry, make_job, make_worker
 
 A, B = WorkerId("a"), WorkerId("b")
 OTHER = EngineName("other")

@@ -127,7 +127,7 @@ def test_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     groups=st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=5), max_size=6),

@@ -1,3 +1,5 @@
+"""The room that the tensors of jobs take."""
+
 import asyncio
 
 from gateway.jobs.input_feed import TensorRoom

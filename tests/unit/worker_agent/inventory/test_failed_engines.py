@@ -1,0 +1,427 @@
+"""When engines that failed are loaded again."""
+
+import asyncio
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from synergai.domain import Engine, EngineName
+from synergai.errors import EngineUnusable, SynergaiError, Unavailable
+from synergai.models.descriptions import EngineDescription
+from synergai.models.directory import EngineDefinition
+from synergai.wire.converters import engine_from_proto, engine_to_proto
+from tests.inventories import described
+from tests.unit.worker_agent.inventory.conftest import (
+    ONE,
+    THREE,
+    TWO,
+    Blocked,
+    Hanging,
+    Held,
+    Loads,
+    Retrying,
+    ignore,
+    poll,
+    put,
+    put_whole,
+)
+from tests.waiting import until
+from worker_agent.hosts.loads import LoadCrashed, LoadHung
+from worker_agent.hosts.memory import CrowdedOut, TooLarge
+from worker_agent.inventory import describer
+from worker_agent.inventory.inventory import Inventory
+
+
+async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
+        (models / "one").rename(away)
+        raise EngineUnusable("it cannot be read")
+
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    assert inventory.is_settling
+    found: list[Engine] = []
+    assert list((await inventory.find_changes(on_found=found.append)).changed) == [ONE]
+    assert (found, inventory.is_settling) == ([], False)
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
+    models: Path, tmp_path: Path, *, others: bool
+) -> None:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if definition.name == ONE:
+            (models / "one").rename(away)
+            raise LoadHung("it was not loaded within 60 s")
+        return await Loads()(definition)
+
+    if others:
+        put(models, "two", b"other")
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    found = await poll(inventory)
+    assert list(found) == [ONE]
+    [engine] = found.values()
+    assert engine is not None
+    assert "within 60 s; it is loaded again when its files change" in engine.fault
+    assert inventory.remembers_fault(ONE)
+
+
+@pytest.mark.parametrize("error", [LoadHung, LoadCrashed])
+async def test_model_that_hung_or_crashed_is_not_loaded_at_the_next_start(
+    models: Path, tmp_path: Path, error: type[SynergaiError]
+) -> None:
+    clock = [1e9]
+
+    def restarted(loads: Loads, version: str = "1") -> Inventory:
+        cache = tmp_path / "engines.json"
+        return Inventory(models, cache, loads, agent_version=version, now=lambda: clock[0])
+
+    first, again = Hanging(error), Hanging(error)
+    assert "within 60 s" in (await described(restarted(first)))[ONE].fault
+    fault = (await described(restarted(again)))[ONE].fault
+    assert "within 60 s; it is loaded again when its files change" in fault
+    assert (first, again) == ([ONE], [])
+    clock[0] += 25 * 3600
+    await described(restarted(again))
+    assert again == [ONE], "a day later"
+    await described(restarted(again, "2"))
+    assert again == [ONE, ONE], "another version"
+    put(models, "one", b"repaired")
+    loads = Loads()
+    assert not (await described(restarted(loads, "2")))[ONE].fault
+    assert loads == [ONE]
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_model_that_hung_is_loaded_again_on_request(
+    models: Path, tmp_path: Path, *, remembered: bool
+) -> None:
+    put(models, "two", b"fine")
+    loads: list[EngineName] = []
+    hangs = True
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        loads.append(definition.name)
+        if definition.name == ONE and hangs:
+            raise LoadHung("it was not loaded within 60 s")
+        return await Loads()(definition)
+
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    await described(inventory)
+    if remembered:
+        inventory = Inventory(models, tmp_path / "engines.json", inspect)
+        await described(inventory)
+    assert inventory.remembers_fault(ONE)
+    assert not inventory.remembers_fault(TWO)
+    engines: list[Engine] = []
+    loads.clear()
+    await inventory.describe_again(ONE, engines.append)
+    assert (loads, inventory.remembers_fault(ONE)) == ([ONE], True)
+    hangs = False
+    await inventory.describe_again(ONE, engines.append)
+    await inventory.describe_again(ONE, engines.append)
+    assert (loads, inventory.remembers_fault(ONE)) == ([ONE, ONE], False)
+    assert [bool(engine.fault) for engine in engines] == [True, False]
+    assert not (await described(Inventory(models, tmp_path / "engines.json", inspect)))[TWO].fault
+    assert loads == [ONE, ONE], "both are in the cache"
+
+
+async def killed_at_first(models: Path, loads: Loads) -> Retrying:
+    """Return an inventory whose engines were killed when first loaded; `loads` are the others."""
+    killed = True
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if killed:
+            raise Unavailable("died by signal 9")
+        return await loads(definition)
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    killed = False
+    return retrying
+
+
+@pytest.mark.parametrize("error", [Unavailable, CrowdedOut])
+async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
+    models: Path, error: type[SynergaiError]
+) -> None:
+    killed = Hanging(error)
+    retrying = Retrying(models, killed)
+    assert "it is loaded again within" in (await described(retrying.inventory))[ONE].fault
+    assert retrying.inventory.remembers_fault(ONE)
+    killed.clear()
+    async with retrying.running():
+        for count, delay_s in enumerate((10, 20, 40, 80, 160, 300, 300)):
+            await retrying.run_due(delay_s - 1)
+            assert len(killed) == count
+            await retrying.run_due(1)
+            assert len(killed) == count + 1
+
+
+async def test_engine_that_fails_is_loaded_again_soon_while_another_waits_for_long(
+    models: Path,
+) -> None:
+    failing = {ONE}
+    loads = Loads()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        description = await loads(definition)
+        if definition.name in failing:
+            raise Unavailable("died by signal 9")
+        return description
+
+    put(models, "two", b"other")
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for delay_s in (10, 20, 40, 80):
+            await retrying.run_due(delay_s)
+        loads.clear()
+        retrying.inventory.retry_later(TWO)
+        await retrying.run_due(9)
+        assert loads == []
+        await retrying.run_due(1)
+        assert loads == [TWO]
+
+
+@pytest.mark.parametrize("error", [LoadHung, EngineUnusable])
+async def test_known_model_that_failed_in_service_is_loaded_again_until_it_loads(
+    models: Path, error: type[SynergaiError]
+) -> None:
+    loads, failing = Loads(), False
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        description = await loads(definition)
+        if failing:
+            raise error("it was not loaded")
+        return description
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    retrying.inventory.retry_later(ONE)
+    assert retrying.inventory.remembers_fault(ONE)
+    failing = True
+    loads.clear()
+    async with retrying.running():
+        for count, delay_s in enumerate((10, 20, 40), 1):
+            failing = count < 3
+            await retrying.run_due(delay_s)
+            assert len(loads) == count
+            assert retrying.inventory.remembers_fault(ONE) is failing
+        await retrying.run_due(3600)
+        assert len(loads) == len(retrying.described) == 3
+
+
+@pytest.mark.parametrize(("error", "again"), [(LoadHung, [ONE]), (EngineUnusable, [])])
+async def test_changed_model_that_fails_after_a_failure_in_service_counts_as_a_new_one(
+    models: Path, loads: Loads, error: type[SynergaiError], again: list[EngineName]
+) -> None:
+    await described(Inventory(models, models.parent / "engines.json", loads))
+    failing = Hanging(error)
+    retrying = Retrying(models, failing)
+    await described(retrying.inventory)
+    retrying.inventory.retry_later(ONE)
+    put(models, "one", b"changed")
+    await poll(retrying.inventory)
+    await poll(retrying.inventory)
+    async with retrying.running():
+        await retrying.run_due(20)
+        assert (failing, retrying.described) == ([ONE], [])
+        await retrying.run_due(86_400)
+        assert failing == [ONE, *again]
+
+
+async def test_model_that_fails_in_service_is_loaded_again_with_back_off_until_it_changes(
+    models: Path, loads: Loads
+) -> None:
+    retrying = Retrying(models, loads)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for delay_s in (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600):
+            loads.clear()
+            retrying.inventory.retry_later(ONE)
+            await retrying.run_due(delay_s - 1)
+            assert loads == []
+            await retrying.run_due(1)
+            assert loads == [ONE]
+        put(models, "one", b"repaired")
+        await poll(retrying.inventory)
+        await poll(retrying.inventory)
+        loads.clear()
+        retrying.inventory.retry_later(ONE)
+        await retrying.run_due(10)
+        assert loads == [ONE]
+
+
+async def test_load_that_is_requested_during_a_retry_waits_for_it(models: Path) -> None:
+    loads = Blocked()
+    retrying = await killed_at_first(models, loads)
+    engines: list[Engine] = []
+    async with retrying.running(), asyncio.TaskGroup() as group:
+        await retrying.start_due(10)
+        await loads.begun.wait()
+        assert retrying.inventory.remembers_fault(ONE)
+        group.create_task(retrying.inventory.describe_again(ONE, engines.append))
+        loads.go_on.set()
+    assert (loads, engines) == ([ONE], [])
+    assert len(retrying.described) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_replaces_its_own(
+    models: Path, *, fails: bool
+) -> None:
+    put(models, "two", b"other")
+    held = Held()
+    retrying = await killed_at_first(models, held)
+    async with retrying.running():
+        await retrying.start_due(10)
+        await until(lambda: len(held) == 1)
+        await retrying.start_due(1)
+        [waiting] = {ONE, TWO} - set(held)
+        if fails:
+            held.ends[waiting].set_exception(Unavailable("died by signal 9"))
+        else:
+            held.ends[waiting].set_result(None)
+        engines: list[Engine] = []
+        await retrying.inventory.describe_again(waiting, engines.append)
+        assert bool(engines[0].fault) is fails
+        held.ends[held[0]].set_result(None)
+        await retrying.run_due(0)
+    assert sorted(held) == [ONE, TWO]
+
+
+async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
+    put(models, "two", b"other")
+    put(models, "three", b"another")
+    held = Held()
+    retrying = await killed_at_first(models, held)
+    async with retrying.running(), asyncio.TaskGroup() as group:
+        await retrying.start_due(10)
+        await until(lambda: len(held) == 1)
+        put_whole(models, "new")
+        group.create_task(poll(retrying.inventory))
+        await until(lambda: "new" in retrying.inventory._describer._keys)
+        for name in (ONE, TWO, THREE, EngineName("new")):
+            held.ends[name].set_result(None)
+        await retrying.run_due(0)
+    assert held.index(EngineName("new")) <= 2
+
+
+async def test_model_that_cannot_be_read_is_read_again_with_back_off(
+    models: Path, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(definition: EngineDefinition) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(definition.file))
+
+    retrying = Retrying(models, loads)
+    with monkeypatch.context() as context:
+        context.setattr(describer, "digests_of", denied)
+        fault = (await described(retrying.inventory))[ONE].fault
+    assert "model.onnx cannot be read: Permission denied; it is loaded again" in fault
+    async with retrying.running():
+        await retrying.run_due(10)
+    assert loads == [ONE]
+
+
+async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(models: Path) -> None:
+    crashing = Hanging(LoadCrashed)
+    retrying = Retrying(models, crashing)
+    await described(retrying.inventory)
+    async with retrying.running():
+        for hours in (0, 1, 24, 1):
+            await retrying.run_due(hours * 3600)
+    assert crashing == [ONE, ONE]
+
+
+async def test_model_that_crashed_a_day_ago_is_loaded_again_with_back_off_while_memory_lacks(
+    models: Path,
+) -> None:
+    error: type[SynergaiError] = LoadCrashed
+    loads = Loads()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        await loads(definition)
+        raise error("it was not loaded")
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    loads.clear()
+    error = CrowdedOut
+    async with retrying.running():
+        await retrying.run_due(86_400)
+        for count, delay_s in enumerate((10, 20, 40), 1):
+            await retrying.run_due(delay_s - 1)
+            assert len(loads) == count
+            await retrying.run_due(1)
+            assert len(loads) == count + 1
+
+
+async def test_model_that_a_command_has_loaded_since_it_hung_is_not_retried(
+    models: Path, loads: Loads
+) -> None:
+    retrying = Retrying(models, Hanging(LoadHung))
+    await described(retrying.inventory)
+    cache = models.parent / "engines.json"
+    await described(Inventory(models, cache, loads, agent_version="of the command"))
+    async with retrying.running():
+        await retrying.inventory.describe([ONE], ignore)
+        for hours in (24, 1, 24):
+            await retrying.run_due(hours * 3600)
+    assert retrying.described == []
+
+
+@pytest.mark.parametrize(("error", "after_s"), [(Unavailable, 10), (LoadHung, 86_400)])
+async def test_removed_model_is_not_loaded_again(
+    models: Path, error: type[SynergaiError], after_s: float
+) -> None:
+    failing = Hanging(error)
+    retrying = Retrying(models, failing)
+    await described(retrying.inventory)
+    shutil.rmtree(models / "one")
+    await poll(retrying.inventory)
+    assert await poll(retrying.inventory) == {ONE: None}
+    async with retrying.running():
+        await retrying.run_due(after_s)
+    assert failing == [ONE]
+
+
+async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
+    models: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "engines.json"
+    await described(Inventory(models, cache, Hanging(LoadHung)))
+    loads = Blocked()
+    inventory = Inventory(models, cache, loads, parallel=1)
+    await described(inventory)
+    put(models, "two", b"other")
+    changes = await inventory.find_changes([TWO])
+    engines: list[Engine] = []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(inventory.describe(changes.changed, ignore))
+        await loads.begun.wait()
+        group.create_task(inventory.describe_again(ONE, engines.append))
+        group.create_task(inventory.describe(changes.changed, ignore))
+        loads.go_on.set()
+    assert loads == [TWO, ONE]
+    assert [engine.fault for engine in engines] == [""]
+
+
+async def test_engine_that_exceeds_the_memory_alone_is_too_large(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
+        raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
+
+    engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
+    assert engine.too_large
+    assert engine_from_proto(engine_to_proto(engine)) == engine

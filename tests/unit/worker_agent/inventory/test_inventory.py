@@ -1,0 +1,309 @@
+"""The inventory of a changing model directory, without loading models."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import worker_agent.inventory.inventory
+from synergai.domain import Engine, EngineName
+from synergai.errors import NotFound
+from synergai.models.descriptions import EngineDescription
+from synergai.models.directory import EngineDefinition
+from tests.inventories import described
+from tests.unit.worker_agent.inventory.conftest import (
+    ONE,
+    THREE,
+    TWO,
+    Blocked,
+    Held,
+    Loads,
+    poll,
+    put,
+    put_whole,
+    running,
+)
+from tests.waiting import turns, until
+from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory.watch import ModelDirectoryWatch
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def test_engine_crowded_out_of_memory_is_loaded_again_before_it_counts_as_faulty(
+    models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    tried: list[EngineName] = []
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        tried.append(definition.name)
+        if tried == [ONE]:
+            raise CrowdedOut("all engines used more than allowed")
+        return await loads(definition)
+
+    put(models, "two", b"longer than the first")
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
+    engines = await described(inventory)
+    assert sorted(tried) == [ONE, ONE, TWO]
+    assert not any(engine.fault for engine in engines.values())
+
+
+class Slow:
+    """An inventory whose loads count as slow at once, one at a time."""
+
+    def __init__(self, models: Path, cache: Path) -> None:
+        self._held = Held()
+        self._inventory = Inventory(models, cache, self._held, parallel=1)
+
+    @asynccontextmanager
+    async def describing(self) -> AsyncGenerator[Held]:
+        """Describe the engines, of which the first two are being loaded from now on."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(described(self._inventory))
+            await until(lambda: self._held == [ONE, TWO])
+            yield self._held
+
+
+@pytest.fixture
+def slow(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
+    put(models, "two", b"longer than the first")
+    return Slow(models, tmp_path / "engines.json")
+
+
+async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one_at_a_time(
+    models: Path, slow: Slow
+) -> None:
+    put(models, "three", b"longer than the first and the second")
+    async with slow.describing() as held:
+        await turns(20)
+        assert held == [ONE, TWO]
+        held.ends[TWO].set_result(None)
+        await until(lambda: held == [ONE, TWO, THREE])
+        held.ends[ONE].set_result(None)
+        held.ends[THREE].set_result(None)
+
+
+async def test_next_slow_model_holds_up_no_others_once_the_one_before_is_loaded(
+    models: Path, slow: Slow
+) -> None:
+    put(models, "three", b"longer than the first and the second")
+    async with slow.describing() as held:
+        await turns(20)
+        held.ends[ONE].set_result(None)
+        await until(lambda: held == [ONE, TWO, THREE])
+        held.ends[TWO].set_result(None)
+        held.ends[THREE].set_result(None)
+
+
+async def test_model_that_was_crowded_out_waits_for_one_that_loads_slowly(
+    slow: Slow,
+) -> None:
+    async with slow.describing() as held:
+        held.ends.pop(TWO).set_exception(CrowdedOut("all engines used more than allowed"))
+        await turns(20)
+        assert held == [ONE, TWO]
+        held.ends[ONE].set_result(None)
+        await until(lambda: held == [ONE, TWO, TWO])
+        held.ends[TWO].set_result(None)
+
+
+async def test_watch_reports_an_engine_while_another_is_inspected(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Blocked()
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    await inventory.discover()
+    (models / "one" / "model.onnx").write_bytes(b"changed")
+
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    changes: asyncio.Queue[EngineName] = asyncio.Queue()
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
+    async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
+        watch.look_at(ONE)
+        await loads.begun.wait()
+        put(models, "two", b"the whole")
+        watch.look_at(TWO)
+        assert await changes.get() == TWO
+        loads.go_on.set()
+        assert await changes.get() == ONE
+
+
+async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Blocked()
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    engines: list[Engine] = []
+    first = asyncio.create_task(inventory.describe(await inventory.discover(), engines.append))
+    await loads.begun.wait()
+    put(models, "one", b"second")
+    assert await poll(inventory) == {}
+    assert list(await poll(inventory)) == [ONE]
+    loads.go_on.set()
+    await first
+    assert engines == []
+
+
+@pytest.mark.parametrize("crowded_out", [False, True])
+async def test_engine_that_changed_before_its_load_is_loaded_once(
+    models: Path, tmp_path: Path, *, crowded_out: bool
+) -> None:
+    loads, crowded = Blocked(), asyncio.Event()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if crowded_out and definition.name == TWO and not crowded.is_set():
+            crowded.set()
+            raise CrowdedOut("all engines used more than allowed")
+        return await loads(definition)
+
+    put(models, "two", b"longer than the first")
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1 + crowded_out)
+    engines: list[Engine] = []
+    names = await inventory.discover()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(inventory.describe(names, engines.append))
+        await loads.begun.wait()
+        if crowded_out:
+            await crowded.wait()
+        (models / "two" / "engine.toml").write_text("max_batch = 8")
+        changes = await inventory.find_changes([TWO])
+        group.create_task(inventory.describe(changes.changed, engines.append))
+        loads.go_on.set()
+    assert sorted(loads) == [ONE, TWO]
+    assert sorted(engine.name for engine in engines) == [ONE, TWO]
+
+
+async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> None:
+    await described(inventory)
+    put(models, "one", b"")
+    await poll(inventory)
+    engine = (await poll(inventory))[ONE]
+    assert engine is not None
+    assert "0 bytes" in engine.fault
+
+
+async def test_cache_contains_only_present_engines(
+    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    put(models, "two", b"other")
+    await described(inventory)
+    put(models, "one", b"second")
+    await poll(inventory)
+    await poll(inventory)
+    assert loads == [ONE, TWO, ONE]
+    kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
+    assert len(kept) == 2
+    await described(Inventory(models, tmp_path / "engines.json", loads))
+    assert loads == [ONE, TWO, ONE]
+
+
+async def test_engine_stays_unverified_in_the_cache(
+    models: Path, tmp_path: Path, loads: Loads, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads.unverified = "the model fails on synthetic inputs"
+    for _ in range(2):
+        engine = (await described(Inventory(models, tmp_path / "engines.json", loads)))[ONE]
+        assert (engine.unverified, engine.fault) == (loads.unverified, "")
+    assert loads == [ONE]
+    assert "engine one is served unverified: the model fails" in caplog.text
+    assert "[warmup]" in caplog.text
+
+
+async def test_changed_warm_up_is_a_change_of_the_engine(
+    inventory: Inventory, models: Path, loads: Loads
+) -> None:
+    await described(inventory)
+    (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
+    for content in (b"first", b"second"):
+        (models / "one" / "x.npy").write_bytes(content)
+        await poll(inventory)
+        assert list(await poll(inventory)) == [ONE]
+    assert loads == [ONE] * 3
+
+
+async def test_temporary_file_of_another_agent_is_left_alone(
+    inventory: Inventory, tmp_path: Path
+) -> None:
+    (tmp_path / "engines.new").write_text("half")
+    await described(inventory)
+    assert (tmp_path / "engines.new").read_text() == "half"
+    assert names_in(tmp_path) == {"models", "engines.json", "engines.new"}
+
+
+async def test_engine_that_is_complete_is_described_at_once(
+    inventory: Inventory, models: Path
+) -> None:
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    await described(inventory)
+    changes: asyncio.Queue[EngineName] = asyncio.Queue()
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
+    put(models, "two", b"the whole")
+    watch.look_at(TWO)
+    async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
+        assert await changes.get() == TWO
+
+
+async def test_removed_folder_is_reported_within_three_seconds(
+    inventory: Inventory, models: Path
+) -> None:
+    looks: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            (models / "one").rename(models / ".one")
+
+    await described(inventory)
+    changes: asyncio.Queue[tuple[EngineName, float]] = asyncio.Queue()
+
+    def remove(name: EngineName, engine: Engine | None) -> None:
+        assert engine is None
+        changes.put_nowait((name, sum(looks[1:])))
+
+    watch = ModelDirectoryWatch(inventory, 60.0, pause)
+    async with asyncio.timeout(30), running(watch, remove):
+        name, taken_s = await changes.get()
+    assert name == ONE
+    assert taken_s <= 3.0
+
+
+async def test_new_engine_is_reported_as_pending_before_it_is_described(
+    inventory: Inventory, models: Path
+) -> None:
+    found: list[Engine] = []
+    await described(inventory)
+    put(models, "two", b"half")
+    for _ in range(2):
+        await inventory.find_changes(on_found=found.append)
+    assert [(each.name, each.pending) for each in found] == [(TWO, True)]
+
+
+async def test_new_engine_that_vanishes_before_it_is_described_is_removed(
+    inventory: Inventory, models: Path
+) -> None:
+    await described(inventory)
+    put(models, "two", b"half")
+    assert await poll(inventory) == {}
+    (models / "two").rename(models / ".two")
+    assert [await poll(inventory) for _ in range(3)] == [{}, {TWO: None}, {}]
+
+
+async def test_model_directory_may_be_made_later(tmp_path: Path, loads: Loads) -> None:
+    inventory = Inventory(tmp_path / "models", tmp_path / "engines.json", loads)
+    assert await described(inventory) == {}
+    put_whole(tmp_path / "models", "one")
+    assert list(await poll(inventory)) == [ONE]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFound):
+        await Inventory(tmp_path / "file", tmp_path / "engines.json", loads).discover()
