@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from gateway.gateway_settings import GatewaySettings
+from gateway.installer import SERVICE, GatewayInstallation, removal_steps
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
@@ -22,25 +22,15 @@ from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
 from synergai.runtime.files import write_atomic
-from synergai.runtime.installation import (
-    SETTINGS,
-    UNITS,
-    RemovePath,
-    RunCommand,
-    WriteFile,
-    check_programs,
-    read_shipped,
-    read_unit,
-)
+from synergai.runtime.installation import read_shipped
 from synergai.runtime.paths import dictionary_path, gateway_state
-from synergai.runtime.setting_types import parse_duration, validate_address
+from synergai.runtime.setting_types import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gateway.backup import Backup
     from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
-    from synergai.runtime.installation import Step
 
 _LONGEST_S: Final = 30 * 366 * 86_400.0
 
@@ -66,100 +56,6 @@ def run(settings: GatewaySettings) -> None:
     require("prometheus_client")
     check_free(settings.addresses)  # now, as the gateway's start takes seconds
     serve_instead("gateway.server:GatewayProcess", settings)
-
-
-ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
-"""The settings that the options of an installation give."""
-LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
-"""Further settings, which installations leave alone."""
-_PREFIX: Final = "SYNERGAI_GATEWAY_"
-_HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
-SERVICE: Final = "synergai-gateway.service"
-STATE_DIRECTORIES: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
-"""State directory of the service's dynamic user: a link, and where it leads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayInstallation:
-    """Options of an installation. Without any, the settings of an earlier one stay.
-
-    Attributes:
-        listen: address for clients; empty for the gateway's default, as for the others.
-    """
-
-    listen: str = ""
-    hub: str = ""
-    work_port: int = 0
-    http: str = ""
-    insecure: bool = False
-    programs: str
-
-    def __post_init__(self) -> None:
-        for address in filter(None, (self.listen, self.hub, self.http)):
-            validate_address(address)
-
-    def steps(self, root: Path) -> Iterator[Step]:
-        """Yield the steps that install the gateway."""
-        yield from check_programs(self.programs, ("synergai",), root)
-        settings = self._settings()
-        yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)
-        yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
-        yield RunCommand(("systemctl", "daemon-reload"))
-        yield RunCommand(("systemctl", "enable", SERVICE))
-        # Not `enable --now`: a service that is already running still uses the previous files.
-        yield RunCommand(("systemctl", "restart", SERVICE))
-
-    def refusal(self, root: Path) -> str:
-        """Return why the gateway will refuse to start once it is installed, or nothing."""
-        # Imported here: they are slow to import.
-        from gateway.entry.access.exposure import check_before_start
-        from gateway.gateway_settings import GatewaySettings
-        from synergai.runtime.settings import options_of
-
-        try:
-            written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
-            written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
-            pairs = dict(line.strip().split("=", 1) for line in written if "=" in line)
-            given = {
-                name: value
-                for name in options_of(GatewaySettings)
-                if (value := pairs.get(GatewaySettings.env_var(name)))
-            }
-            settings = GatewaySettings.load(given)
-            check_before_start(settings)
-        except InvalidInput as error:
-            return str(error)
-        return ""
-
-    def _settings(self) -> list[str]:
-        values = {
-            "LISTEN": self.listen,
-            "HUB": self.hub,
-            "WORK_PORT": self.work_port,
-            "HTTP": self.http,
-            "INSECURE": "true" if self.insecure else "",
-        }
-        return [f"{_PREFIX}{key}={value}\n" for key, value in values.items() if value]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}") from None
-
-
-def removal_steps(*, purge: bool = False) -> Iterator[Step]:
-    """Yield the steps that remove the gateway; with `purge`, also its settings and data."""
-    yield RunCommand(("systemctl", "disable", "--now", SERVICE), may_fail=True)
-    yield RemovePath(f"{UNITS}/{SERVICE}")
-    yield RunCommand(("systemctl", "daemon-reload"))
-    if purge:
-        yield RemovePath(ENVIRONMENT)
-        yield RemovePath(LOCAL_ENVIRONMENT)
-        yield from map(RemovePath, STATE_DIRECTORIES)
 
 
 def install(

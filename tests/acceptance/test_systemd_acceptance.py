@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from gateway.cli import SERVICE, GatewayInstallation
+from gateway.installer import SERVICE, GatewayInstallation
 from profiler.zoo import recipes as zoo
 from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (

@@ -71,6 +71,7 @@ ORDER = {
         "app",
         "server",
         "serve",
+        "installer",
         "cli",
         "__main__",
     ),
@@ -92,7 +93,6 @@ ORDER = {
         "worker",
         "served_engines",
         "app",
-        "installer",
         "cli",
     ),
     "profiler": (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import (
+from gateway.installer import (
     ENVIRONMENT,
     LOCAL_ENVIRONMENT,
     SERVICE,
