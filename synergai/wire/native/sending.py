@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from synergai.wire.native import http2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.wire.native.call import Call
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
@@ -27,7 +26,7 @@ class Stream:
         forget: called with its number once it has ended.
 
     Attributes:
-        owner: its call; None before it is accepted, and once it has ended.
+        owner: its `Call`; None before it is accepted, and once it has ended.
         window: bytes that the client takes.
         room: bytes that the client may send.
         content_length: bytes of data that the client has announced and not sent; None if it has
@@ -38,7 +37,7 @@ class Stream:
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: Call | None = None
+        self.owner: Any = None  # whose module imports this one
         self.window = window
         self.room = STREAM_WINDOW
         self.is_open = True

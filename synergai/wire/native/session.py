@@ -304,7 +304,7 @@ class NativeSession:
             return None
         stream = self._streams.get(number)
         owner = None if stream is None else stream.owner
-        buffer = None if owner is None else owner.message_buffer()
+        buffer: memoryview | None = None if owner is None else owner.message_buffer()
         if buffer is None or len(buffer) < _LEAST_PLACED:
             return None
         return buffer[: self.to_come]

@@ -3,7 +3,6 @@
 import asyncio
 import struct
 import time
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -93,8 +92,7 @@ class Connection(FrameLimits):
         self.refused += surplus
 
     def _accept(self, stream: Stream, headers: CallHeaders) -> None:
-        owner: Any = Owner(stream, headers.path)
-        stream.owner = owner
+        stream.owner = owner = Owner(stream, headers.path)
         self.owners.append(owner)
 
     def call(self) -> Owner:
