@@ -1,4 +1,6 @@
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -15,6 +17,9 @@ Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 # Hypothesis fails an example that takes longer than 200 ms by default: on a busy machine, any.
 settings.register_profile("synergai", deadline=None)
 settings.load_profile("synergai")
+# Without the compiled files of the code, each process that a test starts would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # In the background of a script SIGINT is ignored, and so it would be in every process that a test
 # starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

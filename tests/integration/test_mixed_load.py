@@ -11,7 +11,7 @@ from synergai.testing import LocalFleet
 from tests.emulated_engines import write_emulated_engines
 
 BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")
-QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 6.0}
+QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 4.0}
 ENDLESS = 10**9
 REQUESTS = 5
 

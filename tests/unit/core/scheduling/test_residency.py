@@ -1,179 +1,26 @@
 """Sessions that are loaded before they are needed."""
 
-from functools import partial
-
 import pytest
 from msgspec.structs import replace
 
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
-    Command,
-    Dispatch,
-    Event,
     JobArrived,
     JobCancelled,
-    Load,
     SessionDropped,
     SessionLoaded,
-    SessionSize,
     TimePassed,
-    Unload,
-    Worker,
     WorkerJoined,
 )
 from synergai.core.scheduling.registry import POLICIES
-from synergai.core.scheduling.rules.kernel import SESSION_BYTES, VARIANT_BYTES, SessionSizes
-from synergai.core.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
 from synergai.core.scheduling.settings import SchedulingSettings
-from synergai.core.scheduling.state.loads import UNKNOWN_S, overdue_at
-from synergai.core.scheduling.state.workers import WorkerRecord
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    Variant,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.core.scheduling.state.loads import overdue_at
+from synergai.domain import Configuration, Job, JobId, Outcome, Session, Variant, WorkerId
 from synergai.profiles.dictionary import ConfigurationDictionary
-from tests.cores import new_entry, new_job, new_request, new_worker
-
-FAMILY = EngineName("fashion")
-PLAIN = [EngineName(f"engine-{number}") for number in range(4)]
-CLASS = WorkerClass("server")
-VARIANTS = {"large": (0.05, 0.90), "medium": (0.02, 0.88), "small": (0.005, 0.80)}
-GIB = 1 << 30
-
-
-class Fleet:
-    """A core with workers on which nothing is loaded, and what it commanded."""
-
-    def __init__(
-        self,
-        workers: int,
-        *,
-        preload: bool = False,
-        memory_bytes: int = 0,
-        log: EventLog | None = None,
-    ) -> None:
-        self.settings = SchedulingSettings(preload=preload)
-        self.entries = [
-            new_entry(
-                FAMILY,
-                CLASS,
-                1.0 / seconds,
-                Configuration(variant=name),
-                accuracy=accuracy,
-                accuracy_samples=10_000,
-                backend_start_s=0.3,
-                model_load_s=0.01,
-            )
-            for name, (seconds, accuracy) in VARIANTS.items()
-        ]
-        self.entries += [
-            new_entry(engine, CLASS, 10.0, Configuration(), model_load_s=10.0 + number)
-            for number, engine in enumerate(PLAIN)
-        ]
-        self.core = SchedulerCore(self.settings, ConfigurationDictionary(self.entries))
-        self.log = log
-        self.now = 0.0
-        self.running: list[Dispatch] = []
-        self.loading: list[Load] = []
-        self.dropping: list[Unload] = []
-        self._jobs = 0
-        for number in range(workers):
-            self.handle(WorkerJoined(self.worker(number, memory_bytes)))
-
-    @staticmethod
-    def worker(number: int, memory_bytes: int = 0) -> Worker:
-        return new_worker(
-            f"worker-{number}",
-            CLASS,
-            [FAMILY, *PLAIN],
-            (Configuration(),),
-            loaded=(),
-            variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
-            memory_bytes=memory_bytes,
-            session_bytes=dict.fromkeys(PLAIN, GIB),
-        )
-
-    def handle(self, event: Event) -> list[Command]:
-        commands = self.core.handle(event, self.now)
-        if self.log is not None:
-            self.log.record(event, self.now, commands)
-        for command in commands:
-            match command:
-                case Dispatch():
-                    self.running.append(command)
-                case Load():
-                    self.loading.append(command)
-                case Unload():
-                    self.dropping.append(command)
-        return commands
-
-    def submit(
-        self, engine: EngineName, qos: float = 1e6, queries: int = 1, variant: str = ""
-    ) -> None:
-        self._jobs += 1
-        new = new_request if queries == 1 else partial(new_job, queries=queries)
-        deadline = self.now + qos
-        arrived = new(str(self._jobs), engine, now=self.now, deadline=deadline, variant=variant)
-        self.handle(arrived)
-
-    def end_first(self) -> None:
-        """Let an assignment load what it needs, and end: one that loads, or else the oldest."""
-        self.running.sort(key=lambda dispatch: dispatch.assignment.setup_s == 0.0)
-        assignment = self.running.pop(0).assignment
-        session = Session(assignment.engine, assignment.configuration)
-        if assignment.setup_s > 0.0:
-            self.now += assignment.setup_s
-            self.handle(SessionLoaded(assignment.worker_id, session, assignment.setup_s))
-        seconds = assignment.count * assignment.query_s
-        self.now += seconds
-        ended = AssignmentEnded(
-            assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
-        )
-        self.handle(ended)
-
-    def loaded(self) -> Load:
-        """Complete the oldest preload, and return it."""
-        load = self.loading.pop(0)
-        self.now += 0.3
-        self.handle(SessionLoaded(load.worker_id, load.session, 0.3))
-        return load
-
-    def load_plain(self) -> Load:
-        """Return a preload, which has just begun, of an engine without variants."""
-        while not self.loading or self.loading[0].session.engine not in PLAIN:
-            if self.loading:
-                self.loaded()
-            else:
-                self.now += PLANNED_EVERY_S
-                self.handle(TimePassed())
-        return self.loading[0]
-
-    def settle(self, limit: int = 100) -> list[Load]:
-        loads = []
-        for _ in range(limit):
-            if self.running:
-                self.end_first()
-            elif self.dropping:
-                dropped = self.dropping.pop(0)
-                self.handle(SessionDropped(dropped.worker_id, dropped.session))
-            elif self.loading:
-                loads.append(self.loaded())
-            else:
-                self.now += 0.2
-                self.handle(TimePassed())
-                if not self.loading:
-                    break
-        return loads
+from tests.cores import new_request
+from tests.preloading_fleet import FAMILY, PLAIN, VARIANTS, Fleet
 
 
 def test_every_worker_loads_every_engine_by_default() -> None:
@@ -248,21 +95,6 @@ def test_a_busy_worker_loads_nothing_ahead() -> None:
     fleet.now += 1.0
     fleet.handle(TimePassed())
     assert [load for load in fleet.loading if load.session.engine != FAMILY] == []
-
-
-def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:
-    fleet = Fleet(1, preload=True)
-    first = fleet.loaded()
-    fleet.now += 0.2
-    fleet.handle(TimePassed())
-    second = fleet.loaded()
-    fleet.now += 0.2
-    fleet.handle(TimePassed())
-    assert len(fleet.loading) == 1
-    fleet.handle(SessionDropped(first.worker_id, first.session))
-    fleet.loaded()
-    assert [load for load in fleet.settle() if load.session != first.session] == []
-    assert second.session.engine in {FAMILY, *PLAIN}
 
 
 def test_variants_are_loaded_fastest_first_on_all_workers() -> None:
@@ -354,40 +186,6 @@ def test_no_policy_gives_a_query_a_variant_below_its_floor(policy: str) -> None:
         fleet.end_first()
 
 
-@pytest.mark.parametrize(("no_room", "pause_s"), [(False, 5), (True, 60)])
-def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_room(
-    no_room: bool, pause_s: int
-) -> None:
-    fleet = Fleet(1)
-    fleet.submit(FAMILY)
-    fleet.end_first()
-    load = fleet.loading.pop(0)
-    fleet.handle(SessionLoaded(load.worker_id, load.session))
-    fleet.loading.clear()
-    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=no_room))
-    lost_at, again = fleet.now, False
-    while not again and fleet.now < lost_at + 100.0:
-        fleet.now += 1.0
-        fleet.submit(FAMILY)
-        fleet.end_first()
-        for each in fleet.loading:
-            again |= each.session == load.session
-            fleet.handle(SessionLoaded(each.worker_id, each.session))
-        fleet.loading.clear()
-    assert fleet.now - lost_at == pytest.approx(pause_s, abs=1.5)
-
-
-def test_a_worker_that_lacks_memory_it_should_have_gets_no_preload_for_a_while() -> None:
-    fleet = Fleet(1, preload=True, memory_bytes=64 * GIB)
-    load = fleet.loading.pop(0)
-    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=True, bytes=1))
-    while not fleet.loading and fleet.now < 2 * FULL_S:
-        fleet.now += 1.0
-        fleet.submit(FAMILY)
-        fleet.end_first()
-    assert fleet.now == pytest.approx(FULL_S, abs=2.0)
-
-
 def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
     fleet = Fleet(1)
     fleet.submit(FAMILY)
@@ -457,48 +255,6 @@ def test_a_request_for_a_variant_that_is_not_loaded_holds_up_none_for_one_that_i
     assert [each.assignment.job_id for each in fleet.running] == ["1", "3"]
 
 
-def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> None:
-    fleet = Fleet(1, preload=True, memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
-    loads = [load.session.engine for load in fleet.settle() if load.session.engine != FAMILY]
-    assert loads == [PLAIN[3], PLAIN[2]]  # and not those that are loaded soonest
-
-
-def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it() -> None:
-    fleet, worker_id, unused, wanted = full_worker()
-    fleet.now += 61.0
-    for _ in range(20):
-        fleet.now += PLANNED_EVERY_S
-        fleet.handle(TimePassed())
-    assert fleet.dropping == [Unload(worker_id, unused)]
-    wakeup = fleet.core.wakeup()
-    assert wakeup is not None
-    assert fleet.now < wakeup <= fleet.now + UNKNOWN_S
-    fleet.now = wakeup
-    fleet.handle(TimePassed())
-    assert len(fleet.dropping) == 2
-    fleet.handle(SessionDropped(worker_id, unused))
-    fleet.now += PLANNED_EVERY_S
-    fleet.handle(TimePassed())
-    assert [load.session for load in fleet.loading] == [wanted]
-
-
-def full_worker() -> tuple[Fleet, WorkerId, Session, Session]:
-    """Return a fleet whose worker had to drop one of its two engines, which was used, itself."""
-    fleet = Fleet(0, preload=True)
-    unused, wanted = plain(PLAIN[1]), plain(PLAIN[0])
-    worker = replace(fleet.worker(0, GIB), engines=frozenset(PLAIN[:2]), variants={})
-    fleet.handle(WorkerJoined(worker))
-    assert fleet.loaded().session == unused
-    fleet.submit(wanted.engine, queries=10)
-    fleet.end_first()
-    fleet.handle(SessionDropped(worker.id, wanted))
-    return fleet, worker.id, unused, wanted
-
-
-def plain(engine: EngineName) -> Session:
-    return Session(engine, Configuration())
-
-
 def test_an_engine_that_is_loaded_in_another_configuration_is_not_preloaded() -> None:
     fleet = Fleet(0, preload=True)
     other = Session(PLAIN[0], Configuration(4))
@@ -506,107 +262,4 @@ def test_an_engine_that_is_loaded_in_another_configuration_is_not_preloaded() ->
         fleet.worker(0), sessions=frozenset({other}), engines=frozenset({PLAIN[0]}), variants={}
     )
     fleet.handle(WorkerJoined(worker))
-    assert fleet.settle() == []
-
-
-def test_sizes_are_those_that_workers_of_the_class_told() -> None:
-    fleet = Fleet(0, preload=True)
-    told = {plain(PLAIN[0]): 1 * GIB, plain(PLAIN[1]): 2 * GIB}
-    first = replace(
-        fleet.worker(0, memory_bytes=0),
-        session_bytes={},
-        session_sizes=tuple(SessionSize(*item) for item in told.items()),
-    )
-    fleet.handle(WorkerJoined(first))
-    fleet.handle(SessionLoaded(first.id, plain(PLAIN[2]), 1.0, 4 * GIB))
-    second = replace(
-        fleet.worker(1, memory_bytes=3 * GIB + SESSION_BYTES),
-        engines=frozenset(PLAIN),
-        session_bytes={},
-        variants={},
-    )
-    fleet.handle(WorkerJoined(second))
-    loads = [load.session.engine for load in fleet.settle() if load.worker_id == second.id]
-    assert sorted(loads) == [PLAIN[0], PLAIN[1], PLAIN[3]]  # the third needs more than there is
-
-
-def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
-    sizes = SessionSizes()
-    fleet = Fleet(0)
-    size = SessionSize(plain(PLAIN[0]), 7)
-    worker = replace(fleet.worker(0), session_bytes={}, session_sizes=(size,))
-    record = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
-    sizes.add_worker(worker)
-    assert sizes.of(record, size.session) == 7
-    sizes.remove_worker(worker)
-    assert sizes.of(record, size.session) == SESSION_BYTES
-
-
-def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("synergai.core.scheduling.rules.kernel.MAX_REMEMBERED", 3)
-    sizes = SessionSizes()
-    worker = Fleet.worker(0)
-    record = WorkerRecord(worker, 0, set(), set())
-    sizes.add_worker(worker)
-    for threads in range(1, 6):
-        sizes.record(record, Session(FAMILY, Configuration(threads)), 7)
-    known = [sizes.of(record, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
-    assert known == [SESSION_BYTES, SESSION_BYTES, 7, 7, 7]
-    other = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
-    known = [sizes.of(other, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
-    assert known == [SESSION_BYTES, SESSION_BYTES, 7, 7, 7]
-
-
-def wait(fleet: Fleet, seconds: float) -> None:
-    """Let time pass until something happens that makes the core plan again."""
-    fleet.now += seconds
-    fleet.handle(SessionDropped(WorkerId("worker-0"), plain(PLAIN[3])))
-
-
-def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> None:
-    fleet = Fleet(0, preload=True)
-    used, pinned, wanted = map(plain, PLAIN[:3])
-    worker = replace(
-        fleet.worker(0, memory_bytes=2 * GIB),
-        sessions=frozenset({used, pinned}),
-        pinned=frozenset({pinned}),
-    )
-    fleet.handle(WorkerJoined(worker))
-    for _ in range(3):
-        fleet.submit(wanted.engine, queries=10)
-        fleet.end_first()
-    fleet.handle(SessionDropped(worker.id, wanted))
-    fleet.now += 61.0
-    fleet.submit(used.engine)
-    fleet.end_first()
-    wait(fleet, 1.0)
-    assert fleet.dropping == []
-    wait(fleet, RECENT_S)
-    assert [unload.session for unload in fleet.dropping] == [used]
-
-
-def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
-    fleet, worker_id, unused, wanted = full_worker()
-    wait(fleet, 61.0)
-    assert fleet.loading == []
-    assert [unload.session for unload in fleet.dropping] == [unused]
-    assert not fleet.core.state.fleet.workers[worker_id].fronts  # as neither engine has variants
-    fleet.handle(SessionDropped(worker_id, unused))
-    wait(fleet, 0.2)
-    assert [load.session for load in fleet.loading] == [wanted]
-
-
-def test_a_session_that_turned_out_to_be_too_large_keeps_no_other_from_being_loaded() -> None:
-    fleet = Fleet(0, preload=True)
-    worker = replace(
-        fleet.worker(0, 2 * GIB), engines=frozenset(PLAIN[:2]), session_bytes={}, variants={}
-    )
-    fleet.handle(WorkerJoined(worker))
-    large = fleet.loading.pop()
-    fleet.handle(SessionDropped(worker.id, large.session, no_room=True, bytes=3 * GIB))
-    wait(fleet, PLANNED_EVERY_S)
-    assert [load.session for load in fleet.settle()] == [plain(PLAIN[0])]
-    wait(fleet, 10_000.0)
     assert fleet.settle() == []
