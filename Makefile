@@ -75,7 +75,7 @@ build/docs-venv/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 docs: build/docs-venv/.installed  ## build the documentation site into build/docs
-	PYTHONPATH=. build/docs-venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. build/docs-venv/bin/mkdocs build --strict --quiet
 	@echo "open build/docs/index.html"
 
 release:  ## check, build and tag a release: make release VERSION=0.1.0

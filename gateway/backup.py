@@ -138,14 +138,12 @@ def restore(state: Path, source: Path, settings: Path | None = None) -> Backup:
                 if path.name not in (_LIST, _SETTINGS):
                     _copy_tree(path, staged / path.name)
             _check(staged, source)
-            names: tuple[str, ...]
-            if backup.has_journal:
-                names = (*_RESTORED, CLUSTER)
-            else:
-                names = tuple(name for name in _RESTORED if name != DATABASE)
+            replaced = [*_RESTORED, CLUSTER]
+            if not backup.has_journal:
+                replaced = [name for name in replaced if name not in (DATABASE, CLUSTER)]
             os.sync()
             skipped = 0 if archive.latest_epoch(state) else _UNSEEN_EPOCHS
-            archive.replace_files(state, staged, names, skipped)
+            archive.replace_files(state, staged, replaced, skipped)
     finally:
         os.close(descriptor)
     if settings is not None:

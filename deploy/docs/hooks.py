@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ _INCLUDED: Final = {
 """Files outside of `docs` that links lead to, and the pages that they are on the site."""
 _TOP: Final = ("README.md", "examples/README.md", "CHANGELOG.md")
 _PATHS: Final = {_INCLUDED[path]: path for path in _TOP}
+_FRAME_WORKER: Final = "assets/iframe-worker.js"
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -36,6 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in texts.items():
         files.append(File.generated(config, path, content=text))
     files.append(File.generated(config, "openapi.json", content=OPENAPI.read_text()))
+    worker = Path(__file__).with_name("iframe-worker.js")
+    files.append(File.generated(config, _FRAME_WORKER, content=worker.read_text()))
     return files
 
 

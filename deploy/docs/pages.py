@@ -112,7 +112,7 @@ def _object(name: str) -> str:
 
 def _commands() -> Iterator[str]:
     yield "# Commands\n"
-    yield "| command | |\n|---|---|"
+    yield "| command | what it does |\n|---|---|"
     for name, application in APPLICATIONS.items():
         yield f"| [`synergai {name}`](commands/{name}.md) | {application.summary} |"
 
@@ -140,7 +140,7 @@ def _describe_command(name: str, command: Any, level: str) -> Iterator[str]:
     if command.epilog:
         yield f"{_markdown(command.epilog)}\n"
     if shown:
-        yield "| | |\n|---|---|"
+        yield "| option | meaning |\n|---|---|"
         yield from (f"| `{_name(each)}` | {_cell(each.help or '')} |" for each in shown)
         yield ""
     for subcommand, each in subcommands.items():
@@ -167,7 +167,7 @@ def _settings() -> Iterator[str]:
         yield f"## synergai {program}\n"
         if settings.has_file:
             yield "The keys of the file are the names of the options with underscores.\n"
-        yield "| option, variable | default | |\n|---|---|---|"
+        yield "| option, variable | default | meaning |\n|---|---|---|"
         for name, option in options_of(settings).items():
             if option.description:
                 variable = settings.env_var(name)
@@ -223,14 +223,14 @@ def _rest(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"## {name}\n"
         yield f"{schema.get('description', '')}\n"
         if properties := schema.get("properties"):
-            yield "| | | |\n|---|---|---|"
+            yield "| key | type | meaning |\n|---|---|---|"
         for key, value in (properties or {}).items():
             yield f"| `{key}` | {_type(value)} | {value.get('description', '')} |"
         yield ""
 
 
 def _parts(document: Mapping[str, Any], call: Mapping[str, Any]) -> Iterator[str]:
-    yield "| | |\n|---|---|"
+    yield "| part | content |\n|---|---|"
     for parameter in call.get("parameters", ()):
         each = _resolve(document, parameter)
         yield f"| {each['in']} `{each['name']}` | {each.get('description', '')} |"
