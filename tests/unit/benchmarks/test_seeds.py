@@ -67,7 +67,7 @@ def test_comparison_puts_printed_beside_computed() -> None:
         title="",
         label="",
         part=1,
-        rows=[Row("late", "2", "late", "a", shown=True), Row("faster", "7.28 x", why="b")],
+        rows=[Row("late", "2", "late", "a", shown="of 24"), Row("faster", "7.28 x", why="b")],
         reasons={"a": "one run", "b": "not simulated"},
     )
     figures = {"late": "1.5 / 3.0"}
@@ -78,7 +78,7 @@ def test_comparison_puts_printed_beside_computed() -> None:
     ]
     assert lines[-2:] == ["- a: one run", "- b: not simulated"]
     chart = key_chart(seed, figures)
-    assert (chart.values, chart.printed) == ({"late": 3.0}, {"late": 2.0})
+    assert (chart.values, chart.printed) == ({"of 24": 3.0}, {"of 24": 2.0})
 
 
 @pytest.mark.parametrize("sessions", ["cold", "prewarmed"])
