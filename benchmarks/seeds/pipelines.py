@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.networks import FAST, SLOW, hints, problem
+from benchmarks.networks import FAST, NETWORKS, SLOW, hints, problem
 from benchmarks.route_searches import CLOSE, MOST_TRIALS, SEARCHES, tried
 from profiler.planning.enumeration import route_count
 from profiler.planning.optimal import optimal_route
@@ -84,7 +84,7 @@ def _first_close(name: str) -> float:
 def of_pipe_search() -> Figures:
     """Return how much sooner Pipe-search is close, and how many of its trials are."""
     own = _first_close("pipe_search")
-    spaces = [route_count(n, PLACES) for n in (16, 18)]
+    spaces = [route_count(len(NETWORKS[name]), PLACES) for name in COMPARED]
     runs = [_trials(network, "pipe_search") for network in COMPARED]
     shares = [share >= CLOSE for run in runs for fleet in run for share in fleet]
     trials = statistics.fmean(len(fleet) for run in runs for fleet in run)
@@ -98,7 +98,7 @@ def of_pipe_search() -> Figures:
 def of_shisha() -> Figures:
     """Return which share of the space Shisha tries, and how it compares with other searches."""
     runs = [fleet for n in COMPARED for fleet in _trials(n, "shisha")]
-    spaces = [route_count(n, PLACES) for n in (16, 18)]
+    spaces = [route_count(len(NETWORKS[name]), PLACES) for name in COMPARED]
     others = ("hill climbing", "annealing", "random walk", "pipe_search")
     own = _first_close("shisha")
     share = statistics.fmean(map(len, runs)) / statistics.fmean(spaces)
