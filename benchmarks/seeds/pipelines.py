@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.networks import FAST, SLOW, hints, problem
+from benchmarks.networks import FAST, NETWORKS, SLOW, hints, problem
 from benchmarks.route_searches import CLOSE, MOST_TRIALS, SEARCHES, tried
 from profiler.planning.enumeration import route_count
 from profiler.planning.optimal import optimal_route
@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 
     from benchmarks.route_searches import Searching as Searches
     from benchmarks.seeds.rows import Figures, Group
+    from profiler.planning.planner import Search
     from profiler.simulator.pipelines.balancers import Balancer
     from profiler.simulator.pipelines.comparison import StreamResult
     from synergai.core.routes.problem import RouteProblem
 
+COMPARED: Final = ("VGG16", "ResNet50")
 PLACES: Final = 4
 SEEDS: Final = range(6)
 ALPHAS: Final = (1, 2, 3, 5, 10)
 LEVELS: Final = (0.7, 0.85)
+WINDOW_S: Final = 5.0
+"""Time over which throughput is compared with a level."""
 MANY_PLACES: Final = (4, 8, 16, 28, 52)
 GAPS_S: Final = (5.0, 20.0)
 """Mean times between slow-downs."""
@@ -71,7 +75,7 @@ def _first_close(name: str) -> float:
     """Return the mean number of trials until a route is close to the optimum."""
     firsts = [
         next((n for n, share in enumerate(shares, 1) if share >= CLOSE), MOST_TRIALS)
-        for network in ("VGG16", "ResNet50")
+        for network in COMPARED
         for shares in _trials(network, name)
     ]
     return statistics.fmean(firsts)
@@ -80,8 +84,8 @@ def _first_close(name: str) -> float:
 def of_pipe_search() -> Figures:
     """Return how much sooner Pipe-search is close, and how many of its trials are."""
     own = _first_close("pipe_search")
-    spaces = [route_count(n, PLACES) for n in (16, 18)]
-    runs = [_trials(network, "pipe_search") for network in ("VGG16", "ResNet50")]
+    spaces = [route_count(len(NETWORKS[name]), PLACES) for name in COMPARED]
+    runs = [_trials(network, "pipe_search") for network in COMPARED]
     shares = [share >= CLOSE for run in runs for fleet in run for share in fleet]
     trials = statistics.fmean(len(fleet) for run in runs for fleet in run)
     return {
@@ -93,8 +97,8 @@ def of_pipe_search() -> Figures:
 
 def of_shisha() -> Figures:
     """Return which share of the space Shisha tries, and how it compares with other searches."""
-    runs = [fleet for n in ("VGG16", "ResNet50") for fleet in _trials(n, "shisha")]
-    spaces = [route_count(n, PLACES) for n in (16, 18)]
+    runs = [fleet for n in COMPARED for fleet in _trials(n, "shisha")]
+    spaces = [route_count(len(NETWORKS[name]), PLACES) for name in COMPARED]
     others = ("hill climbing", "annealing", "random walk", "pipe_search")
     own = _first_close("shisha")
     share = statistics.fmean(map(len, runs)) / statistics.fmean(spaces)
@@ -107,22 +111,24 @@ def of_shisha() -> Figures:
 
 # --- interference ---------------------------------------------------------------------------------
 
+
+def _searching(planner: Callable[[RouteProblem], Search]) -> Callable[[RouteProblem], Balancer]:
+    return lambda drawn: Searching(drawn, planner)
+
+
 BALANCERS: Final[dict[str, Callable[[RouteProblem], Balancer]]] = {
-    "lls": lambda drawn: Searching(drawn, lls),
-    **{
-        f"odin {alpha}": lambda drawn, alpha=alpha: Searching(drawn, partial(odin, alpha=alpha))  # type: ignore[misc]
-        for alpha in ALPHAS
-    },
+    "lls": _searching(lls),
+    **{f"odin {alpha}": _searching(partial(odin, alpha=alpha)) for alpha in ALPHAS},
     "planning": Planning,
 }
 
 
 @cache
 def _runs(
-    network: str, balancer: str, gap_s: float = GAPS_S[0], places: int = PLACES
+    network: str, balancer: str, gap_s: float = GAPS_S[0]
 ) -> list[tuple[list[Served], list[Served], float]]:
     """Return what was served as fast as possible and at a fixed rate, and the undisturbed rate."""
-    drawn = problem(network, [FAST] * places)
+    drawn = problem(network, [FAST] * PLACES)
     best = optimal_route(drawn)
     assert best is not None
     interval_s = drawn.times(best).interval_s
@@ -138,25 +144,23 @@ def _runs(
 
 def _rate(balancer: str, gap_s: float = GAPS_S[0]) -> float:
     """Return the mean throughput as a share of the undisturbed one."""
-    runs = [run for n in ("VGG16", "ResNet50") for run in _runs(n, balancer, gap_s)]
+    runs = [run for n in COMPARED for run in _runs(n, balancer, gap_s)]
     return statistics.fmean(len(closed) / SECONDS / rate for closed, _, rate in runs)
 
 
 def _latency_s(balancer: str, gap_s: float = GAPS_S[0]) -> float:
-    runs = [run for n in ("VGG16", "ResNet50") for run in _runs(n, balancer, gap_s)]
+    runs = [run for n in COMPARED for run in _runs(n, balancer, gap_s)]
     return statistics.fmean(statistics.fmean(q.seconds for q in paced) for _, paced, _ in runs)
 
 
 def _violations(balancer: str, level: float) -> float:
-    """Return the share of seconds whose throughput is below a share of the undisturbed one."""
+    """Return the share of windows whose throughput is below a share of the undisturbed one."""
     late: list[bool] = []
-    for network in ("VGG16", "ResNet50"):
+    for network in COMPARED:
         for closed, _, rate in _runs(network, balancer):
-            seconds = 5
-            counts, _ = np.histogram(
-                [q.ended for q in closed], bins=int(SECONDS / seconds), range=(0, SECONDS)
-            )
-            late += [bool(count < level * rate * seconds) for count in counts]
+            ended = [query.ended for query in closed]
+            counts, _ = np.histogram(ended, bins=int(SECONDS / WINDOW_S), range=(0, SECONDS))
+            late += [bool(count < level * rate * WINDOW_S) for count in counts]
     return statistics.fmean(late)
 
 

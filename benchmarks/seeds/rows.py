@@ -29,14 +29,14 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         key: of the computed figure; empty if there is none.
         why: letters of the reasons for a difference, and why a figure is missing.
-        shown: whether the chart shows it.
+        shown: its name in the chart; empty if it is not there.
     """
 
     what: str
     printed: str
     key: str = ""
     why: str = ""
-    shown: bool = False
+    shown: str = ""
 
 
 class Seed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,8 +76,8 @@ def comparison(seed: Seed, figures: Figures) -> str:
 def key_chart(seed: Seed, figures: Figures) -> Bars:
     """Return the chart of the rows that are shown."""
     rows = [row for row in seed.rows if row.shown]
-    values = {row.what: _number(figures[row.key].split(" / ")[seed.part]) for row in rows}
-    printed = {row.what: _number(row.printed) for row in rows if _NUMBER.match(row.printed)}
+    values = {row.shown: _number(figures[row.key].split(" / ")[seed.part]) for row in rows}
+    printed = {row.shown: _number(row.printed) for row in rows if _NUMBER.match(row.printed)}
     return Bars(
         title=seed.title,
         label=seed.label,

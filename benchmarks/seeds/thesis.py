@@ -31,6 +31,12 @@ POLICIES: Final = (*BASELINES, RIVAL, OURS)
 
 # Attribute of a result, unit in its own, and digits.
 _OWN: Final = (("violations", 1.0, 1), ("e2e_mean_s", 60.0, 2), ("e2e_p99_s", 60.0, 1))
+# Attributes of printed cells and of results.
+_PRINTED: Final = {
+    "violations": "violations",
+    "excess_s": "mean_excess_s",
+    "wait_s": "mean_wait_s",
+}
 # Printed end-to-end times in seconds: means, and the 99th percentiles of SynergAI.
 _E2E: Final = {
     (OURS, "DL-FL"): 74.4,
@@ -150,26 +156,17 @@ def e2e_cells() -> list[tuple[str, str, str, float]]:
     return found
 
 
-def within(reading: TPre) -> tuple[int, int]:
-    """Return how many cells of violations and of end-to-end times lie in the range over seeds."""
-    violations = [
-        _holds([each.violations for each in results(reading, policy)[experiment]], cell.violations)
-        for (policy, experiment), cell in CELLS.items()
-    ]
-    times = [
-        _holds([getattr(each, name) for each in results(reading, policy)[experiment]], seconds)
-        for policy, experiment, name, seconds in e2e_cells()
-    ]
-    return sum(violations), sum(times)
-
-
-def _holds(values: Sequence[float], printed: float) -> bool:
-    return min(values) <= printed <= max(values)
-
-
 def of_cells() -> Figures:
     """Return how many printed cells lie in the range over seeds, and the mean deviation in jobs."""
-    counts = [within(reading) for reading in READINGS]
+    cells = {
+        f"cells.{name}": [(*cell, name, getattr(printed, key)) for cell, printed in CELLS.items()]
+        for key, name in _PRINTED.items()
+    }
+    cells["cells.end-to-end"] = e2e_cells()
+    found = {
+        key: " / ".join(str(sum(_is_within(r, *cell) for cell in each)) for r in READINGS)
+        for key, each in cells.items()
+    }
     deviations = (
         fmean(
             abs(_mean(reading, policy, experiment, "violations") - cell.violations)
@@ -177,11 +174,12 @@ def of_cells() -> Figures:
         )
         for reading in READINGS
     )
-    return {
-        "cells.violations": " / ".join(str(violations) for violations, _ in counts),
-        "cells.end-to-end": " / ".join(str(times) for _, times in counts),
-        "cells.deviation": _joined(deviations),
-    }
+    return found | {"cells.deviation": _joined(deviations)}
+
+
+def _is_within(reading: TPre, policy: str, experiment: str, name: str, printed: float) -> bool:
+    values = [getattr(each, name) for each in results(reading, policy)[experiment]]
+    return min(values) <= printed <= max(values)
 
 
 GROUPS: Final[dict[str, Group]] = {
