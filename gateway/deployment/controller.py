@@ -247,6 +247,8 @@ class DeploymentController:
         if self._clock() < again_at:
             return False
         try:
+            if await self._remove_stale(one.stored, made):
+                return False
             if missing:
                 await self._make(one.stored, wanted, stages, missing)
                 return False
@@ -260,6 +262,18 @@ class DeploymentController:
         self._states[name] = "deployed"
         self._faults.pop(name, None)
         return True
+
+    async def _remove_stale(self, stored: StoredVersion, made: StoredStages) -> bool:
+        """Remove the stages of a former model of a version; return whether there were any."""
+        stale = [
+            each
+            for each in made.made.values()
+            if (engine := self._catalogue.whole(each.name)) is not None
+            and engine.stage_of != stored.model_sha256
+        ]
+        for each in stale:
+            await self._store.remove(each.engine, each.version)
+        return bool(stale)
 
     def _limit(self, one: Candidate) -> None:
         """Plan with less memory of the workers for which a whole engine has proved too large."""

@@ -115,31 +115,30 @@ class Planning:
 
     async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
         """Return the engines that may need stages, or have some that the gateway has made."""
-        found = {}
+        found, catalogue = {}, self._versions.catalogue
         for engine, highest in sorted(engines.highest.items()):
             name = wanted_version(self._versions, engine, highest)
             stored, made = self._store.of(name), engines.stages.get(name)
-            if stored is None or not can_be_cut(stored) or (made and made.has_others):
+            if stored is None or not can_be_cut(stored) or name in catalogue.unloaded:
                 continue
-            if name in self._versions.catalogue.unloaded:
+            if made.has_others if made is not None else catalogue.is_staged(name):
+                continue  # others have made its stages
+            cutting = await self._cutting_of(stored)
+            is_whole = catalogue.whole(name) is not None
+            if cutting == "never" or (cutting == "needed" and is_whole and made is None):
                 continue
-            if stored.digest not in self._cuttings:
-                cutting = await cutting_of(self._store, stored, self._cutting)
-                self._cuttings[stored.digest] = cutting
-            cutting = self._cuttings[stored.digest]
             placed = self._placements.candidates(stored)
             workers = [each for each in placed if each.id in self._workers and not each.draining]
-            if cutting == "never" or not workers:
-                continue
-            if made or cutting == "auto" or self._fails_whole(stored, workers):
+            needs = all(_has_failed(each, stored) for each in workers) and not is_whole
+            if workers and (made is not None or cutting == "auto" or needs):
                 found[name] = Candidate(stored, cutting, workers)
         return found
 
-    def _fails_whole(self, stored: StoredVersion, workers: Sequence[ConnectedWorker]) -> bool:
-        """Return whether all workers that should have an engine have tried it without success."""
-        if self._versions.catalogue.whole(stored.name) is not None:
-            return False
-        return all(_has_failed(each, stored) for each in workers)
+    async def _cutting_of(self, stored: StoredVersion) -> Cutting:
+        if stored.digest not in self._cuttings:
+            cutting = await cutting_of(self._store, stored, self._cutting)
+            self._cuttings[stored.digest] = cutting
+        return self._cuttings[stored.digest]
 
     def _observe(
         self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise, permutations
+from math import perm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from profiler.planning.moves import is_possible
 from profiler.planning.options import choose, cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
 from synergai.core.routes.deployment import Cutting, Objective  # noqa: TC001 - for msgspec
-from synergai.core.routes.problem import Route, RouteProblem  # noqa: TC001 - msgspec, as above
+from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,10 @@ LEAST_GAIN: Final = 0.15
 A plan that splits an engine which fits whole has to save as much."""
 MAX_ORDERED: Final = 3
 """Engines of which all orders are tried."""
+MAX_EXCHANGES: Final = 5_000
+"""Exchanges of workers that are tried, so that workers keep their stages."""
+_ALIKE: Final = 0.01
+"""Relative difference of costs that does not matter."""
 _MOST_BUSY: Final = 0.9
 """Share of a worker or link that other engines take at most, as far as this one is concerned."""
 
@@ -154,6 +159,7 @@ def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective)
     best = choose(problem, options, LEAST_GAIN, objective=objective)
     best_cost = cost(problem, best, objective)
     present = _present(need, problem) if may_split else None
+    best = _rearranged(need, problem, best, objective)
     if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
         return Wanted(present, "no other plan saves enough to be worth a change")
     if not best.is_split:
@@ -163,6 +169,35 @@ def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective)
     whole = min(cost(problem, each, objective) for each in options if not each.is_split)
     saved = f"stages save {1 - best_cost / whole:.0%} of what the whole engine takes"
     return Wanted(best, f"{saved}, by {objective}")
+
+
+def _rearranged(
+    need: Need, problem: RouteProblem, plan: RoutePlan, objective: Objective
+) -> RoutePlan:
+    """Return a plan in which the workers of the present routes keep their stages, if that is alike.
+
+    That is the plan with its workers exchanged, with each other and with those of the routes.
+    """
+    kept = {leg for route in need.present for leg in route.legs}
+    known = {worker.name for worker in problem.workers}
+    used = [leg.worker for share in plan.shares for leg in share.route.legs]
+    names = sorted({*used, *(leg.worker for leg in kept if leg.worker in known)})
+    if not kept or not plan.is_split or perm(len(names), len(used)) > MAX_EXCHANGES:
+        return plan
+    most, best = len(kept & {leg for each in plan.shares for leg in each.route.legs}), plan
+    limit = (1 + _ALIKE) * cost(problem, plan, objective)
+    for chosen in permutations(names, len(used)):
+        renamed = iter(chosen)
+        routes = [
+            Route(tuple(leg._replace(worker=next(renamed)) for leg in share.route.legs))
+            for share in plan.shares
+        ]
+        legs = {leg for route in routes for leg in route.legs}
+        if len(kept & legs) > most and all(is_possible(problem, route) for route in routes):
+            other = RoutePlan(pour(problem, routes), plan.name)
+            if cost(problem, other, objective) <= limit:
+                most, best = len(kept & legs), other
+    return best
 
 
 def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:

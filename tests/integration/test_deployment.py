@@ -175,3 +175,26 @@ def test_stage_of_a_worker_that_has_left_moves_to_another_one(
         found = answer(client, 1)
         assert found is not None
         np.testing.assert_allclose(found, expected(model, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_new_version_is_cut_and_takes_over_without_a_failed_request(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    other = write_layers(tmp_path / "other" / ENGINE, LAYERS, seed=1)
+    with SyncClient(fleet.address) as client:
+        push(client, model)
+        wait_until(lambda: answer(client, 0) is not None)
+        push(client, other, version=2)
+
+        def is_new() -> bool:
+            found = client.infer(ENGINE, {"features": features(0)})["scores"]
+            old, new = (np.abs(found - expected(each, 0)).max() for each in (model, other))
+            assert min(old, new) < 1e-4
+            return bool(new < old)
+
+        wait_until(is_new)
+        wait_until(
+            lambda: all(
+                each.version == 2 for each in client.stored_engines().engines if "." in each.engine
+            )
+        )

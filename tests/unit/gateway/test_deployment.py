@@ -344,6 +344,17 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     assert world.stages() == {}
 
 
+async def test_stages_of_a_former_model_of_the_version_are_made_again() -> None:
+    world = await deployed(World())
+    cuts = len(world.cuts)
+    manifest = replace(
+        world.versions["net", 1].manifest, files=(ManifestFile("model.onnx", "c" * 64, 1000),)
+    )
+    world.put(replace(world.versions["net", 1], manifest=manifest))
+    await world.look(2)
+    assert world.cuts[cuts:] == [(4,)]
+
+
 async def test_stages_leave_the_store_with_their_engine() -> None:
     world = await deployed(World())
     await world.remove("net", 1)

@@ -14,7 +14,7 @@ from profiler.planning.enumeration import routes
 from profiler.planning.plan import RoutePlan
 from synergai.core.routes.deployment import routes_of, stages_of
 from synergai.core.routes.links import GATEWAY, Link, Links
-from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
+from synergai.core.routes.problem import HOST_BYTES, Chain, Leg, Route, RouteProblem, RouteWorker
 from synergai.domain import EngineName
 
 MB = 1e6
@@ -99,6 +99,17 @@ def test_present_deployment_that_has_become_impossible_is_replaced() -> None:
     routes = tuple(share.route for share in best.shares)
     left = replace(need(SMALL[0], worker("c", 240)), present=routes)
     assert {leg[0] for route in legs(plan_of(left)) for leg in route} == {"a", "c"}
+
+
+def test_worker_keeps_its_stage_when_the_other_one_is_replaced() -> None:
+    for first, second in (("a", "b"), ("b", "a")):
+        routes = (Route((Leg(first, 0, 2), Leg(second, 2, 4))),)
+        for left in ("a", "b"):
+            asked = replace(need(worker(left, 240), worker("c", 240)), present=routes)
+            [[*stages]] = legs(plan_of(asked))
+            assert [each for each in stages if each in routes[0].legs] == [
+                leg for leg in routes[0].legs if leg.worker == left
+            ]
 
 
 def test_engine_returns_to_one_worker_when_that_can_hold_it() -> None:
