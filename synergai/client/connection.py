@@ -125,9 +125,8 @@ class SharedStream:
     async def close(self) -> None:
         """End the stream; queries in flight fail with `Cancelled`."""
         self._closed = True
-        stream, self._stream = self._stream, None  # a call that is kept keeps its connection open
-        if stream is not None:
-            await stream.close()
+        if self._stream is not None:
+            await self._stream.close()
 
     async def _infer_once(
         self,
