@@ -37,7 +37,7 @@ _ACKNOWLEDGE_S: Final = 1.0
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _WHOLE_BYTES: Final = 1024
-"""Frames of data up to this size are handled whole; larger ones in parts. Settings are not larger."""
+"""Frames of data up to this size are handled whole; larger ones in parts. Settings are whole."""
 _LEAST_PLACED: Final = 32 << 10
 """Bytes from which on the rest of a frame is received where its message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
