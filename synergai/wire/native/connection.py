@@ -40,9 +40,6 @@ _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
 
-_NO_PROTOCOL: Final = asyncio.BufferedProtocol()
-
-
 class ClientConnection(asyncio.BufferedProtocol):
     """The connection of a client.
 
@@ -140,7 +137,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_timers()
         # That of TLS keeps its protocol: a cycle with a buffer of 256 KiB.
-        self._transport.set_protocol(_NO_PROTOCOL)
+        self._transport.set_protocol(asyncio.BufferedProtocol())
         self._on_lost(self)
         self._turns.serve(self.begin_calls)
 

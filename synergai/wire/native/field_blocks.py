@@ -28,6 +28,7 @@ _MOST_CUT: Final = 8 * MAX_FIELD_BYTES
 """Bytes that are kept of a field that has not arrived in full."""
 _MOST_SURPLUS: Final = 50_000
 """Fields beyond the limit: more than that is a bomb."""
+_INDICES: Final = bytes(range(0x81, 0xFF))
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _NEWEST: Final = len(_STATIC) + 1
 """Index of the entry of the table that was added last."""
@@ -46,16 +47,15 @@ class BlockDecoder:
         self._entries: deque[Field] = deque()
         self._size = 0
         self._most = _TABLE_BYTES
-        self.changes = self.surplus = 0
+        self.changes = self.surplus = self._enough = 0
         self._begin()
 
     def _begin(self) -> None:
         self.has_begun = False
         self._fields: list[Field] = []
         self._room = MAX_FIELD_BYTES
-        # The beginning of a field, and the bytes with which it is decoded again: twice as many.
+        # The beginning of a field, which is decoded again once there is twice as much of it.
         self._cut = b""
-        self._enough = 0
         # Bytes still to come of a value that is too long.
         self._skipped = 0
 
@@ -80,6 +80,12 @@ class BlockDecoder:
             while at < end:
                 begin, first = at, block[at]
                 if first & 0x80:
+                    if room < 0:  # maybe a bomb: all that counts is that its entries exist
+                        known = _INDICES[: len(_STATIC) + len(self._entries)]
+                        at = end - len(block[at:].lstrip(known))
+                        self.surplus += at - begin
+                        if at > begin:
+                            continue
                     index, at = _integer(block, at, 0x7F)
                     field = self._entry(index)
                 elif first & 0x40:

@@ -27,7 +27,6 @@ MAX_BLOCK: Final = 2 << 20
 """Bytes of a header block: more than proxies and clients send that do not heed the limit."""
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
-_MAX_SETTINGS: Final = 1024
 _BLOCKS: Final = (http2.HEADERS, http2.CONTINUATION)
 _PADDING: Final = http2.PADDED | http2.WITH_PRIORITY
 _NUMBER: Final = http2.NUMBER.size
@@ -38,7 +37,7 @@ _ACKNOWLEDGE_S: Final = 1.0
 _MAX_LATE: Final = MAX_CALLS_PER_CONNECTION * STREAM_WINDOW
 """Data for calls that have just ended: as much as a client sends before it can know that."""
 _WHOLE_BYTES: Final = 1024
-"""Frames of data up to this size are handled whole; larger ones in parts."""
+"""Frames of data up to this size are handled whole; larger ones in parts. Settings are whole."""
 _LEAST_PLACED: Final = 32 << 10
 """Bytes from which on the rest of a frame is received where its message is put together."""
 _FIRST_FRAMES: Final = http2.frame(
@@ -278,7 +277,7 @@ class NativeSession:
         is_free = self._expected is None and kind not in (http2.PUSH_PROMISE, http2.CONTINUATION)
         if not is_free and (kind, number) != self._expected:
             raise ConnectionFault(f"an unexpected frame of type {kind}")
-        most = _MAX_SETTINGS if kind == http2.SETTINGS else LARGEST_FRAME
+        most = _WHOLE_BYTES if kind == http2.SETTINGS else LARGEST_FRAME
         if size > most or self._block_bytes + size > MAX_BLOCK:
             code = http2.FRAME_SIZE_ERROR if size > LARGEST_FRAME else http2.ENHANCE_YOUR_CALM
             text = f"a frame of type {kind} with {size:,} bytes behind {self._block_bytes:,}"
