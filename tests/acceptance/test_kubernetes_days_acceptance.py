@@ -174,6 +174,7 @@ def test_agent_keeps_within_a_part_of_a_core_and_its_memory(
     limits = {
         "resources.requests.cpu": "100m",
         "resources.limits.cpu": "500m",
+        "resources.requests.memory": "300Mi",
         "resources.limits.memory": "600Mi",
         "models.hostPath": str(built),
         "sharedMemory": "64Mi",
@@ -343,7 +344,7 @@ def test_prometheus_scrapes_with_the_credentials_of_the_service_monitor(
             cluster.kubectl("scale", "statefulset", SERVICES[0], "--replicas=0")
             wait_until(lambda: "SynergaiGatewayDown" in alerts(cluster))
             cluster.kubectl("scale", "statefulset", SERVICES[0], "--replicas=1")
-            wait_until(lambda: "SynergaiGatewayDown" not in alerts(cluster))
+            wait_until(lambda: "SynergaiGatewayDown" not in alerts(cluster), 240.0)
             wait_until(lambda: "SynergaiNoWorkers" in alerts(cluster))
     finally:
         cluster.kubectl("delete", "secret", "synergai-tls", "synergai-access", "scraper")
