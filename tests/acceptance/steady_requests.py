@@ -1,8 +1,9 @@
 """Send requests one after the other without retrying, and say what became of them.
 
-    python -m tests.acceptance.steady_requests HOST:PORT SECONDS
+    python -m tests.acceptance.steady_requests HOST:PORT SECONDS [DEADLINE]
 
 Prints the number of requests by status, and the longest time without a successful one, as JSON.
+At least one is sent. The deadline of each is 5 s by default.
 """
 
 import collections
@@ -19,11 +20,13 @@ from synergai.oip import inference_pb2_grpc as oip_grpc
 from tests.acceptance.kubernetes_release import ENGINE
 
 _PAUSE_S: Final = 0.02
+_DEADLINE_S: Final = 5.0
 
 
 def main() -> None:
     """Send requests."""
     target, seconds = sys.argv[1], float(sys.argv[2])
+    deadline_s = float(sys.argv[3]) if len(sys.argv) > 3 else _DEADLINE_S
     request = oip.ModelInferRequest(model_name=ENGINE, raw_input_contents=[struct.pack("f", 1.5)])
     request.inputs.add(name="x", datatype="FP32", shape=[1])
     statuses: collections.Counter[str] = collections.Counter()
@@ -34,9 +37,9 @@ def main() -> None:
         infer = oip_grpc.GRPCInferenceServiceStub(channel).ModelInfer
         last = time.monotonic()
         end = last + seconds
-        while time.monotonic() < end:
+        while not statuses or time.monotonic() < end:
             try:
-                infer(request, timeout=5.0)
+                infer(request, timeout=deadline_s)
             except grpc.RpcError as error:
                 statuses[error.code().name] += 1
             else:
