@@ -1,14 +1,25 @@
 """Writer of tiny frozen graphs and SavedModels that needs no TensorFlow."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from synergai.wire.request_codec import field_prefix
 
+needs_tensorflow = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow has no wheels for Python 3.14"
+)
 FLOAT: Final = 1
 INT: Final = 3
 STRING: Final = 7
+
+
+def of_tensorflow(*engines: str) -> list[Any]:
+    """Parameters of a test that needs TensorFlow for these engines."""
+    return [pytest.param(engine, marks=needs_tensorflow) for engine in engines]
 
 
 def _field(number: int, content: bytes | str) -> bytes:

@@ -21,7 +21,9 @@ from tests.tiny_tensorflow import (
     FLOAT_TYPE,
     STRING_TYPE,
     graph,
+    needs_tensorflow,
     node,
+    of_tensorflow,
     save_saved_model,
     saved_model,
 )
@@ -126,6 +128,7 @@ def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None
         HostClient(fleet, session("damaged"))
 
 
+@needs_tensorflow
 def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(fleet: Path) -> None:
     with HostClient(fleet, session("tensorflow")) as host:
         assert host.ready.inputs == (TensorSpec("x:0", "FP32", (-1, SIDE)),)
@@ -149,6 +152,7 @@ def test_host_loads_its_own_runtime_and_no_other(fleet: Path, engine: str, packa
         assert runtimes(host) == {package}
 
 
+@needs_tensorflow
 def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> None:
     with HostClient(fleet, session("saved")) as host:
         assert host.ready.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
@@ -158,12 +162,14 @@ def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> Non
         assert runtimes(host) == {"tensorflow"}
 
 
+@needs_tensorflow
 def test_signature_of_a_saved_model_may_be_chosen(fleet: Path) -> None:
     with HostClient(fleet, session("chosen")) as host:
         array = np.array([[1, 2], [3, 4]], np.float32)
         assert (answer(host, "a", array) == 2 * array).all()
 
 
+@needs_tensorflow
 def test_failed_query_of_tensorflow_says_why(tmp_path: Path) -> None:
     text = node("x", "Placeholder", dtype=STRING_TYPE) + node("y", "StringToNumber", "x")
     (tmp_path / "m").mkdir()
@@ -178,6 +184,7 @@ def test_failed_query_of_tensorflow_says_why(tmp_path: Path) -> None:
     assert ended.detail.endswith("': StringToNumberOp could not correctly convert string: abc")
 
 
+@needs_tensorflow
 def test_outputs_of_a_saved_model_are_sorted_by_name(tmp_path: Path) -> None:
     # The file maps names to tensors: TensorFlow lists them in another order in each process.
     save_saved_model(tmp_path / "many" / "1", outputs=("e", "c", "d", "b", "f"))
@@ -208,7 +215,7 @@ def _processor_s(pid: int) -> dict[str, float]:
     return spent
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "tflite", "tensorflow"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "tflite", *of_tensorflow("tensorflow")])
 def test_as_many_threads_compute_as_the_session_has(fleet: Path, backend: str) -> None:
     processors, sharing_one = usage(fleet, session(backend, 1))
     assert processors < 1.1

@@ -24,7 +24,7 @@ from synergai.models.directory import EngineDefinition
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
-from tests.tiny_tensorflow import save_saved_model, saved_model, square
+from tests.tiny_tensorflow import of_tensorflow, save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
 from worker_agent.inventory.inventory import Inventory
 
@@ -85,7 +85,9 @@ def request(array: NDArray[Any]) -> bytes:
     return message.SerializeToString()
 
 
-@pytest.mark.parametrize("engine", ["pairs", "numbers", "given", "tflite", "frozen", "saved"])
+@pytest.mark.parametrize(
+    "engine", ["pairs", "numbers", "given", "tflite", *of_tensorflow("frozen", "saved")]
+)
 def test_synthetic_samples_are_those_that_the_model_accepts(particular: Path, engine: str) -> None:
     with host_of(particular, engine) as host:
         assert (host.ready.unverified, host.ready.samples) == ("", 8)

@@ -15,6 +15,7 @@ from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
 from synergai.cli import output
 from synergai.errors import InternalError, NotFound
+from tests.tiny_tensorflow import needs_tensorflow
 
 
 def rows(models: Path) -> dict[str, EngineListing]:
@@ -138,6 +139,7 @@ def test_build_without_tensorflow_names_the_extra_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_tensorflow
 def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
