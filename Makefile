@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14 python3,$(shell command -v $(name))))
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 3
@@ -65,8 +65,10 @@ bench-peers: install  ## install Triton, KServe, MLServer and Ray Serve, and com
 images: install  ## build the images of gateway, agent and tools with buildah, on BASE=IMAGE
 	$(BIN)/python -m deploy.images.build gateway agent-onnxruntime tools $(if $(BASE),--base $(BASE))
 
-wheel: install  ## build the wheel into dist/
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
+wheel:  ## build the wheel into dist/, without .venv
+	test -x build/env/bin/python || $(PYTHON) -m venv build/env
+	build/env/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/env/bin/python -m build --wheel
 
 # An environment of its own: nothing else needs MkDocs.
 build/docs-venv/.installed: pyproject.toml constraints.txt

@@ -13,6 +13,7 @@ import typer
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.installer import SERVICE, GatewayInstallation, removal_steps
+from gateway.journal.files import check_leads, is_running
 from synergai.cli.commands import require, settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.cli.options import AsJson
@@ -290,9 +291,14 @@ def enroll(
         validate_name(worker_class, "worker class")
     now = time.time()
     expires_at = now + parse_time(ttl)
-    token = _enrolments(state).issue(worker_id, worker_class, expires_at, now)
-    typer.echo(token)
-    typer.echo(f"It can be used once, until {_format_time(expires_at)}.", err=True)
+    directory = state or gateway_state()
+    enrolments = _enrolments(directory)
+    stopped = "" if is_running(directory) else ", which is not running"
+    typer.echo(enrolments.issue(worker_id, worker_class, expires_at, now))
+    until = _format_time(expires_at)
+    typer.echo(
+        f"It can be used once, until {until}, at the gateway of {directory}{stopped}.", err=True
+    )
 
 
 @workers_app.command("list", epilog="Example: [bold]synergai gateway workers list[/bold]")
@@ -300,7 +306,7 @@ def list_workers(as_json: AsJson = False, state: State = None) -> None:
     """List the enrolled workers, connected or not."""
     from synergai.cli.output import print_json, print_table
 
-    workers = _enrolments(state).workers()
+    workers = _enrolments(state or gateway_state()).workers()
     if as_json:
         print_json([_describe(worker) for worker in workers])
     elif workers:
@@ -316,15 +322,14 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
 
     It can enrol again with a token for its id: synergai gateway enroll --worker-id ID.
     """
-    _enrolments(state).revoke(worker_id, time.time())
+    _enrolments(state or gateway_state()).revoke(worker_id, time.time())
     typer.echo(f"{worker_id} is revoked")
 
 
-def _enrolments(state: Path | None) -> EnrolmentStore:
+def _enrolments(directory: Path) -> EnrolmentStore:
     from gateway.entry.access.enrolments import EnrolmentStore
-    from gateway.journal.files import check_leads
 
-    directory = state or gateway_state()
+    is_running(directory)  # raises if it is no gateway's
     check_leads(directory)
     return EnrolmentStore(directory)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,6 +45,25 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_GATEWAY_"
     has_file = True
+    panels: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Encryption and access": (
+            *("tls_cert", "tls_key", "tls_client_ca", "tls_clients_ca", "http_tls", "access"),
+            *("insecure", "audit_log"),
+        ),
+        "Scheduling": (
+            *("policy", "strict", "objective", "preload", "infeasible", "heartbeat_s"),
+            "worker_wait_s",
+        ),
+        "Storage": (
+            *("journal", "dictionary", "kept_jobs", "results_kept_s", "data_budget", "store"),
+            "store_budget",
+        ),
+        "Connections and limits": (
+            *("work_port", "grpc_server", "reflection", "max_message_bytes", "max_requests"),
+            *("max_request_bytes", "max_connection_age_s", "drain_s"),
+        ),
+        "Records and traces": ("event_log", "traces", "trace_share"),
+    }
 
     listen: Annotated[
         Address,

@@ -15,6 +15,17 @@ from cryptography.x509.oid import NameOID
 
 DAY = dt.timedelta(days=1)
 PEM = serialization.Encoding.PEM
+_CERTIFIES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def _name(text: str) -> x509.Name:
@@ -38,6 +49,7 @@ class Authority:
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False
             )
+            .add_extension(_CERTIFIES, critical=True)
             .sign(issuer.key, hashes.SHA256())
         )
         self.file = folder / f"{name}.pem"
@@ -69,6 +81,10 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._now - 3 * DAY)
             .not_valid_after(self._now + days * DAY)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
         )
 
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from benchmarks.route_searches import Searching as Searches
     from benchmarks.seeds.rows import Figures, Group
-    from profiler.planning.planner import Search
     from profiler.simulator.pipelines.balancers import Balancer
     from profiler.simulator.pipelines.comparison import StreamResult
+    from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import RouteProblem
 
 COMPARED: Final = ("VGG16", "ResNet50")

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from sklearn import datasets
+from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from examples.training import layers
-from profiler.zoo.builders.small_engines import BRIGHTEST, WEIGHTS, load_digits
+from profiler.zoo.builders.small_engines import BRIGHTEST, WEIGHTS, Digits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +28,17 @@ SEED: Final = 7
 EPOCHS: Final = 30
 BATCH: Final = 32
 RATE: Final = 2e-3
+
+
+def load_digits() -> tuple[Digits, Digits]:
+    """Return the training set and the held-out quarter."""
+    bunch = datasets.load_digits()
+    images = bunch.images.astype(np.float32)[:, np.newaxis]
+    labels = bunch.target.astype(np.int64)
+    parts = train_test_split(
+        images, labels, test_size=0.25, random_state=SEED, shuffle=True, stratify=labels
+    )
+    return Digits(parts[0], parts[2]), Digits(parts[1], parts[3])
 
 
 def train() -> Weights:

@@ -70,11 +70,12 @@ def _fashion() -> tuple[Images, Images]:
 
 
 def _digits() -> tuple[Images, Images]:
-    from profiler.zoo.builders import small_engines
+    from examples.training.digits import load_digits
+    from profiler.zoo.builders.small_engines import BRIGHTEST
 
     return tuple(
-        Images((part.images[:, 0] * (255 / small_engines.BRIGHTEST)).astype(np.uint8), part.labels)
-        for part in small_engines.load_digits()
+        Images((part.images[:, 0] * (255 / BRIGHTEST)).astype(np.uint8), part.labels)
+        for part in load_digits()
     )  # type: ignore[return-value]  # a pair of parts
 
 

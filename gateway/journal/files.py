@@ -8,7 +8,7 @@ import os
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.runtime.files import own_like
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ INDEX: Final = "journal.db-shm"
 """Index of the log, which SQLite rebuilds."""
 MARKER: Final = "journal.marker"
 RESERVE: Final = "journal.reserve"
+LOCK: Final = "lock"
 CLUSTER: Final = "journal.cluster"
 """The cluster whose journal is in PostgreSQL, and the last epoch in which this gateway led it."""
 
@@ -41,7 +42,7 @@ def lock(directory: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(directory / "lock", flags, 0o600)
+        descriptor = os.open(directory / LOCK, flags, 0o600)
         own_like(directory, descriptor)  # root may check or restore before the first start
     except OSError as error:
         raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
@@ -51,6 +52,28 @@ def lock(directory: Path) -> int:
         os.close(descriptor)
         raise StateInUse(directory) from None
     return descriptor
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a gateway runs on a state directory.
+
+    Raises:
+        NotFound: no gateway has ever used the directory.
+    """
+    try:
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFound(
+            f"{directory} is no gateway's state directory: name the gateway's with --state, for a "
+            "service /var/lib/synergai-gateway"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def hold_cluster(directory: Path) -> int:

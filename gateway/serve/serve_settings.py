@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -19,6 +19,13 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_SERVE_"
     has_file = True
+    panels: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Worker": (
+            *("worker_id", "worker_class", "labels", "providers", "onnx_operators", "cores"),
+            *("places", "memory_mb", "pin", "disk_budget", "power", "power_modes", "peer_port"),
+        ),
+        **GatewaySettings.panels,
+    }
 
     models: Annotated[Path, POSITIONAL, "Model directory, with one folder per engine."] = Path(
         "models"

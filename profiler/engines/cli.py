@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from profiler.engines import engine_store, served_engines, stages, variants
-from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
+from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models, TlsCa, TokenFile
 from synergai.cli.output import (
     cut_text,
     format_percent,
@@ -128,6 +129,12 @@ def inspect(
     engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model.")],
     models: Models = DEFAULT_MODELS,
     as_json: AsJson = False,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Show an engine that this gateway serves instead."),
+    ] = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show the inputs, outputs and format of a model.
 
@@ -136,6 +143,20 @@ def inspect(
     """
     from synergai.models.formats.inspect import describe
 
+    if target is not None:
+        served = GatewayAddress(target, tls_ca, token_file).call(
+            lambda gw: gw.engine(engine), engine
+        )
+        facts = {name: getattr(served, name) for name in _SERVED_FACTS}
+        if as_json:
+            print_json(facts)
+        else:
+            print_facts(
+                (name, _format_tensors(value) if isinstance(value, tuple) else value)
+                for name, value in facts.items()
+                if value
+            )
+        return
     found = _find_model(engine, models)
     description = describe(found.path, found.signature)
     if as_json:
@@ -162,16 +183,24 @@ def inspect(
             ("sha256", description.digest),
             *((("variants", ", ".join(found.variants)),) if found.variants else ()),
             ("written by", contents.producer or "unknown"),
-            (
-                "weights",
-                "in other files, which belong to the model"
-                if contents.external_data
-                else "in the file",
-            ),
+            ("weights", _weights_text(found.path, external=contents.external_data)),
             *(("note", note) for note in contents.notes),
             *((("not used", found.fault),) if found.fault else ()),
         )
     )
+
+
+def _weights_text(model: Path, *, external: bool) -> str:
+    if external:
+        return "in other files, which belong to the model"
+    return "in the folder" if model.is_dir() else "in the file"
+
+
+_SERVED_FACTS: Final = (
+    *("name", "version", "backend", "inputs", "outputs", "preprocess", "postprocess"),
+    *("digest", "unverified"),
+)
+"""What a gateway says of an engine."""
 
 
 class _FoundModel(NamedTuple):

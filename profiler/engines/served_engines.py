@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.gateway_client import GatewayAddress, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, format_percent, format_seconds, print_json, print_table
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from synergai.client.version_policy import VersionFigures, VersionPolicy
 
 app: Final = typer.Typer()
-
-ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
 
 
 @app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.target import (
+    TARGET_VARIABLE,
     ConnectionOptions,
     connection,
-    default_target,
     default_tls_ca,
     default_token_file,
 )
@@ -23,12 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def _address_of_environment(
+    tls_ca: Path | None = None, token_file: Path | None = None
+) -> GatewayAddress:
+    """Return the gateway of commands that name none."""
+    return GatewayAddress(os.environ.get(TARGET_VARIABLE, ""), tls_ca, token_file).resolved()
+
+
 class TargetSettings(Settings, frozen=True, kw_only=True):
     """The gateway, the engine and its inputs."""
 
     engine: Annotated[str, POSITIONAL, "Name of the engine."]
     target: Annotated[Address, "Address of the gateway."] = msgspec.field(
-        default_factory=default_target
+        default_factory=lambda: _address_of_environment().target
     )
     tls_ca: Annotated[
         Path | None, "Certificate authority (PEM) of the gateway's certificate; enables TLS."
@@ -46,7 +55,10 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
 
     def connection(self) -> ConnectionOptions:
         """Return the arguments that encrypt and authenticate a client's connection."""
-        return connection(self.tls_ca, self.token_file)
+        if "target" in self.given:  # the context's token is for its own target
+            return connection(self.tls_ca, self.token_file)
+        address = _address_of_environment(self.tls_ca, self.token_file)
+        return connection(address.tls_ca, address.token_file)
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Check that no option was given that the chosen mode would ignore.

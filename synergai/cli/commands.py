@@ -59,7 +59,8 @@ def settings_command(
         }
         run(settings.load(values, config))
 
-    parameters = [_parameter(option) for option in shown]
+    panels = {name: panel for panel, names in settings.panels.items() for name in names}
+    parameters = [_parameter(option, panels.get(option.name)) for option in shown]
     # Arguments first, as in the usage line, which follows the order of the signature.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
     # What other commands take as an option is easily taken for one here.
@@ -118,8 +119,8 @@ def _escape_markup(text: str) -> str:
 _ARGUMENT: Final = type(typer.Argument())
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    """Return the parameter of a typer command for an option or argument.
+def _parameter(option: Option, panel: str | None) -> inspect.Parameter:
+    """Return the parameter of a typer command for an option or argument, in a panel of the help.
 
     Values other than flags are passed on as text: the settings alone validate them, whatever their
     source.
@@ -137,7 +138,12 @@ def _parameter(option: Option) -> inspect.Parameter:
             text = f"{text} [dim]{_escape_markup(f'[default: {value}]')}[/dim]"
         metavar = None if is_flag else option.metavar or _metavar_of(option.bare_type)
         default = typer.Option(
-            None, f"--{option.flag}", help=text, metavar=metavar, show_default=False
+            None,
+            f"--{option.flag}",
+            help=text,
+            metavar=metavar,
+            show_default=False,
+            rich_help_panel=panel,
         )
     annotation = (bool if is_flag else str) | None
     return inspect.Parameter(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
 from synergai.cli.options import Target, TlsCa, TokenFile
-from synergai.client.target import DEFAULT_TARGET
+from synergai.client.target import DEFAULT_TARGET, TOKEN_VARIABLE
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
@@ -23,9 +25,23 @@ ResultT = TypeVar("ResultT")
 class GatewayAddress(NamedTuple):
     """A gateway, or the cells of a map, as the options of a command name them."""
 
-    target: Target = DEFAULT_TARGET
+    target: Target = ""
     tls_ca: TlsCa = None
     token_file: TokenFile = None
+
+    def resolved(self) -> GatewayAddress:
+        """Return what the context in use adds if no target is given."""
+        from synergai.cli.contexts import context_in_use  # needed by commands that call only
+
+        context = None if self.target else context_in_use()
+        if context is None:
+            return self._replace(target=self.target or DEFAULT_TARGET)
+        has_token = self.token_file or os.environ.get(TOKEN_VARIABLE)
+        return GatewayAddress(
+            context.target,
+            self.tls_ca or (Path(context.tls_ca) if context.tls_ca else None),
+            self.token_file if has_token or not context.token_file else Path(context.token_file),
+        )
 
     def call(self, operation: Callable[[Client], Awaitable[ResultT]], engine: str = "") -> ResultT:
         """Open a client, await `operation` with it and return its result.
@@ -38,7 +54,8 @@ class GatewayAddress(NamedTuple):
 
         from synergai.client.target import cell_of, cells_of
 
-        cells = cells_of(self.target)
+        address = self.resolved()
+        cells = cells_of(address.target)
         if engine and len(cells) > 1:
             name = cell_of(cells, engine)
             if not name:
@@ -47,10 +64,10 @@ class GatewayAddress(NamedTuple):
         if len(cells) > 1:
             raise InvalidInput(
                 f"--target names the cells {', '.join(cells)}, and this needs one: write "
-                f"{self.target}:{next(iter(cells))}"
+                f"{address.target}:{next(iter(cells))}"
             )
         [cell] = cells.values()
-        return uvloop.run(self._call(cell.gateways, operation))
+        return uvloop.run(_call(address, cell.gateways, operation))
 
     def call_each(
         self,
@@ -70,10 +87,11 @@ class GatewayAddress(NamedTuple):
         from synergai.cli.output import print_json
         from synergai.client.target import cells_of
 
-        cells = cells_of(self.target)
+        address = self.resolved()
+        cells = cells_of(address.target)
 
         async def run() -> list[ResultT | BaseException]:
-            calls = [self._call(cell.gateways, operation) for cell in cells.values()]
+            calls = [_call(address, cell.gateways, operation) for cell in cells.values()]
             return await asyncio.gather(*calls, return_exceptions=len(cells) > 1)
 
         results: dict[str, ResultT] = {}
@@ -94,15 +112,41 @@ class GatewayAddress(NamedTuple):
         if len(results) < len(cells):
             raise typer.Exit(1)
 
-    async def _call(
-        self, target: str, operation: Callable[[Client], Awaitable[ResultT]]
-    ) -> ResultT:
-        # As above.
-        from synergai.client.client import Client
-        from synergai.client.target import connection
 
-        async with Client(target, **connection(self.tls_ca, self.token_file)) as client:
-            return await operation(client)
+def complete_engine(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the served engines whose names begin so; none if the gateway does not answer soon."""
+    given: dict[str, Any] = {name: ctx.params.get(name) for name in GatewayAddress._fields}
+    address = GatewayAddress(**given)
+
+    async def names(client: Client) -> set[str]:
+        async with asyncio.timeout(_COMPLETION_S):
+            return {engine.name for worker in await client.workers() for engine in worker.engines}
+
+    try:
+        served = address.call(names)
+    except (SynergaiError, OSError):  # a completion has nowhere to say why
+        return []
+    return sorted({name.partition("/")[0] for name in served if name.startswith(incomplete)})
+
+
+_COMPLETION_S: Final = 2.0
+ServedEngine = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENGINE", help="Name of a served engine.", autocompletion=complete_engine
+    ),
+]
+
+
+async def _call(
+    address: GatewayAddress, target: str, operation: Callable[[Client], Awaitable[ResultT]]
+) -> ResultT:
+    # As above.
+    from synergai.client.client import Client
+    from synergai.client.target import connection
+
+    async with Client(target, **connection(address.tls_ca, address.token_file)) as client:
+        return await operation(client)
 
 
 def on_gateway(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from synergai.cli.gateway_client import GatewayAddress, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
 from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.errors import InvalidInput
@@ -74,7 +74,7 @@ class QueryTerms(NamedTuple):
 @on_gateway
 def infer(
     gateway: GatewayAddress,
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    engine: ServedEngine,
     inputs: Annotated[
         list[str] | None,
         typer.Option(

@@ -93,6 +93,9 @@ APPLICATIONS: Final = {
     "routes": Application(
         "synergai.cli.routes:app", "Show the engines that are deployed in stages.", _USE, "cli"
     ),
+    "context": Application(
+        "synergai.cli.contexts:app", "Save gateways by name, and choose one.", _USE, "cli"
+    ),
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "profiler.engines.cli:app",
@@ -221,10 +224,10 @@ app: Final = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog=(
-        "Quick start on one machine: "
-        "[bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold], "
-        "[bold]synergai profile[/bold], then [bold]synergai serve[/bold], and in another terminal "
-        "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
+        "Quick start on one machine, with the extra serve: "
+        "[bold]synergai engines build onnx_digits[/bold], then [bold]synergai serve[/bold], and "
+        "in another terminal [bold]synergai submit onnx_digits --queries 500 --qos 5 "
+        "--watch[/bold]."
     ),
 )
 

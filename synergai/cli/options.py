@@ -21,9 +21,8 @@ Target = Annotated[
         metavar="HOST:PORT",
         envvar=TARGET_VARIABLE,
         show_envvar=True,
-        show_default=True,
         help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells.",
+        "with a map of cells. Default: that of the context in use, or 127.0.0.1:8001.",
     ),
 ]
 TlsCa = Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.gateway_client import GatewayAddress, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
 from synergai.cli.job_options import INPUTS_HELP, JobTerms, OwnInputs
 from synergai.cli.jobs import FailOnViolation, follow, print_accepted
 from synergai.cli.options import AsJson
@@ -38,7 +38,7 @@ Watch = Annotated[
 @on_gateway
 def submit(
     gateway: GatewayAddress,
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    engine: ServedEngine,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH", help=f"{INPUTS_HELP}.", show_default=False)
     ] = None,

@@ -73,6 +73,7 @@ class GatewayChannel:
 
     Attributes:
         backoff: delays between retries.
+        closed: whether the client has closed it.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class GatewayChannel:
             [open_channel(target, options, credentials) for target in targets]
         )
         self._calls = authorized(self._channel.calls, metadata)
-        self._closed = False
+        self.closed = False
 
     @property
     def gateway(self) -> int:
@@ -109,7 +110,7 @@ class GatewayChannel:
 
     async def close(self) -> None:
         """Close the channel; calls in flight fail with `Cancelled`."""
-        self._closed = True
+        self.closed = True
         await self._channel.close()
 
     @cached_property
@@ -213,7 +214,7 @@ class GatewayChannel:
     def ensure_open(self) -> None:
         """Raise `Cancelled` once the client is closed, and `NotSupported` in a forked process."""
         check_not_forked()
-        if self._closed:
+        if self.closed:
             raise Cancelled("the client is closed")
 
     def to_error(self, failure: grpc.aio.AioRpcError, gateway: int) -> SynergaiError:
@@ -227,7 +228,7 @@ class GatewayChannel:
     def cancellation_cause(self, cancellation: asyncio.CancelledError) -> BaseException:
         """Return `Cancelled` if closing the client ended the call, else `cancellation` itself."""
         task = asyncio.current_task()
-        if self._closed and not (task and task.cancelling()):
+        if self.closed and not (task and task.cancelling()):
             return Cancelled("the client was closed")
         return cancellation
 

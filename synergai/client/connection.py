@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -31,7 +31,7 @@ from synergai.wire.status import error_from_stream
 from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator
     from pathlib import Path
 
     from synergai.client.multiplexer import Reply, Request
@@ -256,8 +256,40 @@ class GatewayConnection:
         self._opened: GatewayChannel | None = None
         self._inputs = InputConverter(partial(self._describe, within_s=None))
 
+    async def connect(self) -> Self:
+        """Open the client, or open it again after `close`.
+
+        It opens at the first call otherwise. Does not wait for the gateway.
+        """
+        if self._opened is None or self._opened.closed:
+            self._open()
+        return self
+
+    async def close(self) -> None:
+        """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
+        channel = self._channel
+        await self._shared_stream.close()
+        await channel.close()
+        await self._inputs.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.connect().__await__()
+
     async def __aenter__(self) -> Self:
-        # A channel is bound to the running event loop, so it is opened here.
+        return await self.connect()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def _channel(self) -> GatewayChannel:
+        return self._opened or self._open()
+
+    def _open(self) -> GatewayChannel:
+        try:
+            asyncio.get_running_loop()  # which the channel is bound to
+        except RuntimeError:
+            raise InvalidInput("connect the client first, with `await client`") from None
         self._opened = channel = GatewayChannel(
             self.targets,
             self._max_message_bytes,
@@ -267,18 +299,7 @@ class GatewayConnection:
             self._metadata,
         )
         self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._shared_stream.close()
-        await self._channel.close()
-        await self._inputs.close()
-
-    @property
-    def _channel(self) -> GatewayChannel:
-        if self._opened is None:
-            raise InvalidInput("use the client in an `async with Client(...) as client:` block")
-        return self._opened
+        return channel
 
     @property
     def max_input_bytes(self) -> int:

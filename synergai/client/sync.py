@@ -2,13 +2,13 @@
 
 ::
 
-    with synergai.SyncClient("127.0.0.1:8001") as client:
-        result = client.infer("onnx_digits", {"image": pixels}, deadline=0.5)
-        job = client.submit("onnx_digits", queries=500, qos=20.0)
-        print(job.wait().violated)
+    client = synergai.SyncClient("127.0.0.1:8001")
+    result = client.infer("onnx_digits", {"image": pixels}, deadline=0.5)
+    job = client.submit("onnx_digits", queries=500, qos=20.0)
+    print(job.wait().violated)
 
-It runs a `Client` on an event loop in a background thread and is thread-safe. All blocking clients
-of a process share that loop, because gRPC supports one event loop per process.
+It runs a `Client` on an event loop in a background thread, so that it works where another loop
+runs, and from several threads. All blocking clients of a process share that loop.
 """
 
 from __future__ import annotations
@@ -100,38 +100,47 @@ class _BackgroundClient(Client):
     _iterate = staticmethod(_iterate_in_threads)
 
 
+def _taking_arguments_of(
+    construct: Callable[Concatenate[Client, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[SyncClient, P], None]]:
+    """Give a constructor the arguments of the asynchronous client's."""
+    return functools.wraps(construct)
+
+
 class SyncClient:
-    """Blocking client of a gateway; use it as a context manager.
+    """Blocking client of a gateway.
 
     Takes the arguments of `Client`, and has its methods with the same arguments: `submit` and `job`
-    return a `SyncJobHandle`. Interrupting a call (Ctrl-C) cancels it on the gateway.
+    return a `SyncJobHandle`. It opens at the first call, and may be used as a context manager,
+    which closes it. Interrupting a call (Ctrl-C) cancels it on the gateway.
 
     Raises:
-        InvalidInput: an argument is not valid, or it is used inside a running event loop.
+        InvalidInput: an argument is not valid.
         NotSupported: the process was forked from one that has used a client.
     """
 
+    @_taking_arguments_of(Client.__init__)
     def __init__(self, *args: Any, **options: Any) -> None:
         self._wrapped = _BackgroundClient(*args, **options)
-        self._is_open = False
 
     def __enter__(self) -> Self:
-        _check_no_running_loop()
-        if self._is_open:
-            raise InvalidInput("the client is already open")
-        shared_loop().run(self._wrapped.__aenter__())
-        self._is_open = True
-        return self
+        return self.connect()
 
     def __exit__(self, *_: object) -> None:
-        self._is_open = False
+        self.close()
+
+    def connect(self) -> Self:
+        """Open the client, or open it again after `close`; see `Client.connect`."""
+        self._loop.run(self._wrapped.connect())
+        return self
+
+    def close(self) -> None:
+        """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
         if not is_forked():
-            shared_loop().run(self._wrapped.__aexit__())
+            self._loop.run(self._wrapped.close())
 
     @property
     def _loop(self) -> LoopThread:
-        if not self._is_open:
-            raise InvalidInput("use the client in a `with SyncClient(...) as client:` block")
         return shared_loop()
 
     infer = _waiting(Client.infer)
@@ -142,7 +151,11 @@ class SyncClient:
 
     def job(self, job_id: str) -> SyncJobHandle:
         """Return a handle of a job, without asking the gateway whether it exists."""
-        return SyncJobHandle(self._loop, self._wrapped.job(job_id))
+
+        async def handle() -> JobHandle:  # opens the client if need be
+            return self._wrapped.job(job_id)
+
+        return SyncJobHandle(self._loop, self._loop.run(handle()))
 
     ready = _waiting(Client.ready)
     workers = _waiting(Client.workers)
@@ -187,13 +200,15 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="synergai-client", daemon=True).start()
+        run = self._loop.run_forever
+        self._thread = threading.Thread(target=run, name="synergai-client", daemon=True)
+        self._thread.start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call and return its result; interrupting the caller cancels it."""
         try:
             check_not_forked()
-            _check_no_running_loop()
+            self._check_not_inside()
         except SynergaiError:
             call.close()
             raise
@@ -203,6 +218,11 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def _check_not_inside(self) -> None:
+        """Raise `InvalidInput` in a callback on the loop, which would wait for itself."""
+        if threading.get_ident() == self._thread.ident:
+            raise InvalidInput("this runs on the client's event loop, which its calls would block")
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous generator; close it when the caller stops."""
@@ -236,12 +256,3 @@ def shared_loop() -> LoopThread:
 @functools.cache
 def _shared_loop() -> LoopThread:
     return LoopThread()
-
-
-def _check_no_running_loop() -> None:
-    """Raise `InvalidInput` if the calling thread runs an event loop, which would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise InvalidInput("SyncClient blocks the running event loop; use synergai.Client there")

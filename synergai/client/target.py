@@ -38,11 +38,6 @@ class ConnectionOptions(TypedDict):
     insecure: bool
 
 
-def default_target() -> str:
-    """Return ``host:port`` of the gateway from the environment, or `DEFAULT_TARGET`."""
-    return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
-
-
 def default_tls_ca() -> Path | None:
     """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
     return _path(TLS_CA_VARIABLE)

@@ -17,6 +17,7 @@ becomes a definition with a fault, without affecting the other engines.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import zlib
@@ -416,10 +417,11 @@ class ModelDirectory:
     def _check_confined(self, path: Path) -> Path:
         """Return `path` if it is inside this directory after resolving links."""
         try:
-            target = path.resolve()
-        except RuntimeError as error:  # raised by pathlib before Python 3.13
-            raise InvalidInput(f"{path.name!r} is a symbolic link to itself") from error
-        if not target.is_relative_to(self.path.resolve()):
+            path.stat()
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise InvalidInput(f"{path.name!r} is a symbolic link to itself") from None
+        if not path.resolve().is_relative_to(self.path.resolve()):
             raise InvalidInput(f"{path.name!r} leads outside the model directory")
         return path
 

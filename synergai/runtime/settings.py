@@ -144,11 +144,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         env_prefix: prefix of their environment variables.
         has_file: whether a TOML file may have them.
         other_variables: environment variables with the prefix that the program reads itself.
+        panels: settings that the help shows below the common ones, by the heading.
     """
 
     env_prefix: ClassVar[str] = ""
     has_file: ClassVar[bool] = False
     other_variables: ClassVar[tuple[str, ...]] = ()
+    panels: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @classmethod
     def load(cls, options: Mapping[str, object] | None = None, file: Path | None = None) -> Self:

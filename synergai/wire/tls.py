@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_KEY_USAGE: Final = bytes.fromhex("0603551d0f")
+"""Identifier of the extension, as it is encoded in certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class ClientTls:
         if authority is None:
             return cls()
         socket = ssl.create_default_context(cadata=_read_authority(authority).decode("ascii"))
+        _check_key_usage(socket, authority)
         if certificate is not None and key is not None:
             _load_chain(socket, certificate, key)
         return cls(channel, socket)
@@ -201,6 +205,17 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise InvalidInput(
             f"{certificate} and {key} are not a PEM certificate and its PEM key: {_reason(error)}"
         ) from None
+
+
+def _check_key_usage(context: ssl.SSLContext, authority: Path) -> None:
+    """Check the authority for what Python 3.13 and later require of it in every handshake."""
+    strict = context.verify_flags & ssl.VERIFY_X509_STRICT
+    if strict and not any(_KEY_USAGE in each for each in context.get_ca_certs(binary_form=True)):
+        raise InvalidInput(
+            f"{authority} has no key usage, which this Python requires of an authority: make a new "
+            "one with keyUsage=critical,keyCertSign, and certificates of it, as "
+            "docs/guide/security.md says"
+        )
 
 
 def _read_authority(path: Path) -> bytes:

@@ -1,5 +1,6 @@
 """Every datatype and form of the protocol, from an unmodified client through gateway and agent."""
 
+import ast
 import json
 import re
 import shutil
@@ -9,7 +10,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from onnx import TensorProto, helper
 
 from profiler.zoo import recipes as zoo
@@ -18,6 +21,7 @@ from synergai.testing import LocalFleet
 
 FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 RAW_ONLY = {"FP16", "BF16"}
 SHAPE: Sequence[str | int] = ("batch", 2)
 TYPES = {
@@ -103,6 +107,20 @@ def test_the_readmes_program_runs_as_it_is_written(fleet: LocalFleet) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "{'means': (1, 3, 1, 1)}"
     assert lines[-1] == "SUCCEEDED 500 False"
+
+
+def test_the_example_notebook_runs_in_a_kernel(
+    fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNERGAI_TARGET", fleet.address)
+    notebook = nbformat.reads(NOTEBOOK.read_text(), as_version=4)  # type: ignore[no-untyped-call]  # it has hints in part
+    NotebookClient(notebook, timeout=60).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    texts = [output.get("text") or output.data["text/plain"] for output in outputs]
+    assert texts[1] == "{'means': (1, 3, 1, 1)}"
+    assert ast.literal_eval(texts[2]) == list(range(16))
+    assert texts[3].endswith("SUCCEEDED 500\n")
+    assert texts[4] == "8"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

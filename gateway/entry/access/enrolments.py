@@ -66,11 +66,6 @@ class EnrolmentStore:
     """Enrolled workers and tokens."""
 
     def __init__(self, state: Path) -> None:
-        if not state.is_dir():
-            raise NotFound(
-                f"there is no state directory {state}: name the gateway's with --state, for a "
-                "service /var/lib/synergai-gateway"
-            )
         self._file = StateFile(
             state / FILE,
             _Enrolments,

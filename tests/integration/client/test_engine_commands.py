@@ -1,4 +1,6 @@
-"""``synergai engines load`` and ``unload``, run as processes."""
+"""``synergai engines load``, ``unload`` and ``inspect`` with a gateway, run as processes."""
+
+import json
 
 from tests.integration.client.conftest import FakeGateway, RunCommand
 
@@ -17,3 +19,15 @@ async def test_load_failure_prints_one_line_and_exits_1(
 ) -> None:
     result = await run("engines", "load", "broken", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (1, "", "error: the model file is truncated\n")
+
+
+async def test_served_engine_is_inspected_without_its_model(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
+    where = ("--target", gateway.address)
+    shown = await run("engines", "inspect", "identity", *where)
+    assert "x  FP32 [-1]" in shown.out
+    facts = json.loads((await run("engines", "inspect", "identity", *where, "--json")).out)
+    assert facts["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    missing = await run("engines", "inspect", "unknown", *where)
+    assert (missing.code, missing.out) == (1, "")

@@ -76,17 +76,51 @@ async def test_threads_share_one_client(gateway: FakeGateway) -> None:
     assert sorted(await in_thread(gateway, work)) == list(range(8))
 
 
-async def test_use_inside_a_running_event_loop_is_refused() -> None:
-    with (
-        pytest.raises(synergai.InvalidInput, match=r"use synergai\.Client"),
-        synergai.SyncClient("127.0.0.1:1"),
-    ):
-        pass
+async def test_runs_where_an_event_loop_runs_and_needs_no_block(gateway: FakeGateway) -> None:
+    async def cell(client: synergai.SyncClient) -> float:
+        return float(client.infer("identity", {"x": [7.0]})["y"][0])
+
+    def cells() -> list[float]:
+        client = synergai.SyncClient(gateway.address)
+        answers = [asyncio.run(cell(client)) for _ in range(2)]  # a client is kept over loops
+        client.close()
+        return answers
+
+    assert await asyncio.to_thread(cells) == [7.0, 7.0]
 
 
-def test_use_outside_its_block_is_refused() -> None:
-    with pytest.raises(synergai.InvalidInput, match="with SyncClient"):
-        synergai.SyncClient("127.0.0.1:1").ready()
+async def test_a_closed_client_refuses_calls_until_it_is_connected(gateway: FakeGateway) -> None:
+    def work() -> None:
+        client = synergai.SyncClient(gateway.address).connect()
+        assert client.connect() is client
+        assert client.ready()
+        client.close()
+        client.close()
+        with pytest.raises(synergai.Cancelled, match="the client is closed"):
+            client.ready()
+        with client.connect():
+            assert client.infer("identity", {"x": [1.0]})["y"].tolist() == [1.0]
+
+    await asyncio.to_thread(work)
+
+
+async def test_handle_of_a_job_needs_no_open_client(gateway: FakeGateway) -> None:
+    def work() -> None:
+        with pytest.raises(synergai.NotFound):
+            synergai.SyncClient(gateway.address).job("unknown").status()
+
+    await asyncio.to_thread(work)
+
+
+async def test_calls_of_a_callback_on_the_clients_loop_are_refused(gateway: FakeGateway) -> None:
+    def work(client: synergai.SyncClient) -> None:
+        def ask(_progress: object) -> None:
+            client.ready()
+
+        with pytest.raises(synergai.InvalidInput, match="event loop"):
+            client.submit("identity", inputs=[{"x": [1.0]}], on_progress=ask)
+
+    await in_thread(gateway, work)
 
 
 async def test_clients_share_one_thread(gateway: FakeGateway) -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -452,6 +453,12 @@ def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, mode
 
     assert f'"digest": "{digest(model)}"' in by_name.output
     assert "FP32 [-1, 2]" in by_path.output
+    assert re.search(r"weights +in the file", by_path.output)
+
+
+def test_weights_of_a_saved_model_are_in_its_folder(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["inspect", str(save_saved_model(tmp_path / "saved"))])
+    assert re.search(r"weights +in the folder", shown.output)
 
 
 def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """TLS files are validated before a server listens, and verified in every handshake."""
 
 import contextlib
+import re
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from synergai.errors import InvalidInput
 from synergai.wire.tls import ClientTls, Identity, channel_credentials, server_context
 
 FILES = Path(__file__).parents[2] / "integration" / "tls"
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "security.md"
 CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"
 AGENT = (FILES / "agent.pem", FILES / "agent.key")
 OTHER = (FILES / "other.pem", FILES / "other.key")
@@ -128,3 +131,38 @@ def test_renewed_files_apply_to_the_next_handshake(tmp_path: Path) -> None:
     handshake(server, ClientTls.read(OTHER[0], *OTHER).socket)
     with pytest.raises(ssl.SSLError, match="certificate verify failed"):
         handshake(server, ClientTls.read(OTHER[0], *AGENT).socket)
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify certificates as Python 3.13 and later do."""
+    create = ssl.create_default_context
+
+    def create_strict(*, cadata: str) -> ssl.SSLContext:
+        context = create(cadata=cadata)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", create_strict)
+
+
+def run_the_guides_commands(folder: Path, *, without: str = "") -> None:
+    """Make an authority and a server's certificate as docs/guide/security.md says."""
+    [commands] = re.findall(r"(?s)```\n(openssl req -x509.*?)```", GUIDE.read_text())
+    assert without in commands
+    commands = commands.replace("192.168.1.10", "127.0.0.1").replace(without, "")
+    subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True, check=True)
+
+
+@pytest.mark.usefixtures("strict")
+def test_certificates_of_the_guide_pass_strict_verification(tmp_path: Path) -> None:
+    run_the_guides_commands(tmp_path)
+    server = server_context(tmp_path / "gateway.pem", tmp_path / "gateway.key")
+    handshake(server, ClientTls.read(tmp_path / "ca.pem").socket)
+
+
+@pytest.mark.usefixtures("strict")
+def test_authority_without_key_usage_is_refused_before_the_first_handshake(tmp_path: Path) -> None:
+    run_the_guides_commands(tmp_path, without='-addext "keyUsage=critical,keyCertSign,cRLSign"')
+    with pytest.raises(InvalidInput, match=r"ca.pem has no key usage.*keyCertSign"):
+        ClientTls.read(tmp_path / "ca.pem")

@@ -1,11 +1,13 @@
-"""Output of ``synergai engines rollout``."""
+"""Output of ``synergai engines rollout``, and completion of the names of engines."""
 
 import pytest
+import typer
 
 from profiler.engines import served_engines
-from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli import infer
+from synergai.cli.gateway_client import GatewayAddress, complete_engine
 from synergai.client.version_policy import VersionFigures, VersionPolicy
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
 
 
 def rollout(**options: str) -> None:
@@ -81,3 +83,17 @@ def test_version_that_waits_for_a_rollout_is_not_called_rolled_back(
 def test_share_that_is_no_percentage_is_refused_with_what_to_write(share: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
         rollout(to="2", share=share)
+
+
+def test_completion_offers_served_engines_once_and_none_without_a_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = typer.Context(typer.main.get_command(infer.app))
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: {"digits", "digits/2", "resnet"})
+    assert complete_engine(context, "di") == ["digits"]
+
+    def unreachable(*_: object) -> None:
+        raise Unavailable("no gateway")
+
+    monkeypatch.setattr(GatewayAddress, "call", unreachable)
+    assert complete_engine(context, "di") == []

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.training.digits import load_digits
 from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.architectures import Architecture
 from profiler.zoo.builders.calibration import convolve
@@ -18,6 +19,7 @@ from profiler.zoo.builders.layer_builder import (
 from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.builders.onnx_models import onnx_model
 from profiler.zoo.builders.resnet50 import ResNet50
+from profiler.zoo.builders.small_engines import load_test_digits
 from profiler.zoo.builders.ssd import SsdMobileNet
 from synergai.errors import NotFound
 
@@ -34,6 +36,14 @@ def zero_weights(architecture: Architecture) -> Weights:
         for layer in layers(architecture)
         for kind, shape in (("weights", layer.shape), ("bias", (layer.outputs,)))
     }
+
+
+def test_shipped_samples_of_the_digits_are_the_held_out_quarter() -> None:
+    shipped, (_, held_out) = load_test_digits(), load_digits()
+    np.testing.assert_array_equal(shipped.images, held_out.images)
+    np.testing.assert_array_equal(shipped.labels, held_out.labels)
+    assert shipped.images.dtype == held_out.images.dtype
+    assert shipped.labels.dtype == held_out.labels.dtype
 
 
 @pytest.mark.parametrize(
