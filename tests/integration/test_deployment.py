@@ -18,6 +18,8 @@ from synergai.testing import LocalFleet
 from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(400)
+
 PLANNER = Path(__file__).parents[2] / "examples" / "route_planner"
 ENGINE = "layers"
 LAYERS = 8
@@ -140,7 +142,10 @@ def test_deployment_continues_after_the_gateway_was_killed_while_it_cut(
 ) -> None:
     with SyncClient(fleet.address) as client:
         push(client, model)
-        wait_until(lambda: any(each.state == "cutting" for each in client.deployments()))
+        wait_until(
+            lambda: any(each.state == "cutting" for each in client.deployments()),
+            DEPLOYED_WITHIN_S,
+        )
         assert fleet.gateway is not None
         killed = fleet.gateway.pid
         fleet.kill("gateway")
@@ -173,7 +178,10 @@ def test_stage_of_a_worker_that_has_left_moves_to_another_one(
         fleet.kill("right")
         start_worker(fleet, "third", tmp_path)
         wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
-        wait_until(lambda: all("worker=right" not in each for each in stages(client).values()))
+        wait_until(
+            lambda: all("worker=right" not in each for each in stages(client).values()),
+            DEPLOYED_WITHIN_S,
+        )
         found = answer(client, 1)
         assert found is not None
         np.testing.assert_allclose(found, expected(model, 1), rtol=1e-4, atol=1e-5)
@@ -200,5 +208,6 @@ def test_new_version_is_cut_and_takes_over_without_a_failed_request(
         wait_until(
             lambda: all(
                 each.version == 2 for each in client.stored_engines().engines if "." in each.engine
-            )
+            ),
+            DEPLOYED_WITHIN_S,
         )
