@@ -224,13 +224,11 @@ class DeploymentController:
         if version in (policy.base, policy.target):
             return False
         answering = answering_version(self._versions, engine)
-        is_replaced = answering not in (None, engine) and self._catalogue.is_known(engine)
-        return is_replaced and self._is_in_service(answering)
-
-    def _is_in_service(self, engine: EngineName | None) -> bool:
-        return engine is not None and (
-            self._catalogue.serves(engine) or self._catalogue.is_staged(engine)
-        )
+        if answering in (None, engine) or (
+            answering in self._wanted and answering not in self._loaded
+        ):
+            return False
+        return self._catalogue.serves(answering) or self._catalogue.is_staged(answering)
 
     # --- steps ------------------------------------------------------------------------------
 

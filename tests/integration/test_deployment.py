@@ -18,9 +18,13 @@ from synergai.testing import LocalFleet
 from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(400)
+
 PLANNER = Path(__file__).parents[2] / "examples" / "route_planner"
 ENGINE = "layers"
 LAYERS = 8
+DEPLOYED_WITHIN_S = 180.0
+"""On a machine that does much else."""
 MEMORY_MB = 230
 """Of each worker: too little for 75 MB of weights, and enough for half of them."""
 
@@ -79,7 +83,7 @@ def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
 ) -> None:
     with SyncClient(fleet.address) as client:
         push(client, model)
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         for seed in range(3):
             found = answer(client, seed)
             assert found is not None
@@ -89,7 +93,7 @@ def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
         assert all(worker.engines_rss_bytes < MEMORY_MB * 1e6 for worker in client.workers())
         fleet.kill("gateway")
         fleet.start_gateway()
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         assert stages(client) == placed
         client.remove_engine(ENGINE, 1)
         wait_until(lambda: not stages(client))
@@ -117,7 +121,7 @@ def test_planner_in_a_package_of_its_own_decides_where_stages_run(
             start_worker(fleet, worker, tmp_path)
         with SyncClient(fleet.address) as client:
             push(client, model)
-            wait_until(lambda: answer(client, 0) is not None)
+            wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
             [deployed] = client.deployments()
             [route] = deployed.deployed
             assert [leg.worker for leg in route.legs] == ["edge", "cloud"]
@@ -138,13 +142,16 @@ def test_deployment_continues_after_the_gateway_was_killed_while_it_cut(
 ) -> None:
     with SyncClient(fleet.address) as client:
         push(client, model)
-        wait_until(lambda: any(each.state == "cutting" for each in client.deployments()))
+        wait_until(
+            lambda: any(each.state == "cutting" for each in client.deployments()),
+            DEPLOYED_WITHIN_S,
+        )
         assert fleet.gateway is not None
         killed = fleet.gateway.pid
         fleet.kill("gateway")
         wait_until(lambda: not cutters(killed))
         fleet.start_gateway()
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         placed = stages(client)
         assert sorted(placed.values()) == [("worker=left",), ("worker=right",)]
 
@@ -157,7 +164,7 @@ def test_engine_that_may_not_be_cut_stays_as_it_is(
     with SyncClient(fleet.address) as client:
         push(client, fixed, "fixed")
         push(client, model)
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         assert {each.engine for each in client.deployments()} == {ENGINE}
         assert all(name.startswith(ENGINE) for name in stages(client) if name != "fixed")
 
@@ -167,11 +174,14 @@ def test_stage_of_a_worker_that_has_left_moves_to_another_one(
 ) -> None:
     with SyncClient(fleet.address) as client:
         push(client, model)
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         fleet.kill("right")
         start_worker(fleet, "third", tmp_path)
-        wait_until(lambda: answer(client, 0) is not None)
-        wait_until(lambda: all("worker=right" not in each for each in stages(client).values()))
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
+        wait_until(
+            lambda: all("worker=right" not in each for each in stages(client).values()),
+            DEPLOYED_WITHIN_S,
+        )
         found = answer(client, 1)
         assert found is not None
         np.testing.assert_allclose(found, expected(model, 1), rtol=1e-4, atol=1e-5)
@@ -183,18 +193,21 @@ def test_new_version_is_cut_and_takes_over_without_a_failed_request(
     other = write_layers(tmp_path / "other" / ENGINE, LAYERS, seed=1)
     with SyncClient(fleet.address) as client:
         push(client, model)
-        wait_until(lambda: answer(client, 0) is not None)
+        wait_until(lambda: answer(client, 0) is not None, DEPLOYED_WITHIN_S)
         push(client, other, version=2)
+
+        old, new = expected(model, 0), expected(other, 0)
 
         def is_new() -> bool:
             found = client.infer(ENGINE, {"features": features(0)})["scores"]
-            old, new = (np.abs(found - expected(each, 0)).max() for each in (model, other))
-            assert min(old, new) < 1e-4
-            return bool(new < old)
+            is_old = np.allclose(found, old, rtol=1e-4, atol=1e-5)
+            assert is_old or np.allclose(found, new, rtol=1e-4, atol=1e-5)
+            return not is_old
 
-        wait_until(is_new)
+        wait_until(is_new, DEPLOYED_WITHIN_S)
         wait_until(
             lambda: all(
                 each.version == 2 for each in client.stored_engines().engines if "." in each.engine
-            )
+            ),
+            DEPLOYED_WITHIN_S,
         )
