@@ -22,7 +22,8 @@ QUICK = [
     ("variants", "static"),
     ("pipelines", "shisha"),
     ("pipelines", "places"),
-    ("splitting", "quality"),
+    ("splitting", "10x3"),
+    ("splitting", "22x4"),
 ]
 
 
