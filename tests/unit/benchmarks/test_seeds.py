@@ -19,7 +19,7 @@ from synergai.profiles.files import load_dictionary
 DOCS = Path(__file__).parents[3] / "docs"
 QUICK = [
     ("thesis", "profile"),
-    ("variants", "static"),
+    ("variants", "static.3"),
     ("pipelines", "shisha"),
     ("pipelines", "places"),
     ("splitting", "10x3"),
