@@ -100,7 +100,7 @@ def test_experiments_have_the_violations_of_the_default_policy(title: str, sessi
     )
     results = list(sweep(settings, Profile(load_dictionary(RECONSTRUCTED_PROFILE))))
     [[_, _, mean]] = rows(results, METRICS[0], settings.policies, settings.simulated)
-    [line] = re.findall(
+    line, *_ = re.findall(
         rf"(?m)^\| {re.escape(title)} \|(.*)\|$", (DOCS / "experiments.md").read_text()
     )
     assert line.split("|")[3].strip() == mean
