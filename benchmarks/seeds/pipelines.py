@@ -233,7 +233,7 @@ def _baselines_over(
 def of_accordion() -> Figures:
     """Return Accordion beside its baselines, under all loads and under a light one."""
     baselines = [each for each in comparison.SCHEDULERS if each != "accordion"]
-    found = {}
+    found: Figures = {}
     for names, key in ((("slo_conforming", "fastest"), ""), (("one_stage",), ".one_stage")):
         latency = _baselines_over(names, lambda each: each.mean_s)
         rate = _baselines_over(names, lambda each: each.rate)

@@ -179,7 +179,7 @@ def of_cells() -> Figures:
 
 def _is_within(reading: TPre, policy: str, experiment: str, name: str, printed: float) -> bool:
     values = [getattr(each, name) for each in results(reading, policy)[experiment]]
-    return min(values) <= printed <= max(values)
+    return bool(min(values) <= printed <= max(values))
 
 
 GROUPS: Final[dict[str, Group]] = {
