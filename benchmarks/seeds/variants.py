@@ -64,12 +64,9 @@ def _accuracy(scenario: str, rule: str, rate: float, engine: EngineName) -> str:
     return " / ".join(f"{mean:.1f} %" for mean in means)
 
 
-def of_static() -> Figures:
-    """Return the late requests of the best variant at steady rates."""
-    return {
-        f"static.{rate:g}": _late("single-server", STATIC, rate, shape="constant")
-        for rate in (3.0, 4.0, 5.0)
-    }
+def of_static(rate: float) -> Figures:
+    """Return the late requests of the best variant at a steady rate."""
+    return {f"static.{rate:g}": _late("single-server", STATIC, rate, shape="constant")}
 
 
 def of_rule(rule: str) -> Figures:
@@ -101,7 +98,7 @@ def of_costs() -> Figures:
 
 
 GROUPS: Final[dict[str, Group]] = {
-    "static": of_static,
+    **{f"static.{rate:g}": partial(of_static, rate) for rate in (3.0, 4.0, 5.0)},
     **{rule: partial(of_rule, rule) for rule in (CHAIN, OURS)},
     "switching": of_switching,
     "costs": of_costs,
