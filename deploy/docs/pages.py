@@ -151,7 +151,7 @@ def _name(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return _metavar(parameter)
     value = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or 'VALUE'}"
-    return (", ".join((*parameter.opts, *parameter.secondary_opts)) + value).replace("|", "\\|")
+    return ", ".join((*parameter.opts, *parameter.secondary_opts)) + value
 
 
 def _metavar(argument: Any) -> str:
@@ -194,7 +194,7 @@ def _cell(text: str) -> str:
 def _markdown(text: str) -> str:
     """Return Markdown for text with the markup of the command line's help."""
     text = re.sub(r"\[bold\](.*?)\[/bold\]", r"`\1`", text)
-    text = re.sub(r"\[/?\w+\]", "", text).replace("\\[", "[")
+    text = re.sub(r"\\\[(.*?)\]", r"(\1)", re.sub(r"\[/?\w+\]", "", text))
     text = re.sub(r"(?<![`\w/])(--[a-z][\w-]*)", r"`\1`", text) if "`" not in text else text
     return _without_home(text).replace("<", "&lt;")
 
