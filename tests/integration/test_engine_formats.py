@@ -18,6 +18,7 @@ from profiler.zoo.builders.onnx_models import onnx_model
 from profiler.zoo.builders.ssd import SsdMobileNet
 from profiler.zoo.photographs import all_views
 from synergai.models.preprocess import FAMILIES, prepare
+from tests.tiny_tensorflow import needs_tensorflow
 from worker_agent.backends.tflite import TfliteBackend
 
 MOBILENET = MobileNet(size=64, width=0.25)
@@ -87,6 +88,7 @@ def export(weights: Weights, model_format: ModelFormat, folder: Path) -> ModelEx
     )
 
 
+@needs_tensorflow
 def test_mobilenet_gives_the_same_probabilities_in_all_exact_formats(tmp_path: Path) -> None:
     weights = calibrated_weights(MOBILENET, lambda _: None)
     export_models(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 
 from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    find_spec("mlperf_loadgen") is None, reason="LoadGen has no wheels for Python 3.14"
+)
 
 
 @pytest.fixture
