@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from synergai.errors import NotFound as NotFound
     from synergai.errors import NotSupported as NotSupported
     from synergai.errors import Overloaded as Overloaded
+    from synergai.errors import PermissionDenied as PermissionDenied
     from synergai.errors import SynergaiError as SynergaiError
+    from synergai.errors import Unauthenticated as Unauthenticated
     from synergai.errors import Unavailable as Unavailable
     from synergai.jobs import Execution as Execution
     from synergai.jobs import JobSpec as JobSpec
@@ -66,7 +68,9 @@ _EXPORTS = {
         "NotFound",
         "NotSupported",
         "Overloaded",
+        "PermissionDenied",
         "SynergaiError",
+        "Unauthenticated",
         "Unavailable",
     ),
     "synergai.jobs": ("Execution", "JobSpec", "JobState", "JobStatus"),
