@@ -52,7 +52,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         ),
         "Scheduling": (
             *("policy", "strict", "objective", "preload", "infeasible", "heartbeat_s"),
-            "worker_wait_s",
+            *("worker_wait_s", "routes", "route_planner", "route_objective"),
         ),
         "Storage": (
             *("journal", "dictionary", "kept_jobs", "results_kept_s", "data_budget", "store"),
@@ -60,7 +60,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         ),
         "Connections and limits": (
             *("work_port", "grpc_server", "reflection", "max_message_bytes", "max_requests"),
-            *("max_request_bytes", "max_connection_age_s", "drain_s"),
+            *("max_request_bytes", "max_connection_age_s", "drain_s", "probes"),
         ),
         "Records and traces": ("event_log", "traces", "trace_share"),
     }

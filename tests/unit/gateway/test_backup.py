@@ -235,7 +235,7 @@ async def test_files_of_a_restore_by_root_belong_to_the_owner_of_the_directory(
 
 async def test_commands_say_what_they_did_and_where_it_fails(state: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, [*arguments, "--state", str(state)])
+        done = CliRunner(env={"COLUMNS": "240"}).invoke(app, [*arguments, "--state", str(state)])
         return done.exit_code, done.output + str(done.exception or "")
 
     backup = str(tmp_path / "backup")

@@ -148,11 +148,6 @@ def test_changes_of_other_processes_are_seen(store: EnrolmentStore, tmp_path: Pa
     assert not store.changed()
 
 
-def test_missing_state_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="--state"):
-        EnrolmentStore(tmp_path / "missing")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_file_created_by_root_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 1234)
