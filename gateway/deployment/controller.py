@@ -22,6 +22,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, get_args
 
+from gateway.deployment.loading import Loading
 from gateway.deployment.observed import (
     StoredEngines,
     StoredStages,
@@ -41,11 +42,10 @@ from synergai.core.routes.deployment import (
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
-from synergai.names import split_version, stage_name
-from synergai.runtime.tasks import TaskBag
+from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
@@ -88,7 +88,6 @@ class DeploymentController:
         self._versions = versions
         self._catalogue = versions.catalogue
         self._workers = workers
-        self._load = load
         self._clock = clock
         # None if the store has changed since.
         self._stored: StoredEngines | None = None
@@ -96,20 +95,22 @@ class DeploymentController:
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
         self._faults: dict[EngineName, tuple[str, float]] = {}
-        # The stages that are loaded, or are being loaded.
-        self._loaded: dict[EngineName, Stages] = {}
-        self._loading: dict[EngineName, asyncio.Task[None]] = {}
+        self._loading = Loading(workers, load, self._on_loaded)
         self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
-        self._tasks = TaskBag()
         store.follow(self._on_stored_changed)
 
     def _on_stored_changed(self) -> None:
         self._stored = None
 
+    def _now_stored(self) -> StoredEngines:
+        if self._stored is None:
+            self._stored = stored_engines(self._store)
+        return self._stored
+
     def deployments(self) -> list[EngineDeployment]:
         """Return the engines that are deployed in stages, or are to be."""
-        stored = self._stored.stages if self._stored is not None else {}
+        stored = self._now_stored().stages
         names = sorted({*self._wanted, *(name for name in stored if stored[name].made)})
         return [self._deployment(name, stored.get(name)) for name in names]
 
@@ -137,7 +138,7 @@ class DeploymentController:
 
     async def close(self) -> None:
         """Stop to load stages."""
-        await self._tasks.close()
+        await self._loading.close()
 
     async def run(self) -> None:
         """Look regularly, until cancelled."""
@@ -156,10 +157,9 @@ class DeploymentController:
         """Plan if something has changed, and take the next step for each engine."""
         if not self._store.loaded:
             return
-        if self._stored is None:
-            self._stored = stored_engines(self._store)
-        stages = self._stored.stages
-        candidates = await self._planning.candidates(self._stored)
+        stored = self._now_stored()
+        stages = stored.stages
+        candidates = await self._planning.candidates(stored)
         await self._plan(candidates, stages)
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
@@ -191,7 +191,11 @@ class DeploymentController:
             self._plan_fault = ""
             for wanted in found:
                 self._note(wanted)
-        self._wanted = {name: self._wanted[name] for name in self._wanted if name in candidates}
+        for name in self._wanted.keys() - candidates.keys():
+            del self._wanted[name]
+            self._faults.pop(name, None)
+            self._states.pop(name, None)
+            self._loading.forget(name)
 
     def _note(self, wanted: WantedEngine) -> None:
         """Keep what a planner wants of an engine, unless that is impossible; log it once."""
@@ -224,9 +228,10 @@ class DeploymentController:
         if version in (policy.base, policy.target):
             return False
         answering = answering_version(self._versions, engine)
-        if answering in (None, engine) or (
-            answering in self._wanted and answering not in self._loaded
-        ):
+        if answering in (None, engine):
+            return False
+        wanted = self._wanted.get(answering)
+        if wanted is not None and wanted.routes and answering not in self._loading:
             return False
         return self._catalogue.serves(answering) or self._catalogue.is_staged(answering)
 
@@ -237,12 +242,15 @@ class DeploymentController:
         name, stages = wanted.name, stages_of(wanted.routes)
         if not stages:
             self._limit(one)
-            return self._catalogue.whole(name) is not None
+            if self._catalogue.whole(name) is None:
+                return False
+            return not made.made or self._is_loaded(name, stages)
         missing = stages.keys() - made.made.keys()
         is_able = not missing and self._can_run(one.stored, stages, made)
         self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
-        _, again_at = self._faults.get(name, ("", 0.0))
-        if self._clock() < again_at:
+        if not is_able:
+            self._loading.forget(name)
+        if self._has_to_wait(name):
             return False
         try:
             if await self._remove_stale(one.stored, made):
@@ -258,8 +266,12 @@ class DeploymentController:
         if not is_able or not self._is_loaded(name, stages):
             return False
         self._states[name] = "deployed"
-        self._faults.pop(name, None)
         return True
+
+    def _has_to_wait(self, engine: EngineName) -> bool:
+        """Return whether a step has failed that may not be tried again yet."""
+        _, again_at = self._faults.get(engine, ("", 0.0))
+        return self._clock() < again_at
 
     async def _remove_stale(self, stored: StoredVersion, made: StoredStages) -> bool:
         """Remove the stages of a former model of a version; return whether there were any."""
@@ -325,28 +337,24 @@ class DeploymentController:
         return able
 
     def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:
-        """Return whether the stages of an engine are loaded; otherwise, have that done."""
-        if self._loaded.get(engine) == stages:
-            return True
-        if engine not in self._loading:
-            task = self._loading[engine] = self._tasks.start(self._load_all(engine, stages))
-            task.add_done_callback(lambda _: self._loading.pop(engine))
-        return False
+        """Return whether stages, or the whole engine, are loaded; otherwise, have that done."""
+        if not self._loading.has(engine, stages):
+            if not self._has_to_wait(engine):
+                self._loading.start(engine, stages)
+            return False
+        return True
 
-    async def _load_all(self, engine: EngineName, stages: Stages) -> None:
-        try:
-            for stage in sorted(stages):
-                await self._load(stage_name(engine, *stage))
-        except SynergaiError as error:
-            self._fail(engine, str(error))
-            return
-        self._loaded[engine] = stages
-        _log.info("engine %s runs in stages", engine)
+    def _on_loaded(self, engine: EngineName, fault: str) -> None:
+        if fault:
+            self._fail(engine, fault)
+        else:
+            self._faults.pop(engine, None)
 
     async def _retire(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
         """Let no query begin in some stages, and remove those in which nothing runs any more."""
         self._catalogue.retire(surplus.keys())
         busy, now = busy_engines(self._workers.values()), self._clock()
+        busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
         self._idle_since = {
             name: self._idle_since.get(name, now) for name in surplus if name not in busy
         }
@@ -365,6 +373,14 @@ def _named(made: StoredStages, wanted: Stages) -> dict[EngineName, StoredVersion
     """Return the stages that are not wanted, by name."""
     others = (stored for stage, stored in made.made.items() if stage not in wanted)
     return {stored.name: stored for stored in others}
+
+
+def _before(stage: EngineName, stages: Iterable[EngineName]) -> Iterator[EngineName]:
+    """Yield the stages from which queries may get to a stage of the same engine."""
+    engine, (first, _) = engine_of_stage(stage), stage_positions(stage)
+    for each in stages:
+        if engine_of_stage(each) == engine and stage_positions(each)[1] <= first:
+            yield each
 
 
 def _placement(workers: frozenset[str]) -> tuple[str, ...]:

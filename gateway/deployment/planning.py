@@ -107,11 +107,15 @@ class Planning:
         self._figures_again_at = 0.0
         self._routes: object = None
         # Memory in which a worker failed to load a stage, until its agent starts again.
-        self._limits: dict[tuple[WorkerId, str], int] = {}
+        self._limits: dict[WorkerId, tuple[str, int]] = {}
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
-        self._limits[worker.id, worker.instance] = int(_SMALLER * failed_bytes)
+        limit = int(_SMALLER * failed_bytes)
+        instance, known = self._limits.get(worker.id, (worker.instance, limit))
+        if instance == worker.instance:  # of several that failed, the smallest counts
+            limit = min(limit, known)
+        self._limits[worker.id] = worker.instance, limit
 
     async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
         """Return the engines that may need stages, or have some that the gateway has made."""
@@ -167,7 +171,7 @@ class Planning:
         workers = {each.id: each for one in candidates.values() for each in one.workers}
         limits = {
             worker: limit
-            for (worker, instance), limit in self._limits.items()
+            for worker, (instance, limit) in self._limits.items()
             if worker in workers and workers[worker].instance == instance
         }
         self.times.observe(self._workers.values(), self._clock())

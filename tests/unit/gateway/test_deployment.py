@@ -1,5 +1,6 @@
 """The steps by which engines are deployed in stages."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from gateway.deployment.controller import GRACE_S, DeploymentController
 from gateway.deployment.observed import StoredEngines, StoredStages
 from gateway.deployment.planning import RETRY_S, Candidate, Planning
+from gateway.deployment.stage_times import StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
@@ -18,7 +20,7 @@ from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import GATEWAY, EngineStore
 from synergai.core.routes.deployment import WantedEngine
 from synergai.core.routes.problem import Leg, Route
-from synergai.domain import AssignmentId, Engine, EngineName, WorkerId
+from synergai.domain import AssignmentId, Configuration, Engine, EngineName, Session, WorkerId
 from synergai.errors import EngineUnusable, SynergaiError
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.names import is_stage, split_version, stage_positions
@@ -56,6 +58,7 @@ def wanted(*routes: Sequence[tuple[str, int, int]], **others: object) -> WantedE
         name=NET,
         routes=tuple(Route(tuple(Leg(*leg) for leg in route)) for route in routes),
         reason="of the test",
+        interval_s=1.0,
         **others,  # type: ignore[arg-type]
     )
 
@@ -77,6 +80,8 @@ class World:
         self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
         self.loads: list[str] = []
+        self.slow: set[str] = set()
+        self.times = StageTimes()
         self.fails: SynergaiError | None = None
         self.fails_at = 0
         self.steps = 0
@@ -99,7 +104,7 @@ class World:
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             await self.controller.look()
-            await self.controller._tasks.wait()
+            await self.controller._loading.wait()
             self.clock.now += 0.5
 
     # --- the store --------------------------------------------------------------------------
@@ -156,6 +161,9 @@ class World:
     async def load(self, engine: EngineName) -> None:
         self.step()
         self.loads.append(engine)
+        for worker in self.workers.values():
+            if engine in worker.engines and worker.id not in self.slow:
+                worker.sessions.add(Session(engine, Configuration(1)))
 
     # --- planner and workshop ---------------------------------------------------------------
 
@@ -249,6 +257,59 @@ async def test_stage_is_not_removed_while_queries_run_in_it() -> None:
     assert world.stages() == MOVED
 
 
+async def test_stage_stays_as_long_as_queries_may_get_to_it() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    running = AssignmentProgress(new_assignment(1, "net.s0-4", "a"), 0.0)
+    world.workers[WorkerId("a")].in_flight[AssignmentId(1)] = running
+    await world.look(30)
+    assert world.stages() == MOVED | DEPLOYED
+    world.workers[WorkerId("a")].in_flight.clear()
+    await world.look(10)
+    assert world.stages() == MOVED
+
+
+async def test_stage_leaves_a_worker_once_the_next_one_has_loaded_it() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.stages() == {"0-4": ("a", "c"), "4-9": ("b",)}
+    session = Session(EngineName("net.s0-4"), Configuration(1))
+    world.workers[WorkerId("c")].sessions.add(session)
+    await world.look(3)
+    assert world.stages() == {"0-4": ("c",), "4-9": ("b",)}
+
+
+async def test_stage_that_its_workers_do_not_load_in_time_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.deployment.loading.LOAD_WITHIN_S", 0.01)
+    world = World()
+    world.slow.add("b")
+    world.plans.append(TWO)
+    await world.look(6)
+    [told] = world.controller.deployments()
+    assert (told.state, told.fault) == (
+        "failed",
+        "stage net.s4-9 was not loaded on b within 0.01 s",
+    )
+    world.slow.clear()
+    world.clock.now += RETRY_S
+    await world.look(2)
+    [told] = world.controller.deployments()
+    assert (told.state, told.fault) == ("deployed", "")
+
+
+async def test_change_of_the_store_hides_no_deployment() -> None:
+    world = await deployed(World())
+    world.put(stored("other", pushed_by="me"))
+    [told] = world.controller.deployments()
+    assert told.deployed == TWO.routes
+
+
 async def test_stage_on_other_workers_moves_there_before_it_leaves_the_former_ones() -> None:
     world = await deployed(World())
     world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
@@ -340,6 +401,31 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     assert world.stages() == DEPLOYED
     whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=MODEL)
     world.offer(world.workers[WorkerId("c")], whole)
+    await world.look(10)
+    assert world.loads[-1] == NET
+    assert world.stages() == {}
+    loads = len(world.loads)
+    world.plans.append(TWO)
+    await world.look(6)
+    assert world.stages() == DEPLOYED
+    assert world.loads[loads:] == ["net.s0-4", "net.s4-9"]
+
+
+async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await deployed(World())
+    later = EngineName("net/2")
+    version = stored(later, pushed_by="me")
+
+    async def candidates(_: StoredEngines) -> dict[EngineName, Candidate]:
+        return {later: Candidate(version, "auto", list(world.workers.values()))}
+
+    monkeypatch.setattr(world, "candidates", candidates)
+    world.put(version)
+    whole = replace(stage(0, 9), name=later, stage_of="", stage_end=0, digest=MODEL)
+    world.offer(world.workers[WorkerId("c")], whole)
+    world.plans.append(replace(wanted(), name=later))
     await world.look(10)
     assert world.stages() == {}
 

@@ -161,6 +161,7 @@ async def test_worker_has_less_memory_than_it_says_until_its_agent_starts_again(
     worker.instance = "one"
     await world.look(10)
     world.planning.limit(worker, 150_000_000)
+    world.planning.limit(worker, 200_000_000)  # as another engine did
     assert await world.look(10) == 2
     assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [135, 240]
     worker.instance = "two"

@@ -1,0 +1,113 @@
+"""Loads engines that are deployed, on all of their workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gateway.hub.model_control import LOAD_WITHIN_S
+from synergai.domain import WorkerId
+from synergai.errors import SynergaiError, Unavailable
+from synergai.names import stage_name
+from synergai.runtime.tasks import TaskBag
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.core.routes.deployment import Stages
+    from synergai.domain import EngineName
+
+_LOOK_S: Final = 0.5
+"""Interval at which a load is looked at."""
+
+_log = logging.getLogger(__name__)
+
+
+class Loading:
+    """The engines that are loaded as they are wanted, or are being loaded.
+
+    Args:
+        workers: those of the fleet at any time.
+        load: loads an engine on the workers that have it; returns when the first one is ready.
+        on_loaded: called with an engine and why it cannot be loaded, or an empty reason.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        load: Callable[[EngineName], Awaitable[None]],
+        on_loaded: Callable[[EngineName, str], object],
+    ) -> None:
+        self._workers = workers
+        self._load = load
+        self._on_loaded = on_loaded
+        self._loaded: dict[EngineName, Stages] = {}
+        self._loading: set[EngineName] = set()
+        self._tasks = TaskBag()
+
+    def __contains__(self, engine: object) -> bool:
+        """Whether an engine has been loaded as it was wanted last."""
+        return engine in self._loaded
+
+    def has(self, engine: EngineName, stages: Stages) -> bool:
+        """Return whether the stages of an engine are loaded; without any, the whole engine."""
+        return self._loaded.get(engine) == stages
+
+    def forget(self, engine: EngineName) -> None:
+        """Load an engine again when it can run again."""
+        self._loaded.pop(engine, None)
+
+    def start(self, engine: EngineName, stages: Stages) -> None:
+        """Load the stages of an engine, or the whole engine, unless that is under way."""
+        if engine not in self._loading:
+            self._loading.add(engine)
+            task = self._tasks.start(self._load_all(engine, stages))
+            task.add_done_callback(lambda _: self._loading.discard(engine))
+
+    async def wait(self) -> None:
+        """Wait until all that is under way has ended."""
+        await self._tasks.wait()
+
+    async def close(self) -> None:
+        """Stop to load engines."""
+        await self._tasks.close()
+
+    async def _load_all(self, engine: EngineName, stages: Stages) -> None:
+        try:
+            for stage in sorted(stages):
+                name = stage_name(engine, *stage)
+                await self._load(name)
+                await self._wait_loaded(name, stages[stage])
+            if not stages:
+                await self._load(engine)
+        except SynergaiError as error:
+            self._on_loaded(engine, str(error))
+            return
+        self._loaded[engine] = stages
+        self._on_loaded(engine, "")
+        _log.info("engine %s runs %s", engine, "in stages" if stages else "whole")
+
+    async def _wait_loaded(self, stage: EngineName, workers: frozenset[str]) -> None:
+        """Wait for all workers of a stage, some of which may have had it before."""
+        lacking: list[str] = []
+        try:
+            async with asyncio.timeout(LOAD_WITHIN_S):
+                while lacking := self._lacking(stage, workers):  # noqa: ASYNC110 - it is rare
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"stage {stage} was not loaded on {', '.join(lacking)} within {LOAD_WITHIN_S:g} s"
+            ) from None
+
+    def _lacking(self, stage: EngineName, workers: frozenset[str]) -> list[str]:
+        """Return the workers that can load a stage, and have not."""
+        return [
+            each
+            for each in sorted(workers)
+            if (worker := self._workers.get(WorkerId(each))) is not None
+            and stage in worker.usable_engines
+            and worker.usable(stage)
+            and all(session.engine != stage for session in worker.sessions)
+        ]
