@@ -48,7 +48,8 @@ _SETTINGS: Final = "settings"
 _TEMPORARY: Final = ".new-"
 """Begins the names of files that are being written."""
 _UNSEEN_EPOCHS: Final = 1000
-"""More than the starts of a gateway since its last backup, in case its last epoch is not known."""
+"""More than the starts of a gateway since its last backup. The directory may be another one, whose
+gateway has started on its own: it does not tell the last epoch."""
 
 
 class Backup(Struct, frozen=True, kw_only=True):
@@ -142,8 +143,7 @@ def restore(state: Path, source: Path, settings: Path | None = None) -> Backup:
             if not backup.has_journal:
                 replaced = [name for name in replaced if name not in (DATABASE, CLUSTER)]
             os.sync()
-            skipped = 0 if archive.latest_epoch(state) else _UNSEEN_EPOCHS
-            archive.replace_files(state, staged, replaced, skipped)
+            archive.replace_files(state, staged, replaced, _UNSEEN_EPOCHS)
     finally:
         os.close(descriptor)
     if settings is not None:

@@ -99,9 +99,7 @@ def find_fault(path: Path) -> str:
         return describe(error)
 
 
-def replace_files(
-    directory: Path, staged: Path, names: Iterable[str], skipped_epochs: int = 0
-) -> None:
+def replace_files(directory: Path, staged: Path, names: Iterable[str], skipped_epochs: int) -> None:
     """Move the files in `staged` to their places in a state directory that the caller has locked.
 
     What is in the directory by these names moves to a new folder. If there is a journal among the
@@ -134,7 +132,7 @@ def _continue_epoch(directory: Path, journal: Path, skipped: int) -> Mark:
     """Let a journal go on behind the last epoch of its directory; return its mark."""
     with closing(connect(journal)) as connection:
         content = _read_content(connection)
-        epoch = max(content.epoch + skipped, latest_epoch(directory))
+        epoch = max(content.epoch + skipped, _latest_epoch(directory))
         mark = Mark(epoch, content.commits)
         connection.execute("UPDATE gateway SET epoch = ?", (mark.epoch,))
     return mark
@@ -227,7 +225,7 @@ def _telling_full(connection: apsw.Connection, directory: Path) -> Iterator[None
         raise
 
 
-def latest_epoch(directory: Path) -> int:
+def _latest_epoch(directory: Path) -> int:
     """Return the last epoch of a directory by its marker; 0 if it has none that can be read."""
     try:
         mark = read_marker(directory / MARKER)

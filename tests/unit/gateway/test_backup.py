@@ -98,6 +98,16 @@ async def test_backup_of_a_running_gateway_has_everything_that_it_keeps(
     assert (new / "store-id").read_text() == "7"
 
 
+async def test_restore_where_another_gateway_has_started_continues_behind_unseen_epochs(
+    running: Journal, tmp_path: Path
+) -> None:
+    back_up(tmp_path / "state", tmp_path / "backup")
+    new = tmp_path / "new"
+    await jobs_in(new)
+    restore(new, tmp_path / "backup")
+    assert await jobs_in(new) == (running.epoch + 1001, 3)
+
+
 async def test_restore_replaces_what_came_later_and_keeps_it_aside(
     state: Path, tmp_path: Path
 ) -> None:
@@ -112,7 +122,9 @@ async def test_restore_replaces_what_came_later_and_keeps_it_aside(
     epoch = journal.epoch
     await journal.close()
     restore(state, tmp_path / "backup")
-    assert await jobs_in(state) == (epoch + 1, 3)
+    later, jobs = await jobs_in(state)
+    assert later > epoch
+    assert jobs == 3
     assert PolicyFile(state).read() == {}
     [replaced] = found(state, "replaced-*")
     assert PolicyFile(replaced).read() == POLICY
