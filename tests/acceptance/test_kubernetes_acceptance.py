@@ -60,7 +60,10 @@ VALUES = {
         *("gateway.serviceAccount.annotations.role=store", "gateway.options.policy=malleable"),
         *group(**{"pod.runtimeClassName": "nvidia", "resources.limits.nvidia\\.com/gpu": "1"}),
     ],
-    "backup": [*INSECURE, "backup.claim=copies", "gateway.pod.priorityClassName=high"],
+    "backup": [
+        *(*INSECURE, "backup.claim=copies", "gateway.dataClaim=shared"),
+        "gateway.pod.priorityClassName=high",
+    ],
     "dashboard": [*INSECURE, "monitoring.dashboard.enabled=true"],
     "longest names": [
         *(*INSECURE, f"fullnameOverride={'x' * 40}", *group("y" * 15)),
@@ -213,6 +216,36 @@ def test_limit_of_memory_follows_from_the_requests_in_flight() -> None:
     own = rendered(*INSECURE, "gateway.resources.limits.memory=9Gi")
     assert "memory: 9Gi" in own
     assert "3942Mi" not in own
+
+
+@needs_helm
+def test_peers_may_connect_whether_one_group_or_all_have_a_port_for_them() -> None:
+    policy = [*INSECURE, "networkPolicy.enabled=true", *group()]
+    assert "- port: 8020" not in rendered(*policy)
+    for groups in ("groups.x86", "group"):
+        text = rendered(*policy, f"agents.{groups}.options.peer-port=8020")
+        assert "- port: 8020" in text
+
+
+@needs_helm
+def test_policy_concerns_agents_of_its_release_only() -> None:
+    lines = rendered(*INSECURE, "networkPolicy.enabled=true").splitlines()
+    found = [at for at, line in enumerate(lines) if line.strip() == 'synergai/agent: "true"']
+    assert found
+    assert all("app.kubernetes.io/instance: synergai" in lines[at - 1] for at in found)
+
+
+@needs_helm
+def test_backup_has_the_claim_of_inputs_and_results() -> None:
+    [backup] = [
+        text
+        for text in rendered(*INSECURE, "backup.claim=copies", "gateway.dataClaim=shared").split(
+            "---\n"
+        )
+        if "kind: CronJob" in text
+    ]
+    assert "mountPath: /var/lib/synergai/data" in backup
+    assert "claimName: shared" in backup
 
 
 @needs_helm
