@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 QUERIES: Final = 1000
 """Queries of the range that is planned for: the rate of a deployment counts."""
 
+_ADVICE: Final = "the engines in stages share it: raise --memory-mb of the agents, or add workers"
+
 
 def plan(order: PlanOrder) -> list[WantedEngine]:
     """Return what is wanted of each engine of an order, in their order.
@@ -117,7 +119,7 @@ def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
 def _answer(case: Case, chosen: Wanted) -> WantedEngine:
     name, plan = case.problem.chain.engine, chosen.plan
     if plan is None:
-        return _impossible(name, [chosen.reason or case.misfit(), *case.notes])
+        return _impossible(name, [chosen.reason or case.misfit(_ADVICE), *case.notes])
     places = case.places
     legs = (
         tuple(Leg(leg.worker, places[leg.first], places[leg.last]) for leg in share.route.legs)

@@ -48,8 +48,6 @@ class Case:
         cuts: those at the positions of the chain between its inputs and outputs.
         classes: class of each worker.
         times: times of its class.
-        classes: class of each worker.
-        times: times of its class.
         notes: what was left out, and why.
     """
 
@@ -81,7 +79,6 @@ class Case:
         predicted = PredictedTimes([*entries, *others])
         by_class = self._class_times(entries, given, predicted, assumes=assumes)
         used = [worker for worker in given.workers if worker.worker_class in by_class]
-        self.classes = {worker.id: worker.worker_class for worker in used}
         self.classes = {worker.id: worker.worker_class for worker in used}
         self.times = {worker.id: by_class[worker.worker_class] for worker in used}
         self.problem = RouteProblem(
@@ -123,11 +120,12 @@ class Case:
         for planner in planners:
             options += staged_options(self.problem, planner)
         if not options:
-            raise InvalidInput("; ".join([self.misfit(), *self.notes]))
+            advice = "raise memory_mb in the fleet file, or add workers"
+            raise InvalidInput("; ".join([self.misfit(advice), *self.notes]))
         return options
 
-    def misfit(self) -> str:
-        """Say what the engine needs if nothing fits."""
+    def misfit(self, advice: str) -> str:
+        """Say what the engine needs if nothing fits, and what to do."""
         problem, end = self.problem, self.problem.chain.end
         needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
         legs = min(len(problem.workers), end)
@@ -136,8 +134,8 @@ class Case:
             needs += f" and {least} on each of {legs} workers in stages"
         roomy = max(problem.workers, key=lambda worker: worker.budget_bytes)
         return (
-            f"nothing fits: {needs}, and the largest memory_mb is that of {roomy.name}, "
-            f"{decimal(int(roomy.budget_bytes))}; raise memory_mb in the fleet file, or add workers"
+            f"nothing fits: {needs}, and the largest memory is that of {roomy.name}, "
+            f"{decimal(int(roomy.budget_bytes))}; {advice}"
         )
 
     def _plan_cuts(self) -> list[Cut]:

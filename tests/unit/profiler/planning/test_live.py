@@ -89,6 +89,7 @@ def test_engine_that_cannot_be_planned_says_why_and_leaves_the_others(models: Pa
     assert "has no engine 'absent'" in absent.reason
     assert not alone.is_possible
     assert "nothing fits: onnx_digits needs 58.2 MB whole" in alone.reason
+    assert "raise --memory-mb of the agents" in alone.reason
 
 
 def nowhere(problem: RouteProblem) -> Search:
