@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.planning_process import split
-from gateway.hub.store.pushes import PushKey
+from gateway.hub.store.pushes import KEEP_FREE_BYTES, PushKey
 from gateway.hub.store.store import GATEWAY
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
@@ -49,6 +49,7 @@ class Workshop:
             return
         try:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(self._check_room, stored)
             for file in stored.manifest.files:
                 await self._copy(file.sha256, file.size, folder / file.path)
             await asyncio.to_thread(mark.write_text, stored.digest)
@@ -56,6 +57,16 @@ class Workshop:
             raise Overloaded(
                 f"engine {stored.name!r} cannot be copied to {folder}: {error.strerror}"
             ) from None
+
+    def _check_room(self, stored: StoredVersion) -> None:
+        """Check that a version and its stages leave room on the disk, which the journal needs."""
+        self.models.mkdir(parents=True, exist_ok=True, mode=0o700)
+        free, needed = shutil.disk_usage(self.models).free, 2 * stored.manifest.size
+        if free - needed < KEEP_FREE_BYTES:
+            raise Overloaded(
+                f"the gateway's disk has {free:,} bytes free, of which {KEEP_FREE_BYTES:,} stay: "
+                f"it has no room for {needed:,} to cut engine {stored.name!r}"
+            )
 
     async def _copy(self, sha256: str, size: int, path: Path) -> None:
         await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
