@@ -159,6 +159,8 @@ def test_agents_of_a_prefixed_base_connect_to_its_gateway(tmp_path: Path) -> Non
         ([f"fullnameOverride={'x' * 41}"], "/fullnameOverride"),
         (["backup.schedule=hourly"], "/backup/schedule"),
         (["backup.claim=a", "gateway.journalSecret=b"], "/backup/claim"),
+        (["certificates.issuer=ca", "agents.tlsSecret=a"], "/gateway/tlsSecret"),
+        (["certificates.issuer=ca", "gateway.tlsSecret=a"], "/agents/tlsSecret"),
         (["agents.groups[0].name=x86"], "/agents/groups"),
         (group("Not_A_Name"), "'Not_A_Name'"),
         (group("x" * 16), f"'{'x' * 16}'"),
