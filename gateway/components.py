@@ -220,6 +220,7 @@ async def open_storage(base: SharedComponents) -> StorageComponents:
         location=config.store or str(config.state / "store"),
         remembered=config.state / "store-id",
         budget_bytes=config.store_budget,
+        confirm=journal.confirm,
     )
     stack.push_async_callback(store.close)
     base.tasks.start(store.run())  # loads its versions in the background

@@ -36,7 +36,7 @@ from synergai.names import split_version, validate_name, validate_stored_version
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from gateway.hub.store.files import Files
@@ -67,10 +67,15 @@ def _completed(
     return complete
 
 
+async def _alone() -> None:
+    """Confirm that no other gateway has the store."""
+
+
 class EngineStore:
     """The store of a gateway.
 
-    `fault` says why the storage cannot be used; empty if it can. A budget of 0 is none.
+    `fault` says why the storage cannot be used; empty if it can. A budget of 0 is none. `confirm`
+    is called before changes: it fails once another gateway has taken over.
     """
 
     def __init__(
@@ -82,7 +87,9 @@ class EngineStore:
         remembered: Path,
         budget_bytes: int = 0,
         keep_free_bytes: int = KEEP_FREE_BYTES,
+        confirm: Callable[[], Awaitable[None]] = _alone,
     ) -> None:
+        self._confirm = confirm
         self._storage = Storage(files, location, remembered)
         self._versions: dict[tuple[str, int], StoredVersion] = {}
         self._by_engine: dict[str, set[int]] = {}
@@ -214,6 +221,7 @@ class EngineStore:
         selectors = parse_placement(placement)
         async with self._changes:
             self._check_loaded()
+            await self._confirm()
             key = engine, version
             stored = self._versions.get(key)
             if stored is not None and stored.digest != digest:
@@ -269,12 +277,14 @@ class EngineStore:
         """
         selectors = parse_placement(placement)
         async with self._changes:
+            await self._confirm()
             return await self._replace(caller, self.get(engine, version), selectors)
 
     @_completed
     async def remove(self, engine: str, version: int) -> int:
         """Remove a version and the content that no other one has; return its size in bytes."""
         async with self._changes:
+            await self._confirm()
             self.get(engine, version)
             await self._call(partial(self._storage.remove_record, engine, version))
             del self._versions[engine, version]

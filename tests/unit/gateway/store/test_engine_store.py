@@ -23,6 +23,7 @@ from gateway.entry.access.roles import Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
 from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.hub.store.store import GATEWAY, EngineStore
+from gateway.journal.errors import Deposed
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -103,6 +104,11 @@ class Fixture:
         self.files = Broken(open_files(url, state))
         self.uploads = state / "uploads"
         self.store: EngineStore
+        self.is_deposed = False
+
+    async def confirm(self) -> None:
+        if self.is_deposed:
+            raise Deposed("another")
 
     async def start(self, budget: int = 0, keep_free: int = 0) -> EngineStore:
         self.store = EngineStore(
@@ -112,6 +118,7 @@ class Fixture:
             remembered=self.state / "store-id",
             budget_bytes=budget,
             keep_free_bytes=keep_free,
+            confirm=self.confirm,
         )
         await self.store.load()
         return self.store
@@ -413,6 +420,22 @@ async def test_nothing_changes_in_another_storage_than_the_one_in_use(at: Fixtur
     at.files.files.write("store-id", own)
     await push(store, version=2)
     assert store.fault == ""
+
+
+async def test_gateway_that_no_longer_leads_changes_nothing(at: Fixture) -> None:
+    store = await at.start()
+    await push(store)
+    digest = await upload(store, "b", 1, folder(b"new"))
+    before = names(at)
+    at.is_deposed = True
+    with pytest.raises(Deposed):
+        await store.publish(ME, "b", 1, digest, [])
+    with pytest.raises(Deposed):
+        await store.set_placement(ME, "a", 1, ["worker=x"])
+    with pytest.raises(Deposed):
+        await store.remove("a", 1)
+    assert names(at) == before
+    assert store.get("a", 1).placement == ()
 
 
 async def test_content_that_a_crash_has_left_is_removed_at_the_start(at: Fixture) -> None:
