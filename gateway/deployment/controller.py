@@ -266,6 +266,7 @@ class DeploymentController:
         if not is_able or not self._is_loaded(name, stages):
             return False
         self._states[name] = "deployed"
+        self._faults.pop(name, None)
         return True
 
     def _has_to_wait(self, engine: EngineName) -> bool:

@@ -44,7 +44,7 @@ class Loading:
         self._load = load
         self._on_loaded = on_loaded
         self._loaded: dict[EngineName, Stages] = {}
-        self._loading: set[EngineName] = set()
+        self._under_way: dict[EngineName, tuple[Stages, asyncio.Task[None]]] = {}
         self._tasks = TaskBag()
 
     def __contains__(self, engine: object) -> bool:
@@ -58,13 +58,18 @@ class Loading:
     def forget(self, engine: EngineName) -> None:
         """Load an engine again when it can run again."""
         self._loaded.pop(engine, None)
+        _, task = self._under_way.pop(engine, (None, None))
+        if task is not None:
+            task.cancel()
 
     def start(self, engine: EngineName, stages: Stages) -> None:
-        """Load the stages of an engine, or the whole engine, unless that is under way."""
-        if engine not in self._loading:
-            self._loading.add(engine)
-            task = self._tasks.start(self._load_all(engine, stages))
-            task.add_done_callback(lambda _: self._loading.discard(engine))
+        """Load the stages of an engine, or the whole engine, instead of what is under way."""
+        before, task = self._under_way.get(engine, (None, None))
+        if task is not None and not task.done():
+            if before == stages:
+                return
+            task.cancel()
+        self._under_way[engine] = stages, self._tasks.start(self._load_all(engine, stages))
 
     async def wait(self) -> None:
         """Wait until all that is under way has ended."""

@@ -283,6 +283,18 @@ async def test_stage_leaves_a_worker_once_the_next_one_has_loaded_it() -> None:
     assert world.stages() == {"0-4": ("c",), "4-9": ("b",)}
 
 
+async def test_load_that_is_no_longer_wanted_delays_no_other() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
+    for _ in range(4):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    world.plans.append(wanted([("b", 0, 6), ("a", 6, 9)]))
+    await world.look(20)
+    assert world.stages() == {"0-6": ("b",), "6-9": ("a",)}
+
+
 async def test_stage_that_its_workers_do_not_load_in_time_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
