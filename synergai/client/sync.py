@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -23,7 +24,7 @@ from synergai.client.channel import check_not_forked, is_forked
 from synergai.client.client import Client
 from synergai.client.jobs import JobHandle
 from synergai.client.streaming import iterate
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import Cancelled, InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -136,7 +137,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
-        if not is_forked():
+        if not _is_over():
             self._loop.run(self._wrapped.close())
 
     @property
@@ -208,7 +209,7 @@ class LoopThread:
         """Run a call and return its result; interrupting the caller cancels it."""
         try:
             check_not_forked()
-            self._check_not_inside()
+            self._check_can_wait()
         except SynergaiError:
             call.close()
             raise
@@ -219,10 +220,17 @@ class LoopThread:
             future.cancel()
             raise
 
-    def _check_not_inside(self) -> None:
-        """Raise `InvalidInput` in a callback on the loop, which would wait for itself."""
-        if threading.get_ident() == self._thread.ident:
+    def _check_can_wait(self) -> None:
+        """Raise an error where a call would never return."""
+        if sys.is_finalizing():
+            raise Cancelled("the interpreter is exiting")
+        if self._is_inside:  # in a callback
             raise InvalidInput("this runs on the client's event loop, which its calls would block")
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the caller runs on the loop, which would wait for itself."""
+        return threading.get_ident() == self._thread.ident
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous generator; close it when the caller stops."""
@@ -241,7 +249,21 @@ class LoopThread:
             while found := self.run(following()):
                 yield found[0]
         finally:
-            self.run(close())
+            self._end(close())
+
+    def _end(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close an iterator, which may be garbage that any thread collects, also at exit."""
+        if _is_over():
+            closing.close()
+        elif self._is_inside:
+            asyncio.run_coroutine_threadsafe(closing, self._loop)
+        else:
+            self.run(closing)
+
+
+def _is_over() -> bool:
+    """Return whether the thread of the loop has gone: by a fork, or as the interpreter exits."""
+    return is_forked() or sys.is_finalizing()
 
 
 _starting = threading.Lock()
