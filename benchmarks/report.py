@@ -127,10 +127,11 @@ def describe_machine() -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
+    kernel, _, _ = platform.release().partition("-")
     memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return (
         f"{os.cpu_count()} processors ({models[0] if models else platform.machine()}), "
-        f"{memory_gib:.0f} GiB, Linux {platform.release()}; "
+        f"{memory_gib:.0f} GiB, Linux {kernel}; "
         f"load before {load:.2f}"
     )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from synergai.core.routes.deployment import PlanOrder, SplitOrder, WantedEngine
 from synergai.domain import EngineName
-from synergai.errors import EngineUnusable, SynergaiError
+from synergai.errors import EngineUnusable, InternalError
 from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _PLAN_WITHIN_S: Final = 60.0
 _SPLIT_WITHIN_S: Final = 300.0
 
 
-class PlanFailed(SynergaiError):
+class PlanFailed(InternalError):
     """A planner has failed, or answered nonsense."""
 
 

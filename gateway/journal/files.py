@@ -60,16 +60,21 @@ def is_running(directory: Path) -> bool:
     Raises:
         NotFound: no gateway has ever used the directory.
     """
-    try:
-        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    used = [path for path in (directory / LOCK, directory / CLUSTER) if path.exists()]
+    if not used:
         raise NotFound(
             f"{directory} is no gateway's state directory: name the gateway's with --state, for a "
             "service /var/lib/synergai-gateway"
-        ) from None
+        )
+    return any(map(_is_held, used))
+
+
+def _is_held(path: Path) -> bool:
+    """Return whether a gateway holds a file of its state directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         return True
     finally:
         os.close(descriptor)
@@ -85,16 +90,9 @@ def hold_cluster(directory: Path) -> int:
 
 def check_leads(directory: Path) -> None:
     """Check that commands may change a state directory: its gateway is alone, or leads."""
-    try:
-        descriptor = os.open(directory / CLUSTER, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    path = directory / CLUSTER
+    if not path.exists() or _is_held(path):
         return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    finally:
-        os.close(descriptor)
     raise InvalidInput(
         f"the gateway of {directory} does not lead: run the command on the leader's machine, with "
         "its state directory"

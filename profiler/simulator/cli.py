@@ -128,11 +128,6 @@ _pipelines.command(
 app.add_typer(_pipelines, name="pipelines")
 
 
-@_pipelines.callback()
-def _pipelines_group() -> None:
-    """Compare schedulers of pipelines in virtual time."""
-
-
 def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[SimulationResult]:
     from profiler.simulator.sweep import run_count, sweep
 

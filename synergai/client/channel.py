@@ -15,6 +15,7 @@ import grpc.aio
 
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.runtime.backoff import Backoff
+from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.bearer_token import authorized
 from synergai.wire.parameters import ids_from_metadata
 from synergai.wire.rpc import channel_options
@@ -227,8 +228,7 @@ class GatewayChannel:
 
     def cancellation_cause(self, cancellation: asyncio.CancelledError) -> BaseException:
         """Return `Cancelled` if closing the client ended the call, else `cancellation` itself."""
-        task = asyncio.current_task()
-        if self.closed and not (task and task.cancelling()):
+        if self.closed and not is_being_cancelled():
             return Cancelled("the client was closed")
         return cancellation
 

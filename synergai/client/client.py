@@ -139,7 +139,8 @@ class Client(FleetOperations):
         A query that fails has its error in its own result, and the others are answered:
         ``result["name"]`` raises the error, and ``result.error`` is it.
 
-        Wrap it in ``contextlib.aclosing`` to end the call when leaving the loop early.
+        To end the call when leaving the loop early, wrap it in ``contextlib.aclosing``, or that of
+        a `SyncClient` in ``contextlib.closing``.
 
         Args:
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.

@@ -125,8 +125,9 @@ class SharedStream:
     async def close(self) -> None:
         """End the stream; queries in flight fail with `Cancelled`."""
         self._closed = True
-        if self._stream is not None:
-            await self._stream.close()
+        stream, self._stream = self._stream, None  # the client may be closed again
+        if stream is not None:
+            await stream.close()
 
     async def _infer_once(
         self,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.domain import EngineName, validate_accuracy
-from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
+from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
 from synergai.jobs import MAX_PRIORITY, JobSpec, validate_priority
 from synergai.names import parse_version
-from synergai.runtime.tasks import TaskBag
+from synergai.runtime.tasks import TaskBag, is_being_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -56,6 +56,10 @@ class EngineDescriptions:
             raise DeadlineExceeded(
                 f"the gateway did not describe engine {name!r} within {limit_s:.3g} s"
             ) from None
+        except asyncio.CancelledError:
+            if task.cancelled() and not is_being_cancelled():
+                raise Cancelled("the client was closed") from None
+            raise
         finally:
             self._waiting[task] -= 1
             if not self._waiting[task]:
@@ -72,7 +76,7 @@ class EngineDescriptions:
         self._known.pop(name, None)
 
     async def close(self) -> None:
-        """Cancel the fetches in flight."""
+        """Cancel the fetches in flight; calls that wait for them fail with `Cancelled`."""
         await self._tasks.close()
 
     def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:

@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
 from collections.abc import AsyncIterable
+from concurrent.futures import Future
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from synergai.client.channel import check_not_forked, is_forked
 from synergai.client.client import Client
 from synergai.client.jobs import JobHandle
 from synergai.client.streaming import iterate
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import Cancelled, InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -83,21 +88,49 @@ def _submitting(
     return method
 
 
-def _iterate_in_threads(items: ManyInputs) -> AsyncIterator[Inputs]:
+def _iterate_in_thread(items: ManyInputs) -> AsyncIterator[Inputs]:
     if isinstance(items, AsyncIterable | list | tuple):
         return iterate(items)
-    return _advance_in_threads(iter(items))
+    return _advance_in_thread(iter(items))
 
 
-async def _advance_in_threads(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
-    while (item := await asyncio.to_thread(next, items, _END)) is not _END:
-        yield item
+async def _advance_in_thread(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
+    """Yield the items of an iterator, each step of which runs in a thread of its own.
+
+    It may wait for ever. Threads of a pool would run out, and keep the interpreter from exiting.
+    """
+    wanted: SimpleQueue[Future[Inputs] | None] = SimpleQueue()
+    arguments = (copy_context().run, items, wanted)
+    Thread(target=_advance, args=arguments, name="synergai-inputs", daemon=True).start()
+    del items, arguments  # else the loop would close the caller's generator
+    try:
+        while True:
+            found: Future[Inputs] = Future()
+            wanted.put(found)
+            if (item := await asyncio.wrap_future(found)) is _END:
+                return
+            yield item
+    finally:
+        wanted.put(None)
+
+
+def _advance(
+    run: Callable[..., Inputs],
+    items: Iterator[Inputs],
+    wanted: SimpleQueue[Future[Inputs] | None],
+) -> None:
+    """Take an item for each future that is wanted, until one is None or cancelled."""
+    while (found := wanted.get()) is not None and found.set_running_or_notify_cancel():
+        try:
+            found.set_result(run(next, items, _END))
+        except BaseException as error:  # noqa: BLE001 - raised where the item is awaited
+            found.set_exception(error)
 
 
 class _BackgroundClient(Client):
     """Client on the shared loop, on which the caller's own generators must not run."""
 
-    _iterate = staticmethod(_iterate_in_threads)
+    _iterate = staticmethod(_iterate_in_thread)
 
 
 def _taking_arguments_of(
@@ -136,7 +169,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
-        if not is_forked():
+        if not _is_over():
             self._loop.run(self._wrapped.close())
 
     @property
@@ -201,14 +234,14 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         run = self._loop.run_forever
-        self._thread = threading.Thread(target=run, name="synergai-client", daemon=True)
+        self._thread = Thread(target=run, name="synergai-client", daemon=True)
         self._thread.start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call and return its result; interrupting the caller cancels it."""
         try:
             check_not_forked()
-            self._check_not_inside()
+            self._check_can_wait()
         except SynergaiError:
             call.close()
             raise
@@ -219,10 +252,17 @@ class LoopThread:
             future.cancel()
             raise
 
-    def _check_not_inside(self) -> None:
-        """Raise `InvalidInput` in a callback on the loop, which would wait for itself."""
-        if threading.get_ident() == self._thread.ident:
+    def _check_can_wait(self) -> None:
+        """Raise an error where a call would never return."""
+        if sys.is_finalizing():
+            raise Cancelled("the interpreter is exiting")
+        if self._is_inside:  # in a callback
             raise InvalidInput("this runs on the client's event loop, which its calls would block")
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the caller runs on the loop, which would wait for itself."""
+        return threading.get_ident() == self._thread.ident
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous generator; close it when the caller stops."""
@@ -241,7 +281,21 @@ class LoopThread:
             while found := self.run(following()):
                 yield found[0]
         finally:
-            self.run(close())
+            self._end(close())
+
+    def _end(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close an iterator, which may be garbage that any thread collects, also at exit."""
+        if _is_over():
+            closing.close()
+        elif self._is_inside:
+            asyncio.run_coroutine_threadsafe(closing, self._loop)
+        else:
+            self.run(closing)
+
+
+def _is_over() -> bool:
+    """Return whether the thread of the loop has gone: by a fork, or as the interpreter exits."""
+    return is_forked() or sys.is_finalizing()
 
 
 _starting = threading.Lock()

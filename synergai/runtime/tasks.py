@@ -92,6 +92,12 @@ async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def is_being_cancelled() -> bool:
+    """Return whether the current task itself is cancelled, and not what it has awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _retrieve_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()

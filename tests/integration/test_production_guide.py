@@ -75,6 +75,7 @@ class Machine:
             self._options = ["--access", str(table)]
         build(ENGINE, self.models)
         self.state.mkdir(parents=True, exist_ok=True)
+        self._start_gateway()
         for name in ("w1", "w2"):
             options = ["--threads", "1"]
             if access:
@@ -83,11 +84,14 @@ class Machine:
                 token.write_text(printed.splitlines()[0])
                 options += ["--enrolment-token-file", str(token)]
             self.fleet.start_agent(name, models=self.models, options=options)
-        self.start()
+        self.fleet.wait_for_workers(2)
 
-    def start(self) -> None:
+    def _start_gateway(self) -> None:
         log = ["--event-log", str(self.state / "events.jsonl")]
         self.fleet.start_gateway([*log, *self._options])
+
+    def start(self) -> None:
+        self._start_gateway()
         self.fleet.wait_for_workers(2)
 
     def stop(self) -> None:

@@ -67,7 +67,7 @@ class BurstCase:
         whole_s: time of a query of the whole engine.
         legs: seconds of each leg of a route over all workers, and of the hop behind it.
         memory_bytes: memory of each worker.
-        sessions: number of whole engines for which that is enough.
+        sessions: number of whole engines on each worker, rounded up in their favour.
     """
 
     def __init__(self) -> None:

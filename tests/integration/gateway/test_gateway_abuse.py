@@ -105,7 +105,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
     ),
     "headers without end": lambda: (
         http2.headers(1, LIVE, ends=False)
-        + 10 * http2.frame(http2.CONTINUATION, 0, 1, bytes(16384))
+        + 20 * http2.frame(http2.CONTINUATION, 0, 1, 3276 * b"\x00\x01x\x01v")
     ),
 }
 

@@ -20,7 +20,7 @@ OTHER_UNITS = re.compile(
     "|kilobytes|megabytes|milliwatts|kwh|wh)(_|$)"
 )
 TYPES = re.compile("_(counter|gauge|histogram|summary)(_|$)")
-LABELS = {"engine", "outcome", "tenant", "worker", "version", "le"}
+LABELS = {"engine", "outcome", "state", "tenant", "worker", "version", "le"}
 
 
 def violations(families: Iterable[Metric]) -> list[str]:

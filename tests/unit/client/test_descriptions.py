@@ -6,7 +6,7 @@ import pytest
 
 from synergai.client.requests import EngineDescriptions
 from synergai.domain import Engine
-from synergai.errors import DeadlineExceeded, Unavailable
+from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
 from tests.engines import new_engine
 from tests.waiting import turns
 
@@ -90,6 +90,16 @@ async def test_own_deadline_applies_and_closing_cancels() -> None:
         await descriptions.get("digits", 0.0)
     waiting = asyncio.create_task(descriptions.get("digits", 60.0))
     await turns()
+    await descriptions.close()
+    with pytest.raises(Cancelled, match="the client was closed"):
+        await waiting
+
+
+async def test_call_that_is_cancelled_while_the_client_closes_stays_cancelled() -> None:
+    descriptions = EngineDescriptions(Gateway().describe)
+    waiting = asyncio.create_task(descriptions.get("digits", 60.0))
+    await turns()
+    waiting.cancel()
     await descriptions.close()
     await asyncio.wait([waiting])
     assert waiting.cancelled()

@@ -6,8 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, Self, cast
 
+import pytest
+
 from synergai.client.channel import GatewayChannel
-from synergai.client.connection import QueryStream
+from synergai.client.connection import QueryStream, SharedStream
+from synergai.errors import Cancelled
 from synergai.oip import inference_pb2 as oip
 from tests.waiting import turns
 
@@ -38,14 +41,20 @@ class StalledCall:
         raise asyncio.CancelledError
 
 
-def stream_over(call: StalledCall) -> QueryStream:
+def channel_over(call: StalledCall) -> GatewayChannel:
     channel = SimpleNamespace(
         target="gate:1",
         gateway=0,
         oip=SimpleNamespace(ModelStreamInfer=lambda **_: call),
         cancellation_cause=lambda cancellation: cancellation,
+        ensure_open=lambda: None,
+        retry=lambda attempt, timeout: attempt(timeout),
     )
-    return QueryStream(cast("GatewayChannel", channel), in_flight=4)
+    return cast("GatewayChannel", channel)
+
+
+def stream_over(call: StalledCall) -> QueryStream:
+    return QueryStream(channel_over(call), in_flight=4)
 
 
 async def settle() -> None:
@@ -77,3 +86,13 @@ async def test_failed_write_ends_all_pending_queries() -> None:
     assert stream.closed
     assert isinstance(stream.failure, ValueError)
     assert str(stream.failure) == "a message that cannot be written"
+
+
+async def test_stream_may_be_closed_again_and_by_two_tasks_at_once() -> None:
+    shared = SharedStream(channel_over(StalledCall()), max_message_bytes=1000, in_flight=4)
+    query = asyncio.create_task(shared.infer(oip.ModelInferRequest(), timeout=None))
+    await settle()
+    await asyncio.gather(shared.close(), shared.close())
+    await shared.close()
+    with pytest.raises(Cancelled, match="the client was closed"):
+        await query
