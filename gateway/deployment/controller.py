@@ -325,7 +325,7 @@ class DeploymentController:
 
     def _can_run(self, stored: StoredVersion, stages: Stages, made: StoredStages) -> bool:
         """Return whether all workers can run their stages."""
-        able = True
+        able, faults = True, []
         for stage, ids in stages.items():
             name = stage_name(stored.name, *stage)
             for worker in filter(None, (self._workers.get(WorkerId(each)) for each in ids)):
@@ -333,8 +333,10 @@ class DeploymentController:
                 if engine is None or engine.fault:
                     able = False
                 if engine is not None and engine.fault and not engine.pending:
-                    self._fail(stored.name, f"stage {name} on worker {worker.id}: {engine.fault}")
+                    faults.append(f"stage {name} on worker {worker.id}: {engine.fault}")
                     self._planning.limit(worker, _memory_bytes(made.made[stage]))
+        if faults:  # the same one at each look, which is logged once
+            self._fail(stored.name, min(faults))
         return able
 
     def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.timeout(400)
 
 PLANNER = Path(__file__).parents[2] / "examples" / "route_planner"
 ENGINE = "layers"
-LAYERS = 8
+LAYERS = 16
 DEPLOYED_WITHIN_S = 180.0
 """On a machine that does much else."""
-MEMORY_MB = 230
-"""Of each worker: too little for 75 MB of weights, and enough for half of them."""
+MEMORY_MB = 330
+"""Of each worker: too little for 150 MB of weights, and enough for half of them."""
 
 
 @pytest.fixture(scope="module")
