@@ -400,8 +400,8 @@ async def test_several_stages_that_cannot_be_loaded_are_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    for stage, used in (("net.s0-4 on a", 310), ("net.s4-9 on b", 300)):
-        world.faults[stage] = f"used {used} MB, above the 240 MB that --memory-mb allows"
+    for place, used in (("net.s0-4 on a", 310), ("net.s4-9 on b", 300)):
+        world.faults[place] = f"used {used} MB, above the 240 MB that --memory-mb allows"
     world.plans.append(TWO)
     await world.look(8)
     told = [record for record in caplog.records if record.levelno == logging.WARNING]
