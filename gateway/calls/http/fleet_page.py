@@ -109,7 +109,8 @@ class FleetFeed:
         for first in range(0, len(changed) or 1, _PART):
             self._messages.append(self._message(b"changes", changed[first : first + _PART]))
             self._next += 1
-        if self._state_at < self._next - len(self._messages):
+        # Who reads the state must get to its end before the changes after it are gone.
+        if self._state_at < self._next - _KEPT // 2:
             self._state = []
         self._published.set()
         self._published = asyncio.Event()

@@ -16,6 +16,7 @@ from tests.staged_runs import staged_run
 @pytest.fixture(autouse=True)
 def _no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_page, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(fleet_page, "_STAGGER_S", 0.0)
 
 
 def make_feed() -> FleetFeed:
@@ -54,6 +55,19 @@ async def test_viewer_that_missed_changes_gets_the_state_again() -> None:
             await anext(fast)
         assert await kind(slow) == b"event: state"
         assert await kind(slow) == b"event: changes"
+
+
+async def test_viewer_gets_no_state_whose_changes_are_about_to_go() -> None:
+    feed = make_feed()
+    async with aclosing(feed.messages()) as first:
+        await anext(first)
+        for _ in range(fleet_page._KEPT - 2):
+            await anext(first)
+        async with aclosing(feed.messages()) as late:
+            assert await kind(late) == b"event: state"
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert await kind(late) == b"event: changes"
 
 
 async def test_large_state_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
