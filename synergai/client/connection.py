@@ -49,6 +49,7 @@ class PrioritySemaphore:
         self._free = limit
         self._sequence = count()
         self._waiters: list[tuple[int, float, int, asyncio.Future[None]]] = []
+        self._ended = 0  # waiters that gave up behind others, and are still in the heap
 
     @asynccontextmanager
     async def acquire(
@@ -76,6 +77,10 @@ class PrioritySemaphore:
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
                 self._release()  # the slot was granted to a waiter that no longer wants it
+            else:
+                self._ended += 1
+                if self._ended > len(self._waiters) // 2:
+                    self._forget_ended()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
                     f"the query's deadline of {seconds:g} s passed while it waited for other "
@@ -90,7 +95,14 @@ class PrioritySemaphore:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+            self._ended -= 1
         self._free += 1
+
+    def _forget_ended(self) -> None:
+        """Rebuild the heap; waiters of a higher priority may keep others from its top for ever."""
+        self._waiters = [each for each in self._waiters if not each[3].done()]
+        heapq.heapify(self._waiters)
+        self._ended = 0
 
 
 # A streamed message costs both ends a fraction of a unary call. Each query still has its own

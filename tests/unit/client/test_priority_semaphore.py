@@ -105,3 +105,18 @@ async def test_time_spent_waiting_counts_against_the_deadline() -> None:
     assert remaining is not None
     assert remaining < 60.0
     assert await holders.start("third", seconds=60.0) == 60.0
+
+
+async def test_waiters_that_gave_up_behind_others_are_forgotten() -> None:
+    holders = Holders(1)
+    tasks = [holders.start("holder"), *(holders.start("first", priority=1) for _ in range(3))]
+    await holders.settle()
+    for _ in range(100):
+        late = holders.start("late")
+        await holders.settle()
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+    assert len(holders.semaphore._waiters) < 10
+    holders.release.set()
+    await asyncio.gather(*tasks)
+    assert holders.acquired == ["holder", "first", "first", "first"]
