@@ -8,6 +8,7 @@ operator (QDQ), which runtimes fuse into integer kernels. Inputs and outputs sta
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
         samples: inputs by name, as the model takes them; `CALIBRATION_SAMPLES` of them, spread
             evenly, are used.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as in engine hosts
     try:
         import onnx
         from onnxruntime import quantization

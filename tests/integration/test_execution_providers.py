@@ -1,11 +1,16 @@
 """Execution providers in a fleet: emulated devices beside the CPU, and one that does not work."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from profiler.dictionary.files import add_to_dictionary
+from profiler.zoo.recipes import build
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, Session
 from synergai.jobs import JobState
@@ -87,3 +92,20 @@ def test_devices_run_jobs_in_parallel_and_a_broken_provider_harms_no_job(
     [unusable] = board.unusable
     assert unusable.session == Session(ENGINE, BROKEN)
     assert "no configuration with provider Broken" in unusable.reason
+
+
+def test_onnx_runtime_keeps_no_telemetry(tmp_path: Path) -> None:
+    build(EngineName("onnx_digits"), tmp_path)
+    [model] = tmp_path.rglob("*.onnx")
+    load = (
+        "import sys, worker_agent.host; from pathlib import Path; "
+        "from worker_agent.backends import BACKENDS; "
+        "BACKENDS.get('onnxruntime')(Path(sys.argv[1]), 1)"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home)}
+    for name in ("XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY"):
+        environment.pop(name, None)
+    subprocess.run([sys.executable, "-c", load, str(model)], env=environment, check=True)
+    assert not list(home.iterdir())

@@ -73,7 +73,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     save(models / "typed", TYPES.keys() - RAW_ONLY)
     save(models / "half", RAW_ONLY)
     save_classifier(models / "resnet50")
-    zoo.build(EngineName("onnx_identity"), models)
+    for name in ("onnx_identity", "onnx_digits"):
+        zoo.build(EngineName(name), models)
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as started:
         started.start_gateway()
         started.start_agent("w1", models=models, options=["--threads", "1", "--power", "none"])
@@ -105,7 +106,7 @@ def test_the_readmes_program_runs_as_it_is_written(fleet: LocalFleet) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "{'means': (1, 3, 1, 1)}"
+    assert lines[0] == "{'probabilities': (1, 10)}"
     assert lines[-1] == "SUCCEEDED 500 False"
 
 

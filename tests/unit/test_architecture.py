@@ -33,9 +33,9 @@ SERVE = {"worker_agent.app", "worker_agent.agent_settings"}
 
 ORDER = {
     "synergai": (
+        "errors",
         "v1",
         "oip",
-        "errors",
         "names",
         "domain",
         "jobs",
