@@ -13,7 +13,7 @@ from synergai.errors import NotSupported
 
 def test_older_protobuf_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google.protobuf, "__version__", "6.33.6")
-    with pytest.raises(NotSupported, match="protobuf 6.33.6 is installed.* virtual environment"):
+    with pytest.raises(NotSupported, match=r"protobuf 6\.33\.6 is installed.* virtual environment"):
         importlib.reload(synergai.v1)
 
 
