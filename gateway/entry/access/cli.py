@@ -30,7 +30,7 @@ def _access() -> None:
     """Make tokens for clients, and check the access table of a gateway."""
 
 
-@app.command(epilog="Example: [bold]synergai access token camera-7 > camera-7.token[/bold]")
+@app.command(epilog="Example: [bold]synergai access token ada > ada.token 2>> access.toml[/bold]")
 def token(
     name: Annotated[str, typer.Argument(help="Name of the client.")],
     tenant: Annotated[str, typer.Option(help="Tenant of the client. Default: its name.")] = "",
@@ -49,9 +49,10 @@ def token(
     if tenant:
         rows.insert(2, f'tenant = "{tenant}"')
     grant = ["[[grants]]", f'to = ["{name}"]', 'roles = ["infer"]']
-    typer.echo("Add these rows to the access table, with the roles that it needs:\n", err=True)
+    # All of it may be appended to the table: 2>>access.toml.
+    typer.echo("# Rows for the access table; give the client the roles that it needs.\n", err=True)
     typer.echo("\n".join([*rows, "", *grant]), err=True)
-    typer.echo("\nThe token, which is shown only once:\n", err=True)
+    typer.echo("\n# The token is shown only once.\n", err=True)
     typer.echo(made)
 
 
