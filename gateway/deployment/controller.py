@@ -12,7 +12,8 @@ The next step for an engine is the first of these that is not done:
 3. these workers can run it,
 4. and have loaded it.
 
-Then queries begin in these stages only. Other ones are removed once nothing runs in them.
+Then queries begin in these stages only. Other ones are removed once nothing runs or
+waits in them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
 GRACE_S: Final = 3.0
-"""Time for which nothing has to run in a stage that is no longer wanted until it is removed."""
+"""Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class DeploymentController:
     Args:
         workers: those of the fleet at any time.
         load: loads an engine on the workers that have it.
+        queued: returns the engines of the queries that wait for a worker.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class DeploymentController:
         versions: Versions,
         workers: Mapping[WorkerId, ConnectedWorker],
         load: Callable[[EngineName], Awaitable[None]],
+        queued: Callable[[], Set[EngineName]],
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -88,6 +91,7 @@ class DeploymentController:
         self._versions = versions
         self._catalogue = versions.catalogue
         self._workers = workers
+        self._queued = queued
         self._clock = clock
         # None if the store has changed since.
         self._stored: StoredEngines | None = None
@@ -354,9 +358,9 @@ class DeploymentController:
             self._faults.pop(engine, None)
 
     async def _retire(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
-        """Let no query begin in some stages, and remove those in which nothing runs any more."""
+        """Let no query begin in some stages; remove those in which none runs or waits any more."""
         self._catalogue.retire(surplus.keys())
-        busy, now = busy_engines(self._workers.values()), self._clock()
+        busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
         busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
         self._idle_since = {
             name: self._idle_since.get(name, now) for name in surplus if name not in busy

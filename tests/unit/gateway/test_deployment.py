@@ -80,6 +80,7 @@ class World:
         self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
         self.loads: list[str] = []
+        self.queued: set[EngineName] = set()
         self.slow: set[str] = set()
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
@@ -98,6 +99,7 @@ class World:
             Versions(self.catalogue),
             self.workers,
             self.load,
+            lambda: self.queued,
             self.clock,
         )
 
@@ -265,6 +267,20 @@ async def test_stage_stays_as_long_as_queries_may_get_to_it() -> None:
     await world.look(30)
     assert world.stages() == MOVED | DEPLOYED
     world.workers[WorkerId("a")].in_flight.clear()
+    await world.look(10)
+    assert world.stages() == MOVED
+
+
+async def test_stage_stays_while_a_query_waits_for_it_or_for_one_before_it() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    world.queued = {EngineName("net.s0-4")}
+    await world.look(30)
+    assert world.stages() == MOVED | DEPLOYED
+    world.queued = {EngineName("net.s4-9")}
+    await world.look(30)
+    assert world.stages() == MOVED | {"4-9": ("b",)}
+    world.queued = set()
     await world.look(10)
     assert world.stages() == MOVED
 
