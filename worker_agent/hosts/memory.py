@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.memory import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
     from synergai.domain import Session
     from worker_agent.hosts.launch import SpareHost
     from worker_agent.peers.held import HeldTensorStore
 
-ENFORCEMENT: Final = "sampled, rlimit"
+ENFORCEMENT: Final = "sampled, peak of loads, rlimit"
 """How the limit is enforced, for people."""
 _DATA_BYTES: Final = 256 << 20
 _DATA_BYTES_PER_THREAD: Final = 16 << 20
@@ -21,7 +21,15 @@ Measured with one to eight threads, TensorFlow and ONNX Runtime reserve less."""
 
 
 class CrowdedOut(Unavailable):
-    """The host was killed because all hosts together exceeded the limit; alone, it may fit."""
+    """The host was killed because all hosts together exceeded the limit; alone, it may fit.
+
+    Args:
+        size_bytes: memory of the host, which the others did not leave.
+    """
+
+    def __init__(self, message: str, size_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
 
 
 class TooLarge(EngineUnusable):
@@ -81,10 +89,9 @@ class HostMemory:
         spare_bytes = 0 if self._spare is None else rss_bytes(self._spare.pid)
         return held_bytes + spare_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
-    @property
-    def exceeded(self) -> bool:
-        """Whether the hosts use more than the limit."""
-        return bool(self.limit_bytes) and self.used_bytes() > self.limit_bytes
+    def exceeded(self, more_bytes: int = 0) -> bool:
+        """Return whether the hosts use more than the limit, or would with some more bytes."""
+        return bool(self.limit_bytes) and self.used_bytes() + more_bytes > self.limit_bytes
 
     def data_limit_bytes(self, threads: int) -> int:
         """Return the limit of the data segment of one host; 0 for none.
@@ -98,19 +105,37 @@ class HostMemory:
     def kill_largest(self) -> None:
         """Kill the host that uses most; if none exceeds the limit alone, of those that load."""
         sizes = {host: rss_bytes(host.pid) for host in self.hosts}
-        limit = self.limit_bytes
-        if all(size <= limit for size in sizes.values()):
+        if all(size <= self.limit_bytes for size in sizes.values()):
             sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
         largest = max(sizes, key=sizes.__getitem__, default=None)
-        if largest is None:
-            return
-        size = sizes[largest]
+        if largest is not None:
+            self._kill(largest, sizes[largest])
+
+    def check_load(self, host: Host, *, alone: bool = False) -> None:
+        """Kill a host that exceeded the limit while it loaded, which samples may have missed.
+
+        The host counts with the peak of its memory, and others with what they use now. With
+        `alone`, others do not count: a host that has run queries may have had its peak earlier.
+
+        Raises:
+            TooLarge: the host exceeded the limit alone.
+            CrowdedOut: it did so together with the others.
+        """
+        peak = peak_rss_bytes(host.pid)
+        more = 0 if alone else self.used_bytes() - rss_bytes(host.pid)
+        if self.limit_bytes and peak + more > self.limit_bytes:
+            raise self._kill(host, peak)
+
+    def _kill(self, host: Host, size: int) -> SynergaiError:
+        """Kill a host of this size; return why it cannot be loaded, if that is what it did."""
         used = f"used {size / 1e6:,.0f} MB"
-        allowed = f"{limit / 1e6:,.0f} MB that --memory-mb allows"
-        engine = largest.session.engine
-        if size > limit:
+        allowed = f"{self.limit_bytes / 1e6:,.0f} MB that --memory-mb allows"
+        error: SynergaiError
+        if size > self.limit_bytes:
             reason = f"{used}, above the {allowed}, and was killed"
-            largest.kill(reason, TooLarge(f"engine {engine!r} {reason}"))
+            error = TooLarge(f"engine {host.session.engine!r} {reason}")
         else:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
-            largest.kill(reason, CrowdedOut(f"engine {engine!r} {reason}"))
+            error = CrowdedOut(f"engine {host.session.engine!r} {reason}", size)
+        host.kill(reason, error)
+        return error
