@@ -15,7 +15,8 @@ from gateway.deployment.observed import (
 from gateway.deployment.planning_process import plan
 from gateway.deployment.stage_times import StageTimes
 from gateway.fleet.links import known_links
-from synergai.core.routes.deployment import EngineOrder, PlanOrder, routes_of
+from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, routes_of
+from synergai.errors import SynergaiError
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from synergai.core.routes.deployment import Cutting, Objective, WantedEngine
+    from synergai.core.routes.deployment import Cutting, Objective
     from synergai.core.routes.fleet import FleetFile
     from synergai.domain import EngineName, WorkerId
 
@@ -47,11 +48,16 @@ _LONGEST_AGAIN_S: Final = 320.0
 
 
 class Candidate(NamedTuple):
-    """A version of an engine that may be cut, and the workers that may have it."""
+    """A version of an engine that may be cut, and the workers that may have it.
+
+    Attributes:
+        fault: why it cannot be planned; empty if it can.
+    """
 
     stored: StoredVersion
     cutting: Cutting
     workers: Sequence[ConnectedWorker]
+    fault: str = ""
 
 
 class Planning:
@@ -96,6 +102,8 @@ class Planning:
         self.plans = 0
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
+        # Why it could not be read, and when that may be tried again.
+        self._unread: dict[str, tuple[str, float]] = {}
         # What was last seen and planned for, since when, and until when.
         self._seen: object = None
         self._seen_at = 0.0
@@ -127,7 +135,7 @@ class Planning:
                 continue
             if made.has_others if made is not None else catalogue.is_staged(name):
                 continue  # others have made its stages
-            cutting = await self._cutting_of(stored)
+            cutting, fault = await self._cutting_of(stored)
             is_whole = catalogue.whole(name) is not None
             if cutting == "never" or (cutting == "needed" and is_whole and made is None):
                 continue
@@ -135,14 +143,23 @@ class Planning:
             workers = [each for each in placed if each.id in self._workers and not each.draining]
             needs = all(_has_failed(each, stored) for each in workers) and not is_whole
             if workers and (made is not None or cutting == "auto" or needs):
-                found[name] = Candidate(stored, cutting, workers)
+                found[name] = Candidate(stored, cutting, workers, fault)
         return found
 
-    async def _cutting_of(self, stored: StoredVersion) -> Cutting:
-        if stored.digest not in self._cuttings:
-            cutting = await cutting_of(self._store, stored, self._cutting)
-            self._cuttings[stored.digest] = cutting
-        return self._cuttings[stored.digest]
+    async def _cutting_of(self, stored: StoredVersion) -> tuple[Cutting, str]:
+        """Return when a version may be cut, and why that cannot be read."""
+        digest = stored.digest
+        if digest not in self._cuttings:
+            fault, again_at = self._unread.get(digest, ("", 0.0))
+            if self._clock() < again_at:
+                return self._cutting, fault
+            try:
+                self._cuttings[digest] = await cutting_of(self._store, stored, self._cutting)
+            except SynergaiError as error:
+                self._unread[digest] = str(error), self._clock() + RETRY_S
+                return self._cutting, str(error)
+            self._unread.pop(digest, None)
+        return self._cuttings[digest], ""
 
     def _observe(
         self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
@@ -165,6 +182,8 @@ class Planning:
     ) -> list[WantedEngine] | None:
         """Return what is wanted of some engines; None if nothing has changed, or just has.
 
+        An engine that cannot be read is not possible, for now.
+
         Raises:
             PlanFailed: the planner has failed.
         """
@@ -177,7 +196,7 @@ class Planning:
         self.times.observe(self._workers.values(), self._clock())
         figures = self._observe(candidates, list(workers.values()))
         seen = (
-            [(one.stored, one.cutting, [w.id for w in one.workers]) for one in candidates.values()],
+            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             limits,
         )
@@ -189,17 +208,33 @@ class Planning:
         if not candidates:
             self._again_at = math.inf
             return None
-        for one in candidates.values():
-            await self._workshop.bring(one.stored)
+        faults = await self._bring(candidates)
         fleet = fleet_of(list(workers.values()), limits)
-        found = await plan(self._order(candidates, stages, fleet))
+        brought = {name: one for name, one in candidates.items() if name not in faults}
+        found = await plan(self._order(brought, stages, fleet)) if brought else []
+        found += (
+            WantedEngine(name=name, reason=fault, is_possible=False)
+            for name, fault in faults.items()
+        )
         self.plans += 1
-        self._again_at = math.inf
+        if not faults:
+            self._again_at = math.inf
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
         self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
         self._figures_again_at = self._clock() + self._pause_s
         return found
+
+    async def _bring(self, candidates: Mapping[EngineName, Candidate]) -> dict[EngineName, str]:
+        """Copy engines to the workshop; return why some cannot be planned."""
+        faults = {name: one.fault for name, one in candidates.items() if one.fault}
+        for name, one in candidates.items():
+            if not one.fault:
+                try:
+                    await self._workshop.bring(one.stored)
+                except SynergaiError as error:
+                    faults[name] = str(error)
+        return faults
 
     def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:
         """Return whether there is something to plan for, which has not just changed."""

@@ -22,6 +22,8 @@ from gateway.hub.store.store import EngineStore
 from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
 from synergai.core.routes.fleet import FleetFile, FleetWorker
 from synergai.domain import EngineName, WorkerId
+from synergai.errors import NotFound, Overloaded
+from synergai.models.manifest import ManifestFile
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_deployment import NET, stored
@@ -41,6 +43,7 @@ class World:
         self.catalogue = Catalogue()
         self.orders: list[PlanOrder] = []
         self.fault = ""
+        self.unreadable: set[str] = set()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
@@ -51,7 +54,7 @@ class World:
             cast("Placements", self),
             self.resolved,
             self.workers,
-            cast("Workshop", SimpleNamespace(bring=self.nothing, tidy=self.nothing, models=Path())),
+            cast("Workshop", SimpleNamespace(bring=self.bring, tidy=self.nothing, models=Path())),
             Path("dictionary.db"),
             cutting="needed",
             planner="optimal",
@@ -61,6 +64,15 @@ class World:
 
     async def nothing(self, *_: object) -> None:
         pass
+
+    async def bring(self, version: StoredVersion) -> None:
+        if version.engine in self.unreadable:
+            raise Overloaded("there is no room for it")
+
+    async def read(self, sha256: str, _offset: int, _size: int) -> bytes:
+        if sha256 in self.unreadable:
+            raise NotFound("the store has no content")
+        return b'routes = "auto"'
 
     async def answer(self, order: PlanOrder) -> list[WantedEngine]:
         self.orders.append(order)
@@ -177,6 +189,33 @@ async def test_planner_that_has_failed_is_tried_again_later(world: World) -> Non
     assert await world.look(int(RETRY_S)) == 1
     with pytest.raises(PlanFailed):
         await world.look(int(3 * RETRY_S))
+    assert len(world.orders) == 2
+
+
+@pytest.mark.parametrize("unreadable", ["file", "other"])
+async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
+    world: World, unreadable: str
+) -> None:
+    name, found = EngineName("other"), []
+    files = (*stored("other").manifest.files, ManifestFile("engine.toml", "file", 9))
+    manifest = replace(stored("other").manifest, files=files)
+    world.put(replace(stored("other", pushed_by="me"), digest="c", manifest=manifest))
+    for worker in world.workers.values():
+        worker.engines[name] = replace(WHOLE, name=name, fault="it is too large")
+    world.unreadable = {unreadable}
+    engines = stored_engines(cast("EngineStore", world))
+    for _ in range(5):
+        found += (
+            await world.planning.plan(await world.planning.candidates(engines), engines.stages)
+            or []
+        )
+        world.clock.now += 0.5
+    assert [each.name for each in world.orders[-1].engines] == [NET]
+    assert [(each.name, each.is_possible) for each in found] == [(NET, True), (name, False)]
+    assert found[1].reason in ("the store has no content", "there is no room for it")
+    world.unreadable = set()
+    await world.look(int(3 * RETRY_S))
+    assert [each.name for each in world.orders[-1].engines] == [NET, name]
     assert len(world.orders) == 2
 
 
