@@ -250,7 +250,6 @@ def build_deployment(
         fleet.dispatcher.core.queued_engines,
         base.clock.now,
     )
-    base.stack.push_async_callback(controller.close)
     base.tasks.start(controller.run())
     base.metrics.add(
         gauge(

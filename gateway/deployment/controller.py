@@ -44,6 +44,7 @@ from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
@@ -99,6 +100,9 @@ class DeploymentController:
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
         self._faults: dict[EngineName, tuple[str, float]] = {}
+        # Cuts that have begun, until a look has seen their end.
+        self._making: dict[EngineName, asyncio.Task[None]] = {}
+        self._tasks = TaskBag()
         self._loading = Loading(workers, load, self._on_loaded)
         self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
@@ -140,31 +144,44 @@ class DeploymentController:
             queries_per_s=self._planning.times.queries_per_s(engine),
         )
 
-    async def close(self) -> None:
-        """Stop to load stages."""
-        await self._loading.close()
-
     async def run(self) -> None:
         """Look regularly, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.look()
-            except SynergaiError as error:
-                _log.warning("engines are not deployed at the moment: %s", error)
-                await asyncio.sleep(RETRY_S)
-            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
-                _log.exception("cannot deploy engines")
-                await asyncio.sleep(RETRY_S)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                await self._try_to_look()
+        finally:
+            await self._tasks.close()
+            await self._planning.close()
+            await self._loading.close()
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self.look()
+        except SynergaiError as error:
+            _log.warning("engines are not deployed at the moment: %s", error)
+            await asyncio.sleep(RETRY_S)
+        except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+            _log.exception("cannot deploy engines")
+            await asyncio.sleep(RETRY_S)
+
+    async def wait(self) -> None:
+        """Wait until all plans, cuts and loads that are under way have ended."""
+        await self._tasks.wait()
+        await self._planning.wait()
+        await self._loading.wait()
 
     async def look(self) -> None:
-        """Plan if something has changed, and take the next step for each engine."""
+        """Plan if something has changed, and take the next step for each engine.
+
+        Plans, cuts and loads go on beside the looks, and delay no step of another engine.
+        """
         if not self._store.loaded:
             return
         stored = self._now_stored()
         stages = stored.stages
         candidates = await self._planning.candidates(stored)
-        await self._plan(candidates, stages)
+        self._plan(candidates, stages)
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
             if not made.has_others and name not in candidates and self._is_left_over(name):
@@ -174,18 +191,21 @@ class DeploymentController:
             if wanted is None or not wanted.is_possible:
                 continue
             made = stages.get(name, StoredStages({}, has_others=False))
-            if await self._step(one, wanted, made):
-                surplus |= _named(made, stages_of(wanted.routes))
-                await self._place(name, stages_of(wanted.routes), made, narrow=True)
+            try:
+                if await self._step(one, wanted, made):
+                    surplus |= _named(made, stages_of(wanted.routes))
+                    await self._place(name, stages_of(wanted.routes), made, narrow=True)
+            except SynergaiError as error:
+                self._fail(name, str(error))
         await self._retire(surplus)
 
-    async def _plan(
+    def _plan(
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
     ) -> None:
         try:
-            found = await self._planning.plan(candidates, stages)
+            found = self._planning.plan(candidates, stages)
         except SynergaiError as error:
             if str(error) != self._plan_fault:
                 _log.warning("deployed engines stay as they are: %s", error)
@@ -199,6 +219,7 @@ class DeploymentController:
             del self._wanted[name]
             self._faults.pop(name, None)
             self._states.pop(name, None)
+            self._making.pop(name, None)
             self._loading.forget(name)
 
     def _note(self, wanted: WantedEngine) -> None:
@@ -254,18 +275,18 @@ class DeploymentController:
         self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
         if not is_able:
             self._loading.forget(name)
-        if self._has_to_wait(name):
+        if (making := self._making.get(name)) is not None:
+            if making.done():
+                del self._making[name]
+                making.result()
             return False
-        try:
-            if await self._remove_stale(one.stored, made):
-                return False
-            if missing:
-                await self._make(one.stored, wanted, stages, missing)
-                return False
-            if await self._place(name, stages, made):
-                return False
-        except SynergaiError as error:
-            self._fail(name, str(error))
+        if self._has_to_wait(name) or await self._remove_stale(one.stored, made):
+            return False
+        if missing:
+            make = self._make(one.stored, wanted, stages, missing)
+            self._making[name] = self._tasks.start_awaited(make)
+            return False
+        if await self._place(name, stages, made):
             return False
         if not is_able or not self._is_loaded(name, stages):
             return False
@@ -305,12 +326,13 @@ class DeploymentController:
         for chain in sorted(chains):
             if missing.isdisjoint(chain):
                 continue
-            await self._workshop.bring(stored)
-            await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
-            for stage in missing.intersection(chain):
-                placement = _placement(stages[stage])
-                name = stage_name(stored.name, *stage)
-                await self._workshop.publish(name, stored.version, placement)
+            async with self._workshop.turn:
+                await self._workshop.bring(stored)
+                await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
+                for stage in missing.intersection(chain):
+                    placement = _placement(stages[stage])
+                    name = stage_name(stored.name, *stage)
+                    await self._workshop.publish(name, stored.version, placement)
             missing.difference_update(chain)
 
     async def _place(

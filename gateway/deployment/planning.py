@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gateway.deployment.observed import (
     can_be_cut,
@@ -17,9 +17,11 @@ from gateway.deployment.stage_times import StageTimes
 from gateway.fleet.links import known_links
 from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, routes_of
 from synergai.errors import SynergaiError
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from synergai.core.routes.deployment import Cutting, Objective
     from synergai.core.routes.fleet import FleetFile
     from synergai.domain import EngineName, WorkerId
+
+    _Ended: TypeAlias = tuple[list[WantedEngine], dict[EngineName, str]]
 
 SETTLE_S: Final = 1.5
 """Time for which engines and workers have to stay as they are until they are planned for."""
@@ -100,6 +104,8 @@ class Planning:
         self._clock = clock
         self.times = StageTimes()
         self.plans = 0
+        self._tasks = TaskBag()
+        self._under_way: asyncio.Task[_Ended] | None = None
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
         # Why it could not be read, and when that may be tried again.
@@ -116,6 +122,14 @@ class Planning:
         self._routes: object = None
         # Memory in which a worker failed to load a stage, until its agent starts again.
         self._limits: dict[WorkerId, tuple[str, int]] = {}
+
+    async def wait(self) -> None:
+        """Wait until the plan that is under way has ended."""
+        await self._tasks.wait()
+
+    async def close(self) -> None:
+        """Stop to plan."""
+        await self._tasks.close()
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
@@ -175,13 +189,14 @@ class Planning:
             figures.update((pair, link.bytes_per_s) for pair, link in links.items())
         return figures
 
-    async def plan(
+    def plan(
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
     ) -> list[WantedEngine] | None:
-        """Return what is wanted of some engines; None if nothing has changed, or just has.
+        """Return what a plan that has ended wants of some engines; None if there is none.
 
+        If something has changed, but not just so, another one begins, of which a later call tells.
         An engine that cannot be read is not possible, for now.
 
         Raises:
@@ -200,25 +215,43 @@ class Planning:
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             limits,
         )
-        if not self._is_due(seen, figures):
-            return None
-        self._planned, self._again_at = seen, self._clock() + RETRY_S
-        self._figures = figures
-        await self._workshop.tidy(candidates.keys())
-        if not candidates:
+        is_due = self._is_due(seen, figures)
+        if self._under_way is not None:
+            return self._end(self._under_way) if self._under_way.done() else None
+        if is_due:
+            self._planned, self._figures = seen, figures
+            fleet = fleet_of(list(workers.values()), limits)
+            self._under_way = self._tasks.start_awaited(self._plan(candidates, stages, fleet))
+        return None
+
+    async def _plan(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+        fleet: FleetFile,
+    ) -> _Ended:
+        """Return what is wanted of the engines that can be read, and why others cannot."""
+        async with self._workshop.turn:
+            await self._workshop.tidy(candidates.keys())
+            faults = await self._bring(candidates)
+            brought = {name: one for name, one in candidates.items() if name not in faults}
+            if not brought:
+                return [], faults
+            found = await plan(self._order(brought, stages, fleet))
+        self.plans += 1
+        return found, faults
+
+    def _end(self, task: asyncio.Task[_Ended]) -> list[WantedEngine]:
+        """Return what a plan that has ended wants; it is made again if not all could be read."""
+        self._under_way, self._again_at = None, self._clock() + RETRY_S
+        found, faults = task.result()
+        if not faults:
             self._again_at = math.inf
-            return None
-        faults = await self._bring(candidates)
-        fleet = fleet_of(list(workers.values()), limits)
-        brought = {name: one for name, one in candidates.items() if name not in faults}
-        found = await plan(self._order(brought, stages, fleet)) if brought else []
-        found += (
+        impossible = (
             WantedEngine(name=name, reason=fault, is_possible=False)
             for name, fault in faults.items()
         )
-        self.plans += 1
-        if not faults:
-            self._again_at = math.inf
+        found = [*found, *impossible]
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
         self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S

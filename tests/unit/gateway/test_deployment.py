@@ -79,6 +79,7 @@ class World:
         self.faults: dict[str, str] = {}
         self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
+        self.turn = asyncio.Lock()
         self.loads: list[str] = []
         self.queued: set[EngineName] = set()
         self.slow: set[str] = set()
@@ -106,7 +107,7 @@ class World:
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             await self.controller.look()
-            await self.controller._loading.wait()
+            await self.controller.wait()
             self.clock.now += 0.5
 
     # --- the store --------------------------------------------------------------------------
@@ -181,8 +182,11 @@ class World:
             return {}
         return {NET: Candidate(found, "needed", list(self.workers.values()))}
 
-    async def plan(self, *_: object) -> list[WantedEngine] | None:
+    def plan(self, *_: object) -> list[WantedEngine] | None:
         return [self.plans.pop(0)] if self.plans else None
+
+    async def wait(self) -> None:
+        pass
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         self.limits[worker.id] = failed_bytes
@@ -391,6 +395,23 @@ async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
     ]
     assert world.stages() == DEPLOYED
     assert world.chain() == [(0, 4), (4, 9)]
+
+
+async def test_cut_that_takes_long_delays_no_other_step() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    await world.turn.acquire()
+    for _ in range(5):
+        await world.controller.look()
+    assert world.stages() == DEPLOYED
+    await world.remove("net", 1)
+    for _ in range(20):
+        await world.controller.look()
+        world.clock.now += 0.5
+    assert world.stages() == {}
+    world.turn.release()
+    await world.look(20)
+    assert world.stages() == {}
 
 
 async def test_plan_that_is_not_possible_leaves_what_is_deployed() -> None:

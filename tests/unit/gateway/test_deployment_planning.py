@@ -1,5 +1,6 @@
 """When engines are planned, and what a planner is told."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,6 +48,7 @@ class World:
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
+        self.monkeypatch = monkeypatch
         monkeypatch.setattr(planning, "plan", self.answer)
         self.resolved = Versions(self.catalogue)
         self.planning = Planning(
@@ -54,7 +56,12 @@ class World:
             cast("Placements", self),
             self.resolved,
             self.workers,
-            cast("Workshop", SimpleNamespace(bring=self.bring, tidy=self.nothing, models=Path())),
+            cast(
+                "Workshop",
+                SimpleNamespace(
+                    bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
+                ),
+            ),
             Path("dictionary.db"),
             cutting="needed",
             planner="optimal",
@@ -98,7 +105,8 @@ class World:
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
             candidates = await self.planning.candidates(engines)
-            await self.planning.plan(candidates, engines.stages)
+            self.planning.plan(candidates, engines.stages)
+            await self.planning.wait()
             self.clock.now += pause_s
         return len(self.orders)
 
@@ -192,6 +200,26 @@ async def test_planner_that_has_failed_is_tried_again_later(world: World) -> Non
     assert len(world.orders) == 2
 
 
+async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
+    engines, is_told = stored_engines(cast("EngineStore", world)), asyncio.Event()
+    answer = world.answer
+
+    async def slow(order: PlanOrder) -> list[WantedEngine]:
+        await is_told.wait()
+        return await answer(order)
+
+    world.monkeypatch.setattr(planning, "plan", slow)
+    candidates = await world.planning.candidates(engines)
+    for _ in range(100):
+        assert world.planning.plan(candidates, engines.stages) is None
+        await asyncio.sleep(0)
+        world.clock.now += 0.5
+    is_told.set()
+    await world.planning.wait()
+    assert world.planning.plan(candidates, engines.stages) == [WantedEngine(name=NET)]
+    assert len(world.orders) == 1
+
+
 @pytest.mark.parametrize("unreadable", ["file", "other"])
 async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     world: World, unreadable: str
@@ -205,10 +233,9 @@ async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     world.unreadable = {unreadable}
     engines = stored_engines(cast("EngineStore", world))
     for _ in range(5):
-        found += (
-            await world.planning.plan(await world.planning.candidates(engines), engines.stages)
-            or []
-        )
+        candidates = await world.planning.candidates(engines)
+        found += world.planning.plan(candidates, engines.stages) or []
+        await world.planning.wait()
         world.clock.now += 0.5
     assert [each.name for each in world.orders[-1].engines] == [NET]
     assert [(each.name, each.is_possible) for each in found] == [(NET, True), (name, False)]
