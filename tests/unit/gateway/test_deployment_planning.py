@@ -304,3 +304,17 @@ async def test_planner_that_fails_hangs_or_answers_nonsense_is_told(
     monkeypatch.setattr(planning_process, "_PLAN_WITHIN_S", 0.5 if "sleep" in program else 60.0)
     with pytest.raises(PlanFailed, match=f"the planner 'own' has failed: .*{fault}"):
         await planning_process.plan(an_order())
+
+
+async def test_planner_does_not_get_the_secrets_of_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    program = "import os, sys; sys.exit('gets ' + ' '.join(sorted(os.environ)))"
+    monkeypatch.setattr(planning_process, "_COMMAND", ("-c", program))
+    with pytest.raises(PlanFailed, match="PYTHONHASHSEED") as caught:
+        await planning_process.plan(an_order())
+    assert "PGPASSWORD" not in str(caught.value)
+    assert "AWS_SECRET_ACCESS_KEY" not in str(caught.value)
