@@ -10,7 +10,7 @@ from gateway.deployment.observed import (
     cutting_of,
     fleet_of,
     memory_bytes,
-    wanted_version,
+    wanted_versions,
 )
 from gateway.deployment.planning_process import plan
 from gateway.deployment.stage_times import StageTimes
@@ -142,8 +142,12 @@ class Planning:
     async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
         """Return the engines that may need stages, or have some that the gateway has made."""
         found, catalogue = {}, self._versions.catalogue
-        for engine, highest in sorted(engines.highest.items()):
-            name = wanted_version(self._versions, engine, highest)
+        names = (
+            name
+            for engine, highest in sorted(engines.highest.items())
+            for name in wanted_versions(self._versions, engine, highest)
+        )
+        for name in names:
             stored, made = self._store.of(name), engines.stages.get(name)
             if stored is None or not can_be_cut(stored) or name in catalogue.unloaded:
                 continue

@@ -14,7 +14,7 @@ from gateway.deployment.planning import RETRY_S, Candidate, Planning
 from gateway.deployment.stage_times import StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import GATEWAY, EngineStore
@@ -93,11 +93,12 @@ class World:
     def start(self) -> None:
         """Start a controller, in place of one that has crashed."""
         self.followers = [self.fetch]
+        self.resolved = Versions(self.catalogue)
         self.controller = DeploymentController(
             cast("EngineStore", self),
             cast("Planning", self),
             cast("Workshop", self),
-            Versions(self.catalogue),
+            self.resolved,
             self.workers,
             self.load,
             lambda: self.queued,
@@ -472,10 +473,12 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     assert world.loads[loads:] == ["net.s0-4", "net.s4-9"]
 
 
+@pytest.mark.parametrize("policy", [VersionPolicy(), VersionPolicy(base="2")])
 async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, policy: VersionPolicy
 ) -> None:
     world = await deployed(World())
+    world.resolved.set_policy("net", policy)
     later = EngineName("net/2")
     version = stored(later, pushed_by="me")
 
@@ -502,8 +505,12 @@ async def test_stages_of_a_former_model_of_the_version_are_made_again() -> None:
     assert world.cuts[cuts:] == [(4,)]
 
 
-async def test_stages_leave_the_store_with_their_engine() -> None:
+@pytest.mark.parametrize(
+    "policy", [VersionPolicy(), VersionPolicy(base="1"), VersionPolicy(base="1", target="2")]
+)
+async def test_stages_leave_the_store_with_their_engine(policy: VersionPolicy) -> None:
     world = await deployed(World())
+    world.resolved.set_policy("net", policy)
     await world.remove("net", 1)
     await world.look(10)
     assert world.stages() == {}

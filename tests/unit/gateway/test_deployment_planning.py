@@ -150,7 +150,25 @@ async def test_version_that_requests_are_to_get_is_planned(world: World) -> None
     world.resolved.set_policy("net", VersionPolicy(base="1"))
     assert await world.names() == ["net"]
     world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    world.catalogue.update(WorkerId("b"), WHOLE)
     assert await world.names() == ["net/2"]
+
+
+async def test_former_version_in_a_rollout_is_planned_again_if_its_stages_break(
+    world: World,
+) -> None:
+    world.put(replace(stored(NET, pushed_by="me"), version=2))
+    world.put(stored("net.s0-4", ["worker=a"]))
+    world.put(stored("net.s4-9", ["worker=b"]))
+    for worker in world.workers.values():
+        later = replace(WHOLE, name=EngineName("net/2"), fault="it is too large")
+        worker.engines[later.name] = later
+    world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    world.catalogue.update(WorkerId("a"), stage(0, 4))
+    world.catalogue.update(WorkerId("b"), stage(4, 9))
+    assert await world.names() == ["net/2"]
+    world.catalogue.withdraw(WorkerId("b"), EngineName("net.s4-9"))
+    assert await world.names() == ["net/2", "net"]
 
 
 async def test_plan_is_made_once_nothing_has_changed_for_a_while(world: World) -> None:
