@@ -8,6 +8,8 @@ from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from synergai.runtime.memory import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from synergai.domain import Session
     from worker_agent.hosts.launch import SpareHost
     from worker_agent.peers.held import HeldTensorStore
@@ -21,15 +23,7 @@ Measured with one to eight threads, TensorFlow and ONNX Runtime reserve less."""
 
 
 class CrowdedOut(Unavailable):
-    """The host was killed because all hosts together exceeded the limit; alone, it may fit.
-
-    Args:
-        size_bytes: memory of the host, which the others did not leave.
-    """
-
-    def __init__(self, message: str, size_bytes: int = 0) -> None:
-        super().__init__(message)
-        self.size_bytes = size_bytes
+    """The host was killed because all hosts together exceeded the limit; alone, it may fit."""
 
 
 class TooLarge(EngineUnusable):
@@ -60,6 +54,9 @@ class HostMemory:
 
     Args:
         spare: a host without an engine, for the next one that is loaded.
+
+    Attributes:
+        evictors: each evicts idle sessions until the given number of bytes more are allowed.
     """
 
     def __init__(
@@ -71,6 +68,7 @@ class HostMemory:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
+        self.evictors: list[Callable[[int], Awaitable[object]]] = []
         self._spare = spare
 
     def take_spare(self) -> SpareHost | None:
@@ -111,19 +109,33 @@ class HostMemory:
         if largest is not None:
             self._kill(largest, sizes[largest])
 
-    def check_load(self, host: Host, *, alone: bool = False) -> None:
+    async def check_load(self, host: Host, *, evicts: bool) -> None:
         """Kill a host that exceeded the limit while it loaded, which samples may have missed.
 
-        The host counts with the peak of its memory, and others with what they use now. With
-        `alone`, others do not count: a host that has run queries may have had its peak earlier.
+        The host counts with the peak of its memory, and others with what they use now. If
+        `evicts`, idle sessions are evicted first, as for a sample.
 
         Raises:
             TooLarge: the host exceeded the limit alone.
             CrowdedOut: it did so together with the others.
         """
-        peak = peak_rss_bytes(host.pid)
-        more = 0 if alone else self.used_bytes() - rss_bytes(host.pid)
-        if self.limit_bytes and peak + more > self.limit_bytes:
+        self.check_variant_load(host)
+        size, peak = rss_bytes(host.pid), peak_rss_bytes(host.pid)
+        for evict in self.evictors if evicts else ():
+            if self.exceeded(peak - size):
+                await evict(peak - size)
+        if self.exceeded(peak - size):
+            raise self._kill(host, peak)
+
+    def check_variant_load(self, host: Host) -> None:
+        """Kill a host that has exceeded the limit alone by the load of a further variant.
+
+        Others do not count: it may have had its peak earlier, when they used less.
+
+        Raises:
+            TooLarge: it has.
+        """
+        if self.limit_bytes and (peak := peak_rss_bytes(host.pid)) > self.limit_bytes:
             raise self._kill(host, peak)
 
     def _kill(self, host: Host, size: int) -> SynergaiError:
@@ -136,6 +148,6 @@ class HostMemory:
             error = TooLarge(f"engine {host.session.engine!r} {reason}")
         else:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
-            error = CrowdedOut(f"engine {host.session.engine!r} {reason}", size)
+            error = CrowdedOut(f"engine {host.session.engine!r} {reason}")
         host.kill(reason, error)
         return error

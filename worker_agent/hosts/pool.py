@@ -86,6 +86,7 @@ class HostPool:
         # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
         self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
+        self._memory.evictors.append(self._evict_idle)
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident, and mark it as used."""
@@ -230,11 +231,11 @@ class HostPool:
         Return whether they are.
         """
         for session, host in self._residents.by_use():
+            if not self._memory.exceeded(size):
+                break
             if not self._is_pinned(session) and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._residents.evict_session(session, host)
-                if not self._memory.exceeded(size):
-                    break
         return not self._memory.exceeded(size)
 
     async def close(self) -> None:
@@ -352,27 +353,24 @@ class HostPool:
     async def _start(self, session: Session, preload: Preload | None) -> HostProcess:
         models = await asyncio.to_thread(self._models.of, session.engine)
         provider = self._providers.get(session.configuration.execution_provider)
-        start = partial(
-            HostProcess.start,
-            models,
-            session,
-            memory=self._memory,
-            cores=self._cores,
-            provider=provider,
-            hang_timeout_s=self._hang_timeout_s,
-            on_launched=(lambda _: None) if preload is None else preload.watch,
-            on_exit=self._residents.forget_host,
-            on_unusable=partial(self._condemn_variant, session),
-        )
         try:
-            return await start(spare=self._memory.take_spare() if provider is None else None)
+            return await HostProcess.start(
+                models,
+                session,
+                memory=self._memory,
+                spare=self._memory.take_spare() if provider is None else None,
+                cores=self._cores,
+                provider=provider,
+                hang_timeout_s=self._hang_timeout_s,
+                evicts=preload is None,
+                on_launched=(lambda _: None) if preload is None else preload.watch,
+                on_exit=self._residents.forget_host,
+                on_unusable=partial(self._condemn_variant, session),
+            )
         except CrowdedOut as crowded:
-            if preload is not None and not preload.needed:
-                raise PreloadAborted(str(crowded), no_room=True) from None
-            self._abort_preloads()
-            if not await self._evict_idle(crowded.size_bytes):
+            if preload is None:
                 raise
-            return await start()
+            raise PreloadAborted(str(crowded), no_room=True) from None
         finally:
             if preload is not None:
                 await preload.end()

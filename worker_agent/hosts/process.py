@@ -104,6 +104,7 @@ class HostProcess:
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
+        evicts: bool = True,
         on_launched: Callable[[HostProcess], None] = lambda _: None,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
         on_unusable: Callable[[str, str], None] = lambda *_: None,
@@ -111,7 +112,8 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
-        A `spare` one becomes the host, which has no `provider` then.
+        A `spare` one becomes the host, which has no `provider` then. If it `evicts`, idle sessions
+        make room for what it needs at most.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -141,7 +143,7 @@ class HostProcess:
             on_launched(host)
             host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
-            memory.check_load(host)
+            await memory.check_load(host, evicts=evicts)
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
         return host
@@ -157,7 +159,7 @@ class HostProcess:
         self._require_open()
         self._begin_watch()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
-        self._memory.check_load(self, alone=True)
+        self._memory.check_variant_load(self)
         self._arena.grow(slots_for(ready.max_batch))
         return ready
 

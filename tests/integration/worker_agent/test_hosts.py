@@ -30,6 +30,7 @@ from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
+from worker_agent.hosts.preloads import PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
@@ -440,11 +441,13 @@ async def test_load_that_exceeds_the_limit_between_two_samples_is_refused(models
 
 
 @pytest.mark.parametrize(("pinned", "error"), [([], None), ([LABELLED], CrowdedOut)])
+@pytest.mark.parametrize("inspects", [False, True])
 async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
     models: Path,
     monkeypatch: pytest.MonkeyPatch,
     pinned: list[Session],
     error: type[Exception] | None,
+    inspects: bool,
 ) -> None:
     memory = HostMemory(100_000_000)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=pinned)
@@ -452,8 +455,28 @@ async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
     monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
     await hosts.load(LABELLED)
     with pytest.raises(error) if error else nullcontext():
-        await hosts.load(TWICE)
-    assert hosts.resident_sessions() == ([LABELLED] if error else [TWICE])
+        if inspects:
+            await (await HostProcess.start(models, TWICE, memory=memory)).close()
+        else:
+            await hosts.load(TWICE)
+    kept = [] if inspects else [TWICE]
+    assert hosts.resident_sessions() == ([LABELLED] if error else kept)
+    await hosts.close()
+
+
+async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[SessionChange] = []
+    memory = HostMemory(1_000_000_000)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, on_change=changes.append)
+    sizes_of(monkeypatch, lambda _pid: 10_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 995_000_000)
+    await hosts.load(LABELLED)
+    with pytest.raises(PreloadAborted, match="used 995 MB while all engines used more"):
+        await hosts.preload(TWICE)
+    assert (changes[-1].session, changes[-1].no_room, changes[-1].error) == (TWICE, True, None)
+    assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
 
 
