@@ -152,7 +152,7 @@ class DeploymentController:
                 await self._try_to_look()
         finally:
             await self._tasks.close()
-            await self._planning.close()
+            await self._planning.tasks.close()
             await self._loading.close()
 
     async def _try_to_look(self) -> None:
@@ -164,12 +164,6 @@ class DeploymentController:
         except Exception:  # noqa: BLE001 - a bug in one look must not end all others
             _log.exception("cannot deploy engines")
             await asyncio.sleep(RETRY_S)
-
-    async def wait(self) -> None:
-        """Wait until all plans, cuts and loads that are under way have ended."""
-        await self._tasks.wait()
-        await self._planning.wait()
-        await self._loading.wait()
 
     async def look(self) -> None:
         """Plan if something has changed, and take the next step for each engine.

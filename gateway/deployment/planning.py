@@ -76,6 +76,7 @@ class Planning:
     Attributes:
         times: what queries of stages take.
         plans: number of plans that were computed.
+        tasks: the plan that is under way, if there is one.
     """
 
     def __init__(
@@ -104,12 +105,10 @@ class Planning:
         self._clock = clock
         self.times = StageTimes()
         self.plans = 0
-        self._tasks = TaskBag()
+        self.tasks = TaskBag()
         self._under_way: asyncio.Task[_Ended] | None = None
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
-        # Why it could not be read, and when that may be tried again.
-        self._unread: dict[str, tuple[str, float]] = {}
         # What was last seen and planned for, since when, and until when.
         self._seen: object = None
         self._seen_at = 0.0
@@ -122,14 +121,6 @@ class Planning:
         self._routes: object = None
         # Memory in which a worker failed to load a stage, until its agent starts again.
         self._limits: dict[WorkerId, tuple[str, int]] = {}
-
-    async def wait(self) -> None:
-        """Wait until the plan that is under way has ended."""
-        await self._tasks.wait()
-
-    async def close(self) -> None:
-        """Stop to plan."""
-        await self._tasks.close()
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
@@ -166,18 +157,13 @@ class Planning:
 
     async def _cutting_of(self, stored: StoredVersion) -> tuple[Cutting, str]:
         """Return when a version may be cut, and why that cannot be read."""
-        digest = stored.digest
-        if digest not in self._cuttings:
-            fault, again_at = self._unread.get(digest, ("", 0.0))
-            if self._clock() < again_at:
-                return self._cutting, fault
+        if stored.digest not in self._cuttings:
             try:
-                self._cuttings[digest] = await cutting_of(self._store, stored, self._cutting)
+                cutting = await cutting_of(self._store, stored, self._cutting)
             except SynergaiError as error:
-                self._unread[digest] = str(error), self._clock() + RETRY_S
                 return self._cutting, str(error)
-            self._unread.pop(digest, None)
-        return self._cuttings[digest], ""
+            self._cuttings[stored.digest] = cutting
+        return self._cuttings[stored.digest], ""
 
     def _observe(
         self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
@@ -224,15 +210,16 @@ class Planning:
             return self._end(self._under_way) if self._under_way.done() else None
         if is_due:
             self._planned, self._figures = seen, figures
-            fleet = fleet_of(list(workers.values()), limits)
-            self._under_way = self._tasks.start_awaited(self._plan(candidates, stages, fleet))
+            work = self._plan(candidates, stages, list(workers.values()), limits)
+            self._under_way = self.tasks.start_awaited(work)
         return None
 
     async def _plan(
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
-        fleet: FleetFile,
+        workers: Sequence[ConnectedWorker],
+        limits: Mapping[WorkerId, int],
     ) -> _Ended:
         """Return what is wanted of the engines that can be read, and why others cannot."""
         async with self._workshop.turn:
@@ -241,7 +228,7 @@ class Planning:
             brought = {name: one for name, one in candidates.items() if name not in faults}
             if not brought:
                 return [], faults
-            found = await plan(self._order(brought, stages, fleet))
+            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
         self.plans += 1
         return found, faults
 

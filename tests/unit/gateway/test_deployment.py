@@ -108,7 +108,8 @@ class World:
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             await self.controller.look()
-            await self.controller.wait()
+            await self.controller._tasks.wait()
+            await self.controller._loading.wait()
             self.clock.now += 0.5
 
     # --- the store --------------------------------------------------------------------------
@@ -185,9 +186,6 @@ class World:
 
     def plan(self, *_: object) -> list[WantedEngine] | None:
         return [self.plans.pop(0)] if self.plans else None
-
-    async def wait(self) -> None:
-        pass
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         self.limits[worker.id] = failed_bytes

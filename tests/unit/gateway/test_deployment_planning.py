@@ -106,7 +106,7 @@ class World:
         for _ in range(times):
             candidates = await self.planning.candidates(engines)
             self.planning.plan(candidates, engines.stages)
-            await self.planning.wait()
+            await self.planning.tasks.wait()
             self.clock.now += pause_s
         return len(self.orders)
 
@@ -218,6 +218,11 @@ async def test_planner_that_has_failed_is_tried_again_later(world: World) -> Non
     assert len(world.orders) == 2
 
 
+async def test_nothing_is_planned_without_an_engine_that_needs_it(world: World) -> None:
+    world.versions.clear()
+    assert await world.look(10) == 0
+
+
 async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
     engines, is_told = stored_engines(cast("EngineStore", world)), asyncio.Event()
     answer = world.answer
@@ -233,7 +238,7 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         await asyncio.sleep(0)
         world.clock.now += 0.5
     is_told.set()
-    await world.planning.wait()
+    await world.planning.tasks.wait()
     assert world.planning.plan(candidates, engines.stages) == [WantedEngine(name=NET)]
     assert len(world.orders) == 1
 
@@ -253,7 +258,7 @@ async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     for _ in range(5):
         candidates = await world.planning.candidates(engines)
         found += world.planning.plan(candidates, engines.stages) or []
-        await world.planning.wait()
+        await world.planning.tasks.wait()
         world.clock.now += 0.5
     assert [each.name for each in world.orders[-1].engines] == [NET]
     assert [(each.name, each.is_possible) for each in found] == [(NET, True), (name, False)]
