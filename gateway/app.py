@@ -241,9 +241,15 @@ def build_deployment(
         clock=base.clock.now,
     )
     controller = DeploymentController(
-        store, planning, workshop, fleet.versions, workers, fleet.model_control.load, base.clock.now
+        store,
+        planning,
+        workshop,
+        fleet.versions,
+        workers,
+        fleet.model_control.load,
+        fleet.dispatcher.core.queued_engines,
+        base.clock.now,
     )
-    base.stack.push_async_callback(controller.close)
     base.tasks.start(controller.run())
     base.metrics.add(
         gauge(

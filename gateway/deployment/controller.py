@@ -12,7 +12,8 @@ The next step for an engine is the first of these that is not done:
 3. these workers can run it,
 4. and have loaded it.
 
-Then queries begin in these stages only. Other ones are removed once nothing runs in them.
+Then queries begin in these stages only. Other ones are removed once nothing runs or
+waits in them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
 GRACE_S: Final = 3.0
-"""Time for which nothing has to run in a stage that is no longer wanted until it is removed."""
+"""Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class DeploymentController:
     Args:
         workers: those of the fleet at any time.
         load: loads an engine on the workers that have it.
+        queued: returns the engines of the queries that wait for a worker.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class DeploymentController:
         versions: Versions,
         workers: Mapping[WorkerId, ConnectedWorker],
         load: Callable[[EngineName], Awaitable[None]],
+        queued: Callable[[], Set[EngineName]],
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -88,6 +92,7 @@ class DeploymentController:
         self._versions = versions
         self._catalogue = versions.catalogue
         self._workers = workers
+        self._queued = queued
         self._clock = clock
         # None if the store has changed since.
         self._stored: StoredEngines | None = None
@@ -95,6 +100,9 @@ class DeploymentController:
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
         self._faults: dict[EngineName, tuple[str, float]] = {}
+        # Cuts that have begun, until a look has seen their end.
+        self._making: dict[EngineName, asyncio.Task[None]] = {}
+        self._tasks = TaskBag()
         self._loading = Loading(workers, load, self._on_loaded)
         self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
@@ -136,31 +144,38 @@ class DeploymentController:
             queries_per_s=self._planning.times.queries_per_s(engine),
         )
 
-    async def close(self) -> None:
-        """Stop to load stages."""
-        await self._loading.close()
-
     async def run(self) -> None:
         """Look regularly, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.look()
-            except SynergaiError as error:
-                _log.warning("engines are not deployed at the moment: %s", error)
-                await asyncio.sleep(RETRY_S)
-            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
-                _log.exception("cannot deploy engines")
-                await asyncio.sleep(RETRY_S)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                await self._try_to_look()
+        finally:
+            await self._tasks.close()
+            await self._planning.tasks.close()
+            await self._loading.close()
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self.look()
+        except SynergaiError as error:
+            _log.warning("engines are not deployed at the moment: %s", error)
+            await asyncio.sleep(RETRY_S)
+        except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+            _log.exception("cannot deploy engines")
+            await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
-        """Plan if something has changed, and take the next step for each engine."""
+        """Plan if something has changed, and take the next step for each engine.
+
+        Plans, cuts and loads go on beside the looks, and delay no step of another engine.
+        """
         if not self._store.loaded:
             return
         stored = self._now_stored()
         stages = stored.stages
         candidates = await self._planning.candidates(stored)
-        await self._plan(candidates, stages)
+        self._plan(candidates, stages)
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
             if not made.has_others and name not in candidates and self._is_left_over(name):
@@ -170,18 +185,21 @@ class DeploymentController:
             if wanted is None or not wanted.is_possible:
                 continue
             made = stages.get(name, StoredStages({}, has_others=False))
-            if await self._step(one, wanted, made):
-                surplus |= _named(made, stages_of(wanted.routes))
-                await self._place(name, stages_of(wanted.routes), made, narrow=True)
+            try:
+                if await self._step(one, wanted, made):
+                    surplus |= _named(made, stages_of(wanted.routes))
+                    await self._place(name, stages_of(wanted.routes), made, narrow=True)
+            except SynergaiError as error:
+                self._fail(name, str(error))
         await self._retire(surplus)
 
-    async def _plan(
+    def _plan(
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
     ) -> None:
         try:
-            found = await self._planning.plan(candidates, stages)
+            found = self._planning.plan(candidates, stages)
         except SynergaiError as error:
             if str(error) != self._plan_fault:
                 _log.warning("deployed engines stay as they are: %s", error)
@@ -195,6 +213,7 @@ class DeploymentController:
             del self._wanted[name]
             self._faults.pop(name, None)
             self._states.pop(name, None)
+            self._making.pop(name, None)
             self._loading.forget(name)
 
     def _note(self, wanted: WantedEngine) -> None:
@@ -250,18 +269,18 @@ class DeploymentController:
         self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
         if not is_able:
             self._loading.forget(name)
-        if self._has_to_wait(name):
+        if (making := self._making.get(name)) is not None:
+            if making.done():
+                del self._making[name]
+                making.result()
             return False
-        try:
-            if await self._remove_stale(one.stored, made):
-                return False
-            if missing:
-                await self._make(one.stored, wanted, stages, missing)
-                return False
-            if await self._place(name, stages, made):
-                return False
-        except SynergaiError as error:
-            self._fail(name, str(error))
+        if self._has_to_wait(name) or await self._remove_stale(one.stored, made):
+            return False
+        if missing:
+            make = self._make(one.stored, wanted, stages, missing)
+            self._making[name] = self._tasks.start_awaited(make)
+            return False
+        if await self._place(name, stages, made):
             return False
         if not is_able or not self._is_loaded(name, stages):
             return False
@@ -301,12 +320,13 @@ class DeploymentController:
         for chain in sorted(chains):
             if missing.isdisjoint(chain):
                 continue
-            await self._workshop.bring(stored)
-            await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
-            for stage in missing.intersection(chain):
-                placement = _placement(stages[stage])
-                name = stage_name(stored.name, *stage)
-                await self._workshop.publish(name, stored.version, placement)
+            async with self._workshop.turn:
+                await self._workshop.bring(stored)
+                await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
+                for stage in missing.intersection(chain):
+                    placement = _placement(stages[stage])
+                    name = stage_name(stored.name, *stage)
+                    await self._workshop.publish(name, stored.version, placement)
             missing.difference_update(chain)
 
     async def _place(
@@ -354,9 +374,9 @@ class DeploymentController:
             self._faults.pop(engine, None)
 
     async def _retire(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
-        """Let no query begin in some stages, and remove those in which nothing runs any more."""
+        """Let no query begin in some stages; remove those in which none runs or waits any more."""
         self._catalogue.retire(surplus.keys())
-        busy, now = busy_engines(self._workers.values()), self._clock()
+        busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
         busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
         self._idle_since = {
             name: self._idle_since.get(name, now) for name in surplus if name not in busy

@@ -15,7 +15,7 @@ from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.names import engine_of_stage, is_stage, split_version, stage_positions, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
@@ -82,14 +82,18 @@ def can_be_cut(stored: StoredVersion) -> bool:
     return stored.manifest.model.endswith(".onnx") and not stored.fault
 
 
-def wanted_version(versions: Versions, engine: str, highest: int) -> EngineName:
-    """Return the version of an engine that may need stages.
+def wanted_versions(versions: Versions, engine: str, highest: int) -> Iterator[EngineName]:
+    """Yield the versions of an engine that may need stages.
 
-    That is the target of a rollout, or else the version that requests are pinned to, or the highest
-    one.
+    These are the target of a rollout, or else the version that requests are pinned to, or the
+    highest one; and the former version in a rollout, if it does not answer.
     """
-    policy = versions.policy(engine)
-    return versioned(engine, policy.target or policy.base or str(highest))
+    policy, catalogue = versions.policy(engine), versions.catalogue
+    yield versioned(engine, policy.target or policy.base or str(highest))
+    if policy.target:
+        base = versioned(engine, policy.base)
+        if not (catalogue.serves(base) or catalogue.is_staged(base)):
+            yield base
 
 
 def answering_version(versions: Versions, engine: EngineName) -> EngineName | None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gateway.deployment.observed import (
     can_be_cut,
     cutting_of,
     fleet_of,
     memory_bytes,
-    wanted_version,
+    wanted_versions,
 )
 from gateway.deployment.planning_process import plan
 from gateway.deployment.stage_times import StageTimes
 from gateway.fleet.links import known_links
-from synergai.core.routes.deployment import EngineOrder, PlanOrder, routes_of
+from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, routes_of
+from synergai.errors import SynergaiError
+from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -29,9 +32,11 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from synergai.core.routes.deployment import Cutting, Objective, WantedEngine
+    from synergai.core.routes.deployment import Cutting, Objective
     from synergai.core.routes.fleet import FleetFile
     from synergai.domain import EngineName, WorkerId
+
+    _Ended: TypeAlias = tuple[list[WantedEngine], dict[EngineName, str]]
 
 SETTLE_S: Final = 1.5
 """Time for which engines and workers have to stay as they are until they are planned for."""
@@ -47,11 +52,16 @@ _LONGEST_AGAIN_S: Final = 320.0
 
 
 class Candidate(NamedTuple):
-    """A version of an engine that may be cut, and the workers that may have it."""
+    """A version of an engine that may be cut, and the workers that may have it.
+
+    Attributes:
+        fault: why it cannot be planned; empty if it can.
+    """
 
     stored: StoredVersion
     cutting: Cutting
     workers: Sequence[ConnectedWorker]
+    fault: str = ""
 
 
 class Planning:
@@ -66,6 +76,7 @@ class Planning:
     Attributes:
         times: what queries of stages take.
         plans: number of plans that were computed.
+        tasks: the plan that is under way, if there is one.
     """
 
     def __init__(
@@ -94,6 +105,8 @@ class Planning:
         self._clock = clock
         self.times = StageTimes()
         self.plans = 0
+        self.tasks = TaskBag()
+        self._under_way: asyncio.Task[_Ended] | None = None
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
         # What was last seen and planned for, since when, and until when.
@@ -120,14 +133,18 @@ class Planning:
     async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
         """Return the engines that may need stages, or have some that the gateway has made."""
         found, catalogue = {}, self._versions.catalogue
-        for engine, highest in sorted(engines.highest.items()):
-            name = wanted_version(self._versions, engine, highest)
+        names = (
+            name
+            for engine, highest in sorted(engines.highest.items())
+            for name in wanted_versions(self._versions, engine, highest)
+        )
+        for name in names:
             stored, made = self._store.of(name), engines.stages.get(name)
             if stored is None or not can_be_cut(stored) or name in catalogue.unloaded:
                 continue
             if made.has_others if made is not None else catalogue.is_staged(name):
                 continue  # others have made its stages
-            cutting = await self._cutting_of(stored)
+            cutting, fault = await self._cutting_of(stored)
             is_whole = catalogue.whole(name) is not None
             if cutting == "never" or (cutting == "needed" and is_whole and made is None):
                 continue
@@ -135,14 +152,18 @@ class Planning:
             workers = [each for each in placed if each.id in self._workers and not each.draining]
             needs = all(_has_failed(each, stored) for each in workers) and not is_whole
             if workers and (made is not None or cutting == "auto" or needs):
-                found[name] = Candidate(stored, cutting, workers)
+                found[name] = Candidate(stored, cutting, workers, fault)
         return found
 
-    async def _cutting_of(self, stored: StoredVersion) -> Cutting:
+    async def _cutting_of(self, stored: StoredVersion) -> tuple[Cutting, str]:
+        """Return when a version may be cut, and why that cannot be read."""
         if stored.digest not in self._cuttings:
-            cutting = await cutting_of(self._store, stored, self._cutting)
+            try:
+                cutting = await cutting_of(self._store, stored, self._cutting)
+            except SynergaiError as error:
+                return self._cutting, str(error)
             self._cuttings[stored.digest] = cutting
-        return self._cuttings[stored.digest]
+        return self._cuttings[stored.digest], ""
 
     def _observe(
         self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
@@ -158,12 +179,15 @@ class Planning:
             figures.update((pair, link.bytes_per_s) for pair, link in links.items())
         return figures
 
-    async def plan(
+    def plan(
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
     ) -> list[WantedEngine] | None:
-        """Return what is wanted of some engines; None if nothing has changed, or just has.
+        """Return what a plan that has ended wants of some engines; None if there is none.
+
+        If something has changed, but not just so, another one begins, of which a later call tells.
+        An engine that cannot be read is not possible, for now.
 
         Raises:
             PlanFailed: the planner has failed.
@@ -177,29 +201,64 @@ class Planning:
         self.times.observe(self._workers.values(), self._clock())
         figures = self._observe(candidates, list(workers.values()))
         seen = (
-            [(one.stored, one.cutting, [w.id for w in one.workers]) for one in candidates.values()],
+            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             limits,
         )
-        if not self._is_due(seen, figures):
-            return None
-        self._planned, self._again_at = seen, self._clock() + RETRY_S
-        self._figures = figures
-        await self._workshop.tidy(candidates.keys())
-        if not candidates:
-            self._again_at = math.inf
-            return None
-        for one in candidates.values():
-            await self._workshop.bring(one.stored)
-        fleet = fleet_of(list(workers.values()), limits)
-        found = await plan(self._order(candidates, stages, fleet))
+        is_due = self._is_due(seen, figures)
+        if self._under_way is not None:
+            return self._end(self._under_way) if self._under_way.done() else None
+        if is_due:
+            self._planned, self._figures = seen, figures
+            work = self._plan(candidates, stages, list(workers.values()), limits)
+            self._under_way = self.tasks.start_awaited(work)
+        return None
+
+    async def _plan(
+        self,
+        candidates: Mapping[EngineName, Candidate],
+        stages: Mapping[EngineName, StoredStages],
+        workers: Sequence[ConnectedWorker],
+        limits: Mapping[WorkerId, int],
+    ) -> _Ended:
+        """Return what is wanted of the engines that can be read, and why others cannot."""
+        async with self._workshop.turn:
+            await self._workshop.tidy(candidates.keys())
+            faults = await self._bring(candidates)
+            brought = {name: one for name, one in candidates.items() if name not in faults}
+            if not brought:
+                return [], faults
+            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
         self.plans += 1
-        self._again_at = math.inf
+        return found, faults
+
+    def _end(self, task: asyncio.Task[_Ended]) -> list[WantedEngine]:
+        """Return what a plan that has ended wants; it is made again if not all could be read."""
+        self._under_way, self._again_at = None, self._clock() + RETRY_S
+        found, faults = task.result()
+        if not faults:
+            self._again_at = math.inf
+        impossible = (
+            WantedEngine(name=name, reason=fault, is_possible=False)
+            for name, fault in faults.items()
+        )
+        found = [*found, *impossible]
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
         self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
         self._figures_again_at = self._clock() + self._pause_s
         return found
+
+    async def _bring(self, candidates: Mapping[EngineName, Candidate]) -> dict[EngineName, str]:
+        """Copy engines to the workshop; return why some cannot be planned."""
+        faults = {name: one.fault for name, one in candidates.items() if one.fault}
+        for name, one in candidates.items():
+            if not one.fault:
+                try:
+                    await self._workshop.bring(one.stored)
+                except SynergaiError as error:
+                    faults[name] = str(error)
+        return faults
 
     def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:
         """Return whether there is something to plan for, which has not just changed."""

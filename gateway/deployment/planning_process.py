@@ -22,6 +22,10 @@ _PLAN_WITHIN_S: Final = 60.0
 _SPLIT_WITHIN_S: Final = 300.0
 
 
+_ENVIRONMENT: Final = {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "VIRTUAL_ENV"}
+"""Variables that a child gets, with those of Python and the locale: no passwords or keys."""
+
+
 class PlanFailed(InternalError):
     """A planner has failed, or answered nonsense."""
 
@@ -53,7 +57,14 @@ async def _run(order: PlanOrder | SplitOrder, within_s: float) -> bytes:
     """Return the answer of a child process to an order."""
     pipe = asyncio.subprocess.PIPE
     command = [sys.executable, *_COMMAND, str(os.getpid())]
-    child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ENVIRONMENT or name.startswith(("PYTHON", "LC_"))
+    }
+    child = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+    )
     try:
         async with asyncio.timeout(within_s):
             answer, faults = await child.communicate(msgspec.json.encode(order))

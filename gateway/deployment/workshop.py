@@ -35,11 +35,13 @@ class Workshop:
 
     Attributes:
         models: the model directory.
+        turn: held while it is used; only one process plans or cuts at a time.
     """
 
     def __init__(self, store: EngineStore, models: Path) -> None:
         self._store = store
         self.models = models
+        self.turn = asyncio.Lock()
 
     async def bring(self, stored: StoredVersion) -> None:
         """Copy a version from the store, unless it is here."""

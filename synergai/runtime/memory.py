@@ -35,6 +35,16 @@ def rss_bytes(pid: int | None = None) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_rss_bytes(pid: int) -> int:
+    """Return the most memory that a process has had resident so far; 0 if it has exited."""
+    try:
+        status = Path("/proc", str(pid), "status").read_text("ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    peaks = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(next(peaks, 0)) << 10  # a zombie has none
+
+
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3

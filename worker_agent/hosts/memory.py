@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.memory import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from synergai.domain import Session
     from worker_agent.hosts.launch import SpareHost
     from worker_agent.peers.held import HeldTensorStore
 
-ENFORCEMENT: Final = "sampled, rlimit"
+ENFORCEMENT: Final = "sampled, peak of loads, rlimit"
 """How the limit is enforced, for people."""
 _DATA_BYTES: Final = 256 << 20
 _DATA_BYTES_PER_THREAD: Final = 16 << 20
@@ -52,6 +54,9 @@ class HostMemory:
 
     Args:
         spare: a host without an engine, for the next one that is loaded.
+
+    Attributes:
+        evictors: each evicts idle sessions until the given number of bytes more are allowed.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class HostMemory:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
+        self.evictors: list[Callable[[int], Awaitable[object]]] = []
         self._spare = spare
 
     def take_spare(self) -> SpareHost | None:
@@ -81,10 +87,9 @@ class HostMemory:
         spare_bytes = 0 if self._spare is None else rss_bytes(self._spare.pid)
         return held_bytes + spare_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
-    @property
-    def exceeded(self) -> bool:
-        """Whether the hosts use more than the limit."""
-        return bool(self.limit_bytes) and self.used_bytes() > self.limit_bytes
+    def exceeded(self, more_bytes: int = 0) -> bool:
+        """Return whether the hosts use more than the limit, or would with some more bytes."""
+        return bool(self.limit_bytes) and self.used_bytes() + more_bytes > self.limit_bytes
 
     def data_limit_bytes(self, threads: int) -> int:
         """Return the limit of the data segment of one host; 0 for none.
@@ -98,19 +103,51 @@ class HostMemory:
     def kill_largest(self) -> None:
         """Kill the host that uses most; if none exceeds the limit alone, of those that load."""
         sizes = {host: rss_bytes(host.pid) for host in self.hosts}
-        limit = self.limit_bytes
-        if all(size <= limit for size in sizes.values()):
+        if all(size <= self.limit_bytes for size in sizes.values()):
             sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
         largest = max(sizes, key=sizes.__getitem__, default=None)
-        if largest is None:
-            return
-        size = sizes[largest]
+        if largest is not None:
+            self._kill(largest, sizes[largest])
+
+    async def check_load(self, host: Host, *, evicts: bool) -> None:
+        """Kill a host that exceeded the limit while it loaded, which samples may have missed.
+
+        The host counts with the peak of its memory, and others with what they use now. If
+        `evicts`, idle sessions are evicted first, as for a sample.
+
+        Raises:
+            TooLarge: the host exceeded the limit alone.
+            CrowdedOut: it did so together with the others.
+        """
+        self.check_variant_load(host)
+        size, peak = rss_bytes(host.pid), peak_rss_bytes(host.pid)
+        for evict in self.evictors if evicts else ():
+            if self.exceeded(peak - size):
+                await evict(peak - size)
+        if self.exceeded(peak - size):
+            raise self._kill(host, peak)
+
+    def check_variant_load(self, host: Host) -> None:
+        """Kill a host that has exceeded the limit alone by the load of a further variant.
+
+        Others do not count: it may have had its peak earlier, when they used less.
+
+        Raises:
+            TooLarge: it has.
+        """
+        if self.limit_bytes and (peak := peak_rss_bytes(host.pid)) > self.limit_bytes:
+            raise self._kill(host, peak)
+
+    def _kill(self, host: Host, size: int) -> SynergaiError:
+        """Kill a host of this size; return why it cannot be loaded, if that is what it did."""
         used = f"used {size / 1e6:,.0f} MB"
-        allowed = f"{limit / 1e6:,.0f} MB that --memory-mb allows"
-        engine = largest.session.engine
-        if size > limit:
+        allowed = f"{self.limit_bytes / 1e6:,.0f} MB that --memory-mb allows"
+        error: SynergaiError
+        if size > self.limit_bytes:
             reason = f"{used}, above the {allowed}, and was killed"
-            largest.kill(reason, TooLarge(f"engine {engine!r} {reason}"))
+            error = TooLarge(f"engine {host.session.engine!r} {reason}")
         else:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
-            largest.kill(reason, CrowdedOut(f"engine {engine!r} {reason}"))
+            error = CrowdedOut(f"engine {host.session.engine!r} {reason}")
+        host.kill(reason, error)
+        return error

@@ -17,7 +17,7 @@ from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
-from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import ResidentSessions, SessionChange, is_idle
@@ -86,6 +86,7 @@ class HostPool:
         # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
         self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
+        self._memory.evictors.append(self._evict_idle)
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident, and mark it as used."""
@@ -220,23 +221,22 @@ class HostPool:
         if len(self._preloads) and not self._fits(0):
             self._abort_preloads()
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
-        if self._memory.exceeded:
-            await self._enforce_limit()
+        # Preloads go first.
+        if self._memory.exceeded() and not self._abort_preloads() and not await self._evict_idle():
+            self._memory.kill_largest()
 
-    async def _enforce_limit(self) -> None:
-        """Evict idle sessions, the least recently used first, or else kill the largest host.
+    async def _evict_idle(self, size: int = 0) -> bool:
+        """Evict idle sessions, the least recently used first, until `size` more bytes are allowed.
 
-        Preloads go first.
+        Return whether they are.
         """
-        if self._abort_preloads():
-            return
         for session, host in self._residents.by_use():
+            if not self._memory.exceeded(size):
+                break
             if not self._is_pinned(session) and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._residents.evict_session(session, host)
-                if not self._memory.exceeded:
-                    return
-        self._memory.kill_largest()
+        return not self._memory.exceeded(size)
 
     async def close(self) -> None:
         """Close all hosts, and cancel pending loads for good."""
@@ -362,10 +362,15 @@ class HostPool:
                 cores=self._cores,
                 provider=provider,
                 hang_timeout_s=self._hang_timeout_s,
+                evicts=preload is None,
                 on_launched=(lambda _: None) if preload is None else preload.watch,
                 on_exit=self._residents.forget_host,
                 on_unusable=partial(self._condemn_variant, session),
             )
+        except CrowdedOut as crowded:
+            if preload is None:
+                raise
+            raise PreloadAborted(str(crowded), no_room=True) from None
         finally:
             if preload is not None:
                 await preload.end()

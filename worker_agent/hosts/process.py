@@ -89,6 +89,7 @@ class HostProcess:
         self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
         self._child: Child
+        self._memory: HostMemory
         self._supervising = TaskBag()
 
     @classmethod
@@ -103,6 +104,7 @@ class HostProcess:
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
+        evicts: bool = True,
         on_launched: Callable[[HostProcess], None] = lambda _: None,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
         on_unusable: Callable[[str, str], None] = lambda *_: None,
@@ -110,7 +112,8 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
-        A `spare` one becomes the host, which has no `provider` then.
+        A `spare` one becomes the host, which has no `provider` then. If it `evicts`, idle sessions
+        make room for what it needs at most.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -127,18 +130,20 @@ class HostProcess:
         host = cls(session, launch.arena, hang_timeout_s, on_unusable)
         host._interrupt_writer = launch.interrupt_writer
         host._child = child
+        host._memory = memory
         try:
             await loop.create_connection(lambda: host._connection, sock=launch.agent_socket)
         except BaseException:
             launch.close()
             raise
         memory.hosts.add(host)
-        host._supervising.start(host._supervise(memory, on_exit))
+        host._supervising.start(host._supervise(on_exit))
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
             on_launched(host)
             host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
+            await memory.check_load(host, evicts=evicts)
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
         return host
@@ -154,6 +159,7 @@ class HostProcess:
         self._require_open()
         self._begin_watch()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
+        self._memory.check_variant_load(self)
         self._arena.grow(slots_for(ready.max_batch))
         return ready
 
@@ -352,7 +358,7 @@ class HostProcess:
         _log.warning("killing the engine host of %s, silent for %g s", self.session, limit_s)
         self.kill("hung and was killed")
 
-    async def _supervise(self, memory: HostMemory, on_exit: Callable[[HostProcess], None]) -> None:
+    async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
         """Own the process until it has exited, then end its pending runs."""
         output = self._supervising.start(self._child.log_output())
         crashed: int | None = None
@@ -365,7 +371,7 @@ class HostProcess:
             crashed = self._crashed_run()
         finally:
             output.cancel()
-            memory.hosts.discard(self)
+            self._memory.hosts.discard(self)
             self._arena.close()
             os.close(self._interrupt_writer)
         has_started = not self._loads.is_starting

@@ -40,7 +40,7 @@ from synergai.core.scheduling.state.jobs import JobRecord, Ranges
 from synergai.domain import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Set
 
     from synergai.core.explanations.facts import Cause, End, Explanation
     from synergai.core.scheduling.events import (
@@ -190,6 +190,10 @@ class SchedulerCore:
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
         return len(self.state.queue)
+
+    def queued_engines(self) -> Set[EngineName]:
+        """Return the engines of the jobs that wait for a worker."""
+        return self.state.queue.engines()
 
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:

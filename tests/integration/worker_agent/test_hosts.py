@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock, patch
 
@@ -28,8 +28,9 @@ from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
 from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
-from worker_agent.hosts.memory import CrowdedOut, HostMemory
+from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
+from worker_agent.hosts.preloads import PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
@@ -401,31 +402,81 @@ def sizes_of(monkeypatch: pytest.MonkeyPatch, sizes: Callable[[int], int]) -> No
 async def test_limit_unloads_idle_sessions_before_it_kills(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = HostMemory(100 << 20)
+    memory = HostMemory(1000 << 20)
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     busy = await hosts.load(TWICE)
     ended = run_samples(busy, FOREVER)
     await hosts.load(LABELLED)
-    sizes_of(monkeypatch, lambda _pid: 60 << 20)
+    sizes_of(monkeypatch, lambda _pid: 600 << 20)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [TWICE]
     assert not ended.done()
-    assert memory.used_bytes() == 60 << 20
+    assert memory.used_bytes() == 600 << 20
     await hosts.close()
 
 
 async def test_limit_kills_the_largest_busy_host_with_a_reason(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(1_000_000_000))
     large, small = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(large, FOREVER), run_samples(small, FOREVER)
-    sizes_of(monkeypatch, {large.pid: 150_000_000, small.pid: 60_000_000}.__getitem__)
+    sizes_of(monkeypatch, {large.pid: 1_500_000_000, small.pid: 600_000_000}.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED
-    assert "used 150 MB, above the 100 MB that --memory-mb allows, and was killed" in ended.detail
+    assert "used 1,500 MB, above the 1,000 MB that --memory-mb allows" in ended.detail
     assert not kept.done()
+    await hosts.close()
+
+
+async def test_load_that_exceeds_the_limit_between_two_samples_is_refused(models: Path) -> None:
+    memory = HostMemory(5_000_000)  # of which no sample is taken
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    with pytest.raises(TooLarge, match="MB, above the 5 MB that --memory-mb allows"):
+        await hosts.load(TWICE)
+    assert not hosts.resident_sessions()
+    assert not memory.hosts
+    await hosts.close()
+
+
+@pytest.mark.parametrize(("pinned", "error"), [([], None), ([LABELLED], CrowdedOut)])
+@pytest.mark.parametrize("inspects", [False, True])
+async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pinned: list[Session],
+    error: type[Exception] | None,
+    inspects: bool,
+) -> None:
+    memory = HostMemory(100_000_000)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=pinned)
+    sizes_of(monkeypatch, lambda _pid: 40_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
+    await hosts.load(LABELLED)
+    with pytest.raises(error) if error else nullcontext():
+        if inspects:
+            await (await HostProcess.start(models, TWICE, memory=memory)).close()
+        else:
+            await hosts.load(TWICE)
+    kept = [] if inspects else [TWICE]
+    assert hosts.resident_sessions() == ([LABELLED] if error else kept)
+    await hosts.close()
+
+
+async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[SessionChange] = []
+    memory = HostMemory(1_000_000_000)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, on_change=changes.append)
+    sizes_of(monkeypatch, lambda _pid: 10_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 995_000_000)
+    await hosts.load(LABELLED)
+    with pytest.raises(PreloadAborted, match="used 995 MB while all engines used more"):
+        await hosts.preload(TWICE)
+    assert (changes[-1].session, changes[-1].no_room, changes[-1].error) == (TWICE, True, None)
+    assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
 
 

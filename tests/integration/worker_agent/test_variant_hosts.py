@@ -13,11 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import worker_agent.hosts.memory
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadSuspected
+from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
@@ -274,6 +276,20 @@ async def test_memory_budget_evicts_variants_one_by_one(
         host = await hosts.load(session("large"))
         assert await hosts.load(session("small")) is host
         assert hosts.resident_sessions() == [session("small")]
+    finally:
+        await hosts.close()
+
+
+async def test_variant_whose_load_exceeds_the_limit_between_two_samples_is_refused(
+    family: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = HostPool(family, memory_bytes=1 << 40, memory=HostMemory(1 << 30))
+    try:
+        host = await hosts.load(session("large"))
+        monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 2 << 30)
+        with pytest.raises(ConfigurationUnusable, match="above the 1,074 MB"):
+            await hosts.load(session("small"))
+        await until(lambda: host.is_closed, 0.01)
     finally:
         await hosts.close()
 

@@ -14,7 +14,7 @@ from gateway.deployment.planning import RETRY_S, Candidate, Planning
 from gateway.deployment.stage_times import StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.versions import Versions
+from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import GATEWAY, EngineStore
@@ -79,7 +79,9 @@ class World:
         self.faults: dict[str, str] = {}
         self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
+        self.turn = asyncio.Lock()
         self.loads: list[str] = []
+        self.queued: set[EngineName] = set()
         self.slow: set[str] = set()
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
@@ -91,19 +93,22 @@ class World:
     def start(self) -> None:
         """Start a controller, in place of one that has crashed."""
         self.followers = [self.fetch]
+        self.resolved = Versions(self.catalogue)
         self.controller = DeploymentController(
             cast("EngineStore", self),
             cast("Planning", self),
             cast("Workshop", self),
-            Versions(self.catalogue),
+            self.resolved,
             self.workers,
             self.load,
+            lambda: self.queued,
             self.clock,
         )
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             await self.controller.look()
+            await self.controller._tasks.wait()
             await self.controller._loading.wait()
             self.clock.now += 0.5
 
@@ -179,7 +184,7 @@ class World:
             return {}
         return {NET: Candidate(found, "needed", list(self.workers.values()))}
 
-    async def plan(self, *_: object) -> list[WantedEngine] | None:
+    def plan(self, *_: object) -> list[WantedEngine] | None:
         return [self.plans.pop(0)] if self.plans else None
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
@@ -265,6 +270,20 @@ async def test_stage_stays_as_long_as_queries_may_get_to_it() -> None:
     await world.look(30)
     assert world.stages() == MOVED | DEPLOYED
     world.workers[WorkerId("a")].in_flight.clear()
+    await world.look(10)
+    assert world.stages() == MOVED
+
+
+async def test_stage_stays_while_a_query_waits_for_it_or_for_one_before_it() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    world.queued = {EngineName("net.s0-4")}
+    await world.look(30)
+    assert world.stages() == MOVED | DEPLOYED
+    world.queued = {EngineName("net.s4-9")}
+    await world.look(30)
+    assert world.stages() == MOVED | {"4-9": ("b",)}
+    world.queued = set()
     await world.look(10)
     assert world.stages() == MOVED
 
@@ -377,6 +396,23 @@ async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
     assert world.chain() == [(0, 4), (4, 9)]
 
 
+async def test_cut_that_takes_long_delays_no_other_step() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    await world.turn.acquire()
+    for _ in range(5):
+        await world.controller.look()
+    assert world.stages() == DEPLOYED
+    await world.remove("net", 1)
+    for _ in range(20):
+        await world.controller.look()
+        world.clock.now += 0.5
+    assert world.stages() == {}
+    world.turn.release()
+    await world.look(20)
+    assert world.stages() == {}
+
+
 async def test_plan_that_is_not_possible_leaves_what_is_deployed() -> None:
     world = await deployed(World())
     world.plans.append(wanted(is_possible=False))
@@ -435,10 +471,12 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     assert world.loads[loads:] == ["net.s0-4", "net.s4-9"]
 
 
+@pytest.mark.parametrize("policy", [VersionPolicy(), VersionPolicy(base="2")])
 async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, policy: VersionPolicy
 ) -> None:
     world = await deployed(World())
+    world.resolved.set_policy("net", policy)
     later = EngineName("net/2")
     version = stored(later, pushed_by="me")
 
@@ -465,8 +503,12 @@ async def test_stages_of_a_former_model_of_the_version_are_made_again() -> None:
     assert world.cuts[cuts:] == [(4,)]
 
 
-async def test_stages_leave_the_store_with_their_engine() -> None:
+@pytest.mark.parametrize(
+    "policy", [VersionPolicy(), VersionPolicy(base="1"), VersionPolicy(base="1", target="2")]
+)
+async def test_stages_leave_the_store_with_their_engine(policy: VersionPolicy) -> None:
     world = await deployed(World())
+    world.resolved.set_policy("net", policy)
     await world.remove("net", 1)
     await world.look(10)
     assert world.stages() == {}

@@ -1,5 +1,6 @@
 """When engines are planned, and what a planner is told."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +23,8 @@ from gateway.hub.store.store import EngineStore
 from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
 from synergai.core.routes.fleet import FleetFile, FleetWorker
 from synergai.domain import EngineName, WorkerId
+from synergai.errors import NotFound, Overloaded
+from synergai.models.manifest import ManifestFile
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_deployment import NET, stored
@@ -41,9 +44,11 @@ class World:
         self.catalogue = Catalogue()
         self.orders: list[PlanOrder] = []
         self.fault = ""
+        self.unreadable: set[str] = set()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
+        self.monkeypatch = monkeypatch
         monkeypatch.setattr(planning, "plan", self.answer)
         self.resolved = Versions(self.catalogue)
         self.planning = Planning(
@@ -51,7 +56,12 @@ class World:
             cast("Placements", self),
             self.resolved,
             self.workers,
-            cast("Workshop", SimpleNamespace(bring=self.nothing, tidy=self.nothing, models=Path())),
+            cast(
+                "Workshop",
+                SimpleNamespace(
+                    bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
+                ),
+            ),
             Path("dictionary.db"),
             cutting="needed",
             planner="optimal",
@@ -61,6 +71,15 @@ class World:
 
     async def nothing(self, *_: object) -> None:
         pass
+
+    async def bring(self, version: StoredVersion) -> None:
+        if version.engine in self.unreadable:
+            raise Overloaded("there is no room for it")
+
+    async def read(self, sha256: str, _offset: int, _size: int) -> bytes:
+        if sha256 in self.unreadable:
+            raise NotFound("the store has no content")
+        return b'routes = "auto"'
 
     async def answer(self, order: PlanOrder) -> list[WantedEngine]:
         self.orders.append(order)
@@ -86,7 +105,8 @@ class World:
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
             candidates = await self.planning.candidates(engines)
-            await self.planning.plan(candidates, engines.stages)
+            self.planning.plan(candidates, engines.stages)
+            await self.planning.tasks.wait()
             self.clock.now += pause_s
         return len(self.orders)
 
@@ -130,7 +150,25 @@ async def test_version_that_requests_are_to_get_is_planned(world: World) -> None
     world.resolved.set_policy("net", VersionPolicy(base="1"))
     assert await world.names() == ["net"]
     world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    world.catalogue.update(WorkerId("b"), WHOLE)
     assert await world.names() == ["net/2"]
+
+
+async def test_former_version_in_a_rollout_is_planned_again_if_its_stages_break(
+    world: World,
+) -> None:
+    world.put(replace(stored(NET, pushed_by="me"), version=2))
+    world.put(stored("net.s0-4", ["worker=a"]))
+    world.put(stored("net.s4-9", ["worker=b"]))
+    for worker in world.workers.values():
+        later = replace(WHOLE, name=EngineName("net/2"), fault="it is too large")
+        worker.engines[later.name] = later
+    world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    world.catalogue.update(WorkerId("a"), stage(0, 4))
+    world.catalogue.update(WorkerId("b"), stage(4, 9))
+    assert await world.names() == ["net/2"]
+    world.catalogue.withdraw(WorkerId("b"), EngineName("net.s4-9"))
+    assert await world.names() == ["net/2", "net"]
 
 
 async def test_plan_is_made_once_nothing_has_changed_for_a_while(world: World) -> None:
@@ -177,6 +215,57 @@ async def test_planner_that_has_failed_is_tried_again_later(world: World) -> Non
     assert await world.look(int(RETRY_S)) == 1
     with pytest.raises(PlanFailed):
         await world.look(int(3 * RETRY_S))
+    assert len(world.orders) == 2
+
+
+async def test_nothing_is_planned_without_an_engine_that_needs_it(world: World) -> None:
+    world.versions.clear()
+    assert await world.look(10) == 0
+
+
+async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
+    engines, is_told = stored_engines(cast("EngineStore", world)), asyncio.Event()
+    answer = world.answer
+
+    async def slow(order: PlanOrder) -> list[WantedEngine]:
+        await is_told.wait()
+        return await answer(order)
+
+    world.monkeypatch.setattr(planning, "plan", slow)
+    candidates = await world.planning.candidates(engines)
+    for _ in range(100):
+        assert world.planning.plan(candidates, engines.stages) is None
+        await asyncio.sleep(0)
+        world.clock.now += 0.5
+    is_told.set()
+    await world.planning.tasks.wait()
+    assert world.planning.plan(candidates, engines.stages) == [WantedEngine(name=NET)]
+    assert len(world.orders) == 1
+
+
+@pytest.mark.parametrize("unreadable", ["file", "other"])
+async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
+    world: World, unreadable: str
+) -> None:
+    name, found = EngineName("other"), []
+    files = (*stored("other").manifest.files, ManifestFile("engine.toml", "file", 9))
+    manifest = replace(stored("other").manifest, files=files)
+    world.put(replace(stored("other", pushed_by="me"), digest="c", manifest=manifest))
+    for worker in world.workers.values():
+        worker.engines[name] = replace(WHOLE, name=name, fault="it is too large")
+    world.unreadable = {unreadable}
+    engines = stored_engines(cast("EngineStore", world))
+    for _ in range(5):
+        candidates = await world.planning.candidates(engines)
+        found += world.planning.plan(candidates, engines.stages) or []
+        await world.planning.tasks.wait()
+        world.clock.now += 0.5
+    assert [each.name for each in world.orders[-1].engines] == [NET]
+    assert [(each.name, each.is_possible) for each in found] == [(NET, True), (name, False)]
+    assert found[1].reason in ("the store has no content", "there is no room for it")
+    world.unreadable = set()
+    await world.look(int(3 * RETRY_S))
+    assert [each.name for each in world.orders[-1].engines] == [NET, name]
     assert len(world.orders) == 2
 
 
@@ -238,3 +327,17 @@ async def test_planner_that_fails_hangs_or_answers_nonsense_is_told(
     monkeypatch.setattr(planning_process, "_PLAN_WITHIN_S", 0.5 if "sleep" in program else 60.0)
     with pytest.raises(PlanFailed, match=f"the planner 'own' has failed: .*{fault}"):
         await planning_process.plan(an_order())
+
+
+async def test_planner_does_not_get_the_secrets_of_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    program = "import os, sys; sys.exit('gets ' + ' '.join(sorted(os.environ)))"
+    monkeypatch.setattr(planning_process, "_COMMAND", ("-c", program))
+    with pytest.raises(PlanFailed, match="PYTHONHASHSEED") as caught:
+        await planning_process.plan(an_order())
+    assert "PGPASSWORD" not in str(caught.value)
+    assert "AWS_SECRET_ACCESS_KEY" not in str(caught.value)
