@@ -85,6 +85,9 @@ def list_engines(
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
+    if not engines:
+        for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
+            typer.echo(ignored)
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
@@ -329,6 +332,7 @@ def add(
     from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.published import find_published
+    from synergai.models.triton import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
@@ -348,7 +352,8 @@ def add(
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo("\n".join((self_check.result, *self_check.notes)))
+    ignored = ignored_configs([model if model.is_dir() else model.absolute().parent])
+    typer.echo("\n".join((self_check.result, *self_check.notes, *ignored)))
     _print_found_by(1)
 
 
