@@ -39,6 +39,9 @@ app: Final = typer.Typer(
 )
 
 
+_PUSHED: Final = "'synergai engines store' lists the engines that were pushed to a gateway"
+
+
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(
     engines: Annotated[
@@ -53,6 +56,8 @@ def list_engines(
 ) -> None:
     """List the engines in the model directory.
 
+    Engines that were pushed are not in it: 'synergai engines store' lists them.
+
     No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
     MLPerf published under the name; engines built here have other weights. Faults are cut to the
     terminal's width; name an engine, or use --json, for the whole text.
@@ -65,7 +70,9 @@ def list_engines(
         by_name = {row.name: row for row in rows}
         for name in engines:
             if name not in by_name:
-                raise NotFound(f"there is no engine {name!r} in {models}, nor in the catalogue")
+                raise NotFound(
+                    f"there is no engine {name!r} in {models}, nor in the catalogue; {_PUSHED}"
+                )
         rows = [by_name[name] for name in engines]
     if as_json:
         print_json(rows)
@@ -73,7 +80,7 @@ def list_engines(
     if not rows:
         typer.echo(
             f"no engine in {models}; add a model file by 'synergai engines add FILE', "
-            "or see 'synergai engines list --catalogue' for engines that can be built"
+            f"or see 'synergai engines list --catalogue' for engines that can be built; {_PUSHED}"
         )
         return
     if engines:
@@ -88,6 +95,7 @@ def list_engines(
     if not engines:
         for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
             typer.echo(ignored)
+        typer.echo(_PUSHED, err=True)
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")

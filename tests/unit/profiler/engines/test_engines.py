@@ -166,3 +166,11 @@ def test_list_and_add_say_that_the_configuration_of_triton_is_ignored(
     assert run("list", "--models", models).count(note) == 1
     mine = tmp_path / "mine"
     assert note in run("add", version / "model.onnx", "--no-check", "--models", mine)
+
+
+def test_list_names_the_command_for_what_it_leaves_out(models: Path, tmp_path: Path) -> None:
+    left_out = "'synergai engines store' lists the engines that were pushed"
+    assert left_out in run("list", "--models", models)
+    assert left_out in run("list", "--models", tmp_path / "empty")
+    with pytest.raises(NotFound, match=left_out):
+        run("list", "pushed", "--models", models)
