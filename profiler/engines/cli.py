@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from synergai.cli.output import (
     print_table,
     to_jsonable,
 )
+from synergai.client.target import TARGET_VARIABLE
 from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
@@ -142,7 +144,11 @@ def inspect(
     as_json: AsJson = False,
     target: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Show an engine that this gateway serves instead."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET "
+            "or the context in use, for an engine that is not in the model directory.",
+        ),
     ] = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
@@ -152,8 +158,16 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.models.formats.inspect import describe
+    from synergai.cli.contexts import context_in_use
+    from synergai.errors import NotFound
 
+    if target is None:
+        try:
+            _show_model(_find_model(engine, models), as_json=as_json)
+        except NotFound:
+            target = os.environ.get(TARGET_VARIABLE, "")
+            if not target and context_in_use() is None:
+                raise
     if target is not None:
         served = GatewayAddress(target, tls_ca, token_file).call(
             lambda gw: gw.engine(engine), engine
@@ -167,8 +181,11 @@ def inspect(
                 for name, value in facts.items()
                 if value
             )
-        return
-    found = _find_model(engine, models)
+
+
+def _show_model(found: _FoundModel, *, as_json: bool) -> None:
+    from synergai.models.formats.inspect import describe
+
     description = describe(found.path, found.signature)
     if as_json:
         facts = to_jsonable(description)
