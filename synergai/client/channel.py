@@ -238,8 +238,8 @@ class GatewayChannel:
             raise Cancelled("the client is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidInput(
-                "the client was connected in an event loop that has ended; connect it again, with "
-                "`await client`"
+                "the client was connected in an event loop that has ended; use it within `async "
+                "with client` in each loop"
                 if self.has_ended
                 else "the client is connected in another event loop; use a client for each of them"
             )

@@ -257,7 +257,7 @@ class GatewayConnection:
         self._inputs = InputConverter(partial(self._describe, within_s=None))
 
     async def connect(self) -> Self:
-        """Open the client, or open it again after `close` or in another event loop.
+        """Open the client, or open it again after `close`, or after its event loop has ended.
 
         It opens at the first call otherwise. Does not wait for the gateway.
         """

@@ -25,7 +25,7 @@ async def connect(client: Client) -> Client:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_call_in_a_second_loop_asks_to_connect_again(
+def test_call_in_a_second_loop_says_how_to_use_several(
     call: Callable[[Client], Awaitable[object]],
 ) -> None:
     async def second() -> None:
@@ -33,7 +33,7 @@ def test_call_in_a_second_loop_asks_to_connect_again(
 
     client = Client("127.0.0.1:9")
     asyncio.run(connect(client))
-    with pytest.raises(InvalidInput, match="event loop that has ended; connect it again"):
+    with pytest.raises(InvalidInput, match="event loop that has ended; use it within `async with"):
         asyncio.run(second())
 
 
