@@ -26,7 +26,7 @@ from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.records.store import DIRECTORY
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.store import DictionaryStore
-from synergai.runtime.files import sync_path
+from synergai.runtime.files import own_like, sync_path
 from synergai.runtime.paths import dictionary_path
 from synergai.runtime.state_file import StateFile
 
@@ -196,12 +196,14 @@ def _copy_tree(source: Path, target: Path) -> None:
             if not source.is_dir():
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 shutil.copy2(source, target)  # with its time, from which retention counts
+                own_like(source, target)  # of settings; what is restored is its directory's owner's
                 return
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in source.iterdir():
                 if not path.name.startswith(_TEMPORARY):
                     _copy_tree(path, target / path.name)
             shutil.copystat(source, target)
+            own_like(source, target)
     except OSError as error:
         raise InvalidInput(f"cannot copy {source} to {target}: {error.strerror}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from synergai.cli.output import (
     print_table,
     to_jsonable,
 )
+from synergai.client.target import TARGET_VARIABLE
 from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ app: Final = typer.Typer(
 )
 
 
+_PUSHED: Final = "'synergai engines store' lists the engines that were pushed to a gateway"
+
+
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(
     engines: Annotated[
@@ -53,6 +58,8 @@ def list_engines(
 ) -> None:
     """List the engines in the model directory.
 
+    Engines that were pushed are not in it: 'synergai engines store' lists them.
+
     No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
     MLPerf published under the name; engines built here have other weights. Faults are cut to the
     terminal's width; name an engine, or use --json, for the whole text.
@@ -65,7 +72,9 @@ def list_engines(
         by_name = {row.name: row for row in rows}
         for name in engines:
             if name not in by_name:
-                raise NotFound(f"there is no engine {name!r} in {models}, nor in the catalogue")
+                raise NotFound(
+                    f"there is no engine {name!r} in {models}, nor in the catalogue; {_PUSHED}"
+                )
         rows = [by_name[name] for name in engines]
     if as_json:
         print_json(rows)
@@ -73,7 +82,7 @@ def list_engines(
     if not rows:
         typer.echo(
             f"no engine in {models}; add a model file by 'synergai engines add FILE', "
-            "or see 'synergai engines list --catalogue' for engines that can be built"
+            f"or see 'synergai engines list --catalogue' for engines that can be built; {_PUSHED}"
         )
         return
     if engines:
@@ -85,6 +94,10 @@ def list_engines(
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
+    if not engines:
+        for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
+            typer.echo(ignored)
+        typer.echo(_PUSHED, err=True)
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
@@ -131,7 +144,11 @@ def inspect(
     as_json: AsJson = False,
     target: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Show an engine that this gateway serves instead."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET "
+            "or the context in use, for an engine that is not in the model directory.",
+        ),
     ] = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
@@ -141,8 +158,16 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.models.formats.inspect import describe
+    from synergai.cli.contexts import context_in_use
+    from synergai.errors import NotFound
 
+    if target is None:
+        try:
+            _show_model(_find_model(engine, models), as_json=as_json)
+        except NotFound:
+            target = os.environ.get(TARGET_VARIABLE, "")
+            if not target and context_in_use() is None:
+                raise
     if target is not None:
         served = GatewayAddress(target, tls_ca, token_file).call(
             lambda gw: gw.engine(engine), engine
@@ -156,8 +181,11 @@ def inspect(
                 for name, value in facts.items()
                 if value
             )
-        return
-    found = _find_model(engine, models)
+
+
+def _show_model(found: _FoundModel, *, as_json: bool) -> None:
+    from synergai.models.formats.inspect import describe
+
     description = describe(found.path, found.signature)
     if as_json:
         facts = to_jsonable(description)
@@ -329,6 +357,7 @@ def add(
     from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.published import find_published
+    from synergai.models.triton import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
@@ -348,7 +377,8 @@ def add(
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo("\n".join((self_check.result, *self_check.notes)))
+    ignored = ignored_configs([model if model.is_dir() else model.absolute().parent])
+    typer.echo("\n".join((self_check.result, *self_check.notes, *ignored)))
     _print_found_by(1)
 
 

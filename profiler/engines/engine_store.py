@@ -70,12 +70,19 @@ def push(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
+    from synergai.models.formats.model_files import DEFINITION_FILE
     from synergai.models.package import pack, packed_name
 
     engine = packed_name(path) if name is None else name
     if version is None:
         version = gateway.call(lambda client: first_version(client, engine), engine)
     package = pack(path, engine, version)
+    if DEFINITION_FILE not in {file.path for file in package.manifest.files}:
+        typer.echo(
+            f"it is pushed without an {DEFINITION_FILE}: max_batch is 1, so that its requests are "
+            "not batched; to keep settings, push the folder of the model with that file in it",
+            err=True,
+        )
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=package.manifest.size)

@@ -15,6 +15,7 @@ from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.models.formats.model_files import size_bytes
+from synergai.models.triton import ignored_configs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,7 @@ class EngineListing:
         fault: Why it is unusable; otherwise empty.
         unverified: Why no input is known that it accepts, if an agent found that out; otherwise
             empty.
+        ignored: What in its folder is not read, if that may surprise; otherwise empty.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
         published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
@@ -50,6 +52,7 @@ class EngineListing:
     state: State
     fault: str = ""
     unverified: str = ""
+    ignored: str = ""
     backend: str
     size_bytes: int | None = None
     accuracy: float | None = None
@@ -89,6 +92,7 @@ def list_present(definition: EngineDefinition, *, unverified: str = "") -> Engin
         state="unusable" if definition.fault else "present",
         fault=definition.fault,
         unverified=unverified,
+        ignored="".join(ignored_configs([definition.folder or definition.file])),
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,

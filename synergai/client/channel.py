@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import grpc
 import grpc.aio
 
-from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    NotSupported,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.runtime.backoff import Backoff
 from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.bearer_token import authorized
@@ -87,6 +94,7 @@ class GatewayChannel:
         metadata: Metadata = (),
     ) -> None:
         check_not_forked()
+        self._loop = asyncio.get_running_loop()
         self._targets = targets
         self._attempts = attempts
         several = len(targets) > 1
@@ -98,6 +106,11 @@ class GatewayChannel:
         )
         self._calls = authorized(self._channel.calls, metadata)
         self.closed = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, or its event loop has ended."""
+        return self.closed or self._loop.is_closed()
 
     @property
     def gateway(self) -> int:
@@ -213,10 +226,23 @@ class GatewayChannel:
             call.cancel()
 
     def ensure_open(self) -> None:
-        """Raise `Cancelled` once the client is closed, and `NotSupported` in a forked process."""
+        """Check that calls are possible.
+
+        Raises:
+            Cancelled: the client is closed.
+            NotSupported: this is a forked process.
+            InvalidInput: this is another event loop than the one that the client is connected in.
+        """
         check_not_forked()
         if self.closed:
             raise Cancelled("the client is closed")
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidInput(
+                "the client was connected in an event loop that has ended; use it within `async "
+                "with client` in each loop"
+                if self.has_ended
+                else "the client is connected in another event loop; use a client for each of them"
+            )
 
     def to_error(self, failure: grpc.aio.AioRpcError, gateway: int) -> SynergaiError:
         """Return the error that a failed call to a gateway stands for."""

@@ -56,7 +56,8 @@ class Client(FleetOperations):
     """Asynchronous client of a gateway.
 
     It opens at its first call, or by ``await Client(...)``, in the event loop that it is used in.
-    It may be used as an asynchronous context manager, which closes it.
+    It may be used as an asynchronous context manager, which closes it; several times, if it is
+    used in several loops, one after the other.
 
     Calls raise `NotFound` if there is no such engine, version or job, `InvalidInput` for other
     arguments that are not valid, `Unavailable` without the gateway, and the errors named with them.

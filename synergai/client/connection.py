@@ -269,11 +269,11 @@ class GatewayConnection:
         self._inputs = InputConverter(partial(self._describe, within_s=None))
 
     async def connect(self) -> Self:
-        """Open the client, or open it again after `close`.
+        """Open the client, or open it again after `close`, or after its event loop has ended.
 
         It opens at the first call otherwise. Does not wait for the gateway.
         """
-        if self._opened is None or self._opened.closed:
+        if self._opened is None or self._opened.has_ended:
             self._open()
         return self
 

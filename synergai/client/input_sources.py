@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from synergai.client.own_thread import advance_in_thread
 from synergai.client.upload_messages import MessageBuilder
 from synergai.data.columns import count_rows, iterate_rows
 from synergai.data.inventory import InputInventory
@@ -155,7 +157,7 @@ async def read_messages(
     """Yield the messages of a source's inputs that are not stored yet.
 
     To `compare`, the others are read as well; `Conflict` is raised if something else is stored.
-    Iterables that are not asynchronous are advanced in a thread, as they may read files.
+    Iterables that are not asynchronous are advanced in a thread, as they may read files or wait.
     """
     builder = MessageBuilder(encoder, stored.stored)
     items = source.read(0 if compare else stored.stored)
@@ -171,10 +173,10 @@ async def read_messages(
                 if message := builder.add(item):
                     yield message
     else:
-        if compare:
-            await asyncio.to_thread(_skip_same, items, encoder, stored)
-        while message := await asyncio.to_thread(_next_message, items, builder):
-            yield message
+        skip = partial(_skip_same, items, encoder, stored) if compare else None
+        async with aclosing(advance_in_thread(_build(items, builder, skip))) as messages:
+            async for message in messages:
+                yield message
     while message := builder.take():
         yield message
 
@@ -191,8 +193,12 @@ def _check_same(digest: int, stored: UploadReceipt) -> None:
         raise Conflict("other inputs are stored")
 
 
-def _next_message(items: Iterator[NamedInput], builder: MessageBuilder) -> UploadMessage | None:
+def _build(
+    items: Iterator[NamedInput], builder: MessageBuilder, skip: Callable[[], None] | None
+) -> Iterator[UploadMessage]:
+    """Yield the messages that are full, after the inputs to skip."""
+    if skip is not None:
+        skip()
     for item in items:
         if message := builder.add(item):
-            return message
-    return builder.take()
+            yield message

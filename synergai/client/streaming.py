@@ -83,6 +83,7 @@ async def stream_queries(
     window: int,
 ) -> AsyncGenerator[InferResult, None]:
     """Yield the result of each query, in the order of `inputs`; a failed one has its error."""
+    channel.ensure_open()
     slots = asyncio.Semaphore(window)
     # In the order of the inputs; bounded by the slots. None follows the end of the call.
     replies: asyncio.Queue[asyncio.Future[Reply] | InvalidInput | None] = asyncio.Queue()

@@ -18,15 +18,13 @@ import functools
 import sys
 import threading
 from collections.abc import AsyncIterable
-from concurrent.futures import Future
-from contextvars import copy_context
-from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from synergai.client.channel import check_not_forked, is_forked
 from synergai.client.client import Client
 from synergai.client.jobs import JobHandle
+from synergai.client.own_thread import advance_in_thread
 from synergai.client.streaming import iterate
 from synergai.errors import Cancelled, InvalidInput, SynergaiError
 
@@ -91,40 +89,7 @@ def _submitting(
 def _iterate_in_thread(items: ManyInputs) -> AsyncIterator[Inputs]:
     if isinstance(items, AsyncIterable | list | tuple):
         return iterate(items)
-    return _advance_in_thread(iter(items))
-
-
-async def _advance_in_thread(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
-    """Yield the items of an iterator, each step of which runs in a thread of its own.
-
-    It may wait for ever. Threads of a pool would run out, and keep the interpreter from exiting.
-    """
-    wanted: SimpleQueue[Future[Inputs] | None] = SimpleQueue()
-    arguments = (copy_context().run, items, wanted)
-    Thread(target=_advance, args=arguments, name="synergai-inputs", daemon=True).start()
-    del items, arguments  # else the loop would close the caller's generator
-    try:
-        while True:
-            found: Future[Inputs] = Future()
-            wanted.put(found)
-            if (item := await asyncio.wrap_future(found)) is _END:
-                return
-            yield item
-    finally:
-        wanted.put(None)
-
-
-def _advance(
-    run: Callable[..., Inputs],
-    items: Iterator[Inputs],
-    wanted: SimpleQueue[Future[Inputs] | None],
-) -> None:
-    """Take an item for each future that is wanted, until one is None or cancelled."""
-    while (found := wanted.get()) is not None and found.set_running_or_notify_cancel():
-        try:
-            found.set_result(run(next, items, _END))
-        except BaseException as error:  # noqa: BLE001 - raised where the item is awaited
-            found.set_exception(error)
+    return advance_in_thread(iter(items))
 
 
 class _BackgroundClient(Client):

@@ -23,6 +23,7 @@ from synergai.models.formats.model_files import (
     list_files,
 )
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
+from synergai.models.triton import why_no_model
 from synergai.names import validate_name, validate_stored_version
 
 
@@ -150,6 +151,8 @@ def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[
         model = model.parent if model.name == SAVED_MODEL_FILE else model
     else:
         models = find_models(folder)
+        if not models and (reason := why_no_model(folder)):
+            raise InvalidInput(f"{folder} cannot be pushed: {reason}")
         if len(models) != 1:
             found = f"several models ({', '.join(each.name for each in models)})"
             raise InvalidInput(

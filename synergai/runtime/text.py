@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def encodable(text: str) -> str:
 
 def pip_install(extras: str) -> str:
     """Return the command that installs extras. No package index has SynergAI, only its wheel."""
+    if "tensorflow" in extras.split(",") and sys.version_info >= (3, 14):
+        return "TensorFlow has no wheel for Python 3.14 and later: use Python 3.11 to 3.13 for it"
     return f"pip install 'WHEEL[{extras}]', where WHEEL is the path of SynergAI's wheel"
 
 

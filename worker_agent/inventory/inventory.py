@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
+from synergai.models.triton import ignored_configs
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from worker_agent.inventory.describer import Inspect
 
     OnDescribed: TypeAlias = Callable[[Engine], object]
+
+_log = logging.getLogger(__name__)
 
 _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
@@ -182,6 +186,7 @@ class Inventory:
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described."""
         self._scanned = self._described = await asyncio.to_thread(take_snapshots, self._models)
+        await asyncio.to_thread(_log_ignored, self._scanned.values())
         return {name: pending_engine(definition) for name, (definition, _) in self._scanned.items()}
 
     async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
@@ -270,7 +275,9 @@ class Inventory:
         self._folders = await asyncio.to_thread(folder_times, self._models)
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned
         self._scanned = scanned
-        for name in scanned.keys() - self._described.keys() - self._found:
+        new = scanned.keys() - self._described.keys() - self._found
+        await asyncio.to_thread(_log_ignored, [scanned[name] for name in new])
+        for name in new:
             self._found.add(name)
             on_found(pending_engine(scanned[name].definition))
         changed = {
@@ -350,3 +357,9 @@ class Inventory:
             }
             self._found.add(name)
             self.is_settling = True
+
+
+def _log_ignored(found: Iterable[EngineSnapshot]) -> None:
+    definitions = (snapshot.definition for snapshot in found)
+    for note in ignored_configs(each.folder or each.file for each in definitions):
+        _log.warning("%s", note)

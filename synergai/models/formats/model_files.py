@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.onnx_weights import Damaged, weight_files
+from synergai.models.triton import why_no_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,7 +208,9 @@ def find_only_model(folder: Path) -> Path:
         case [model]:
             return model
         case []:
-            raise InvalidInput(f"the folder has no model file ({MODEL_FORMATS})")
+            raise InvalidInput(
+                why_no_model(folder) or f"the folder has no model file ({MODEL_FORMATS})"
+            )
         case _:
             names = [path.name for path in models]
             if len(names) > _MAX_NAMED:

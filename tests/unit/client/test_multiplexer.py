@@ -55,7 +55,11 @@ class FakeCall:
 def channel_with(call: FakeCall) -> GatewayChannel:
     oip_stub = SimpleNamespace(ModelStreamInfer=lambda **_: call)
     channel = SimpleNamespace(
-        target="gate:1", gateway=0, oip=oip_stub, cancellation_cause=lambda cause: cause
+        target="gate:1",
+        gateway=0,
+        oip=oip_stub,
+        cancellation_cause=lambda cause: cause,
+        ensure_open=lambda: None,
     )
     return cast("GatewayChannel", channel)
 

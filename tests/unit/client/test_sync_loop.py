@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 import pytest
 
 from synergai.client import sync
+from synergai.client.own_thread import advance_in_thread
 
 WAITING = """
 import threading
@@ -119,7 +120,7 @@ def test_generator_of_inputs_ends_in_its_thread_where_the_client_may_be_called()
             closed.set()
 
     async def first() -> object:
-        async with aclosing(sync._advance_in_thread(numbers())) as items:
+        async with aclosing(advance_in_thread(numbers())) as items:
             return await anext(items)
 
     assert sync.shared_loop().run(first()) == {"x": 1}

@@ -260,3 +260,23 @@ async def test_commands_say_what_they_did_and_where_it_fails(state: Path, tmp_pa
     code, printed = await asyncio.to_thread(run, "restore", backup)
     os.close(held)
     assert (code, "stop it first" in printed) == (1, True)
+
+
+def test_settings_keep_their_owners_if_root_restores_them(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, restored = tmp_path / "etc", tmp_path / "restored"
+    (settings / "tls").mkdir(parents=True)
+    (settings / "tls" / "key.pem").write_text("secret")
+    owners: dict[object, tuple[int, int]] = {}
+
+    def chown(path: object, uid: int, gid: int, **_: object) -> None:
+        owners[path] = uid, gid
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", chown)
+    back_up(state, tmp_path / "backup", settings)
+    restore(state, tmp_path / "backup", restored)
+    owner = settings.stat().st_uid, settings.stat().st_gid
+    for path in (restored, restored / "tls", restored / "tls" / "key.pem"):
+        assert owners[path] == owner

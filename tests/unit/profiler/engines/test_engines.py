@@ -12,10 +12,14 @@ from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from profiler.zoo.published import find_published
+from synergai.cli import contexts
+from synergai.cli.gateway_client import GatewayAddress
+from synergai.domain import Engine
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
 from tests.constant_variants import write_family
 from tests.cores import new_entry
+from tests.engines import new_engine
 
 VARIANTS = {"full": 1, "p25-int8": 0}
 
@@ -153,3 +157,50 @@ def test_file_with_another_digest_than_the_published_one_is_refused(
     with pytest.raises(InvalidInput, match="but f6a4da60cd5f084d97efc2c1ddb10beb was published"):
         run("add", model, "--recipe", "onnx_resnet50_op11", "--models", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_list_and_add_say_that_the_configuration_of_triton_is_ignored(
+    models: Path, tmp_path: Path
+) -> None:
+    version = models / "theirs" / "1"
+    version.mkdir(parents=True)
+    (models / "family" / "full.onnx").rename(version / "model.onnx")
+    (models / "theirs" / "config.pbtxt").write_text("max_batch_size: 8")
+    note = f"{models}/theirs/config.pbtxt is ignored: max_batch in engine.toml replaces"
+    assert run("list", "--models", models).count(note) == 1
+    mine = tmp_path / "mine"
+    assert note in run("add", version / "model.onnx", "--no-check", "--models", mine)
+
+
+def test_list_names_the_command_for_what_it_leaves_out(models: Path, tmp_path: Path) -> None:
+    left_out = "'synergai engines store' lists the engines that were pushed"
+    assert left_out in run("list", "--models", models)
+    assert left_out in run("list", "--models", tmp_path / "empty")
+    with pytest.raises(NotFound, match=left_out):
+        run("list", "pushed", "--models", models)
+
+
+def test_inspect_asks_the_context_in_use_for_an_engine_that_is_not_here(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[GatewayAddress] = []
+
+    def call(address: GatewayAddress, *_: object) -> Engine:
+        asked.append(address.resolved())
+        return new_engine("remote", preprocess="mobilenet")
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("SYNERGAI_TARGET", "SYNERGAI_TOKEN", "SYNERGAI_TOKEN_FILE", "SYNERGAI_TLS_CA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(GatewayAddress, "call", call)
+    with pytest.raises(NotFound):
+        run("inspect", "remote", "--models", models)
+    contexts.add("lab", "lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
+    assert "weights" in run("inspect", "family", "--models", models)
+    assert not asked
+    assert "mobilenet" in run("inspect", "remote", "--models", models)
+    assert "mobilenet" in run("inspect", "remote", "--models", tmp_path / "nowhere")
+    assert set(asked) == {GatewayAddress("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))}
+    monkeypatch.setenv("SYNERGAI_TARGET", "other:8001")
+    run("inspect", "remote", "--models", models)
+    assert asked[-1] == GatewayAddress("other:8001")
