@@ -115,7 +115,7 @@ def test_the_example_notebook_runs_in_a_kernel(
 ) -> None:
     monkeypatch.setenv("SYNERGAI_TARGET", fleet.address)
     notebook = nbformat.reads(NOTEBOOK.read_text(), as_version=4)  # type: ignore[no-untyped-call]  # it has hints in part
-    NotebookClient(notebook, timeout=60).execute()
+    NotebookClient(notebook, timeout=60, coalesce_streams=True).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     texts = [output.get("text") or output.data["text/plain"] for output in outputs]
     assert texts[1] == "{'means': (1, 3, 1, 1)}"
