@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
@@ -29,6 +30,8 @@ ResponseT = TypeVar("ResponseT")
 
 _ID_BITS: Final = 48
 """Random bits of the first id of a call."""
+_END_S: Final = 0.5
+"""Time for the end of a call without queries, before it is cancelled."""
 
 
 class DuplexCall(Generic[RequestT, ResponseT]):
@@ -61,6 +64,13 @@ class DuplexCall(Generic[RequestT, ResponseT]):
             self._check_writer()
             raise self._channel.cancellation_cause(cancellation) from None
         self._check_writer()
+
+    async def half_close(self) -> None:
+        """End the requests here; the server ends the call once it has answered."""
+        self._writer.cancel()
+        await self._tasks.wait()
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the call has ended
+            await self._call.done_writing()
 
     def cancel(self) -> None:
         """Cancel the call and its writer."""
@@ -129,7 +139,15 @@ class QueryMultiplexer:
         return self._pending.pop(request_id, None) is not None
 
     async def close(self) -> None:
-        """Cancel the call; pending replies become None."""
+        """End the call, or cancel it if replies are pending, which become None.
+
+        gRPC reports the status of a cancelled call later, perhaps to a loop that has ended.
+        """
+        if not (self._pending or self._closed):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._call.half_close()
+                    await asyncio.wait([self.reader])
         self._end(None)
         await self._reading.close()
         await self._call.close()

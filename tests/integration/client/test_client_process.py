@@ -75,3 +75,23 @@ async def test_with_tritonclient_jobs_work_and_inference_is_rejected(
 ) -> None:
     printed = await asyncio.to_thread(python, WITH_TRITON, gateway.address)
     assert printed == "SUCCEEDED\n" + 4 * "True\n"
+
+
+IN_MANY_LOOPS = """
+import asyncio, io, sys
+import synergai
+
+async def main():
+    async with synergai.Client(sys.argv[1]) as client:
+        await client.infer("identity", {"x": [1.0]})
+
+sys.stderr = errors = io.StringIO()
+for _ in range(20):
+    asyncio.run(main())
+print(errors.getvalue())
+"""
+
+
+async def test_client_leaves_nothing_for_a_loop_that_has_ended(gateway: FakeGateway) -> None:
+    printed = await asyncio.to_thread(python, IN_MANY_LOOPS, gateway.address)
+    assert printed == "\n"

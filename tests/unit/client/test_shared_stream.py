@@ -30,6 +30,9 @@ class StalledCall:
             raise self.fault
         await asyncio.Event().wait()
 
+    async def done_writing(self) -> None:
+        self.cancel()
+
     def cancel(self) -> None:
         self._cancelled.set()
 
