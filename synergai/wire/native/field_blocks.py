@@ -86,7 +86,10 @@ class BlockDecoder:
                         self.surplus += at - begin
                         if at > begin:
                             continue
-                    index, at = _integer(block, at, 0x7F)
+                    if first == 0xFF:
+                        index, at = _integer(block, at, 0x7F)
+                    else:  # most fields
+                        index, at = first & 0x7F, at + 1
                     field = self._entry(index)
                 elif first & 0x40:
                     field, at = self._literal(block, at, 0x3F)

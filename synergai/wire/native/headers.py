@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from hpack.hpack import encode_integer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from synergai.errors import InternalError, InvalidInput, Overloaded, SynergaiError
 from synergai.wire.native.field_blocks import FIELD_OVERHEAD, MAX_FIELD_BYTES, BlockDecoder
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from synergai.wire.native.field_blocks import Field
     from synergai.wire.server_call import Metadata
 
+_SOME_TIMEOUT: Final = (b"grpc-timeout", b"1S")
 _KNOWN_BLOCKS: Final = 64
+_KNOWN_FIELDS: Final = 256
 _KNOWN_BYTES: Final = 128
-"""Largest block or field that is remembered."""
+"""Largest block that is remembered."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = frozenset((*_REQUIRED, b":authority"))
@@ -36,7 +39,6 @@ _OF_CONNECTION: Final = frozenset(
 _NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _MOST_DIGITS: Final = 19
-_KNOWN_FIELDS: Final = 256
 RESPONSE: Final = b"\x20\x88\x0f\x10\x10application/grpc"
 """The fields that begin a response: status 200, and the type of its content.
 
@@ -101,13 +103,30 @@ class HeaderDecoder(BlockDecoder):
             return known
         self.feed(part)
         fields = self.end()
-        headers = TOO_LARGE if fields is None else _read(fields)
+        is_short = is_whole and len(part) <= _KNOWN_BYTES
+        read = _read_repeated if is_short else _read
+        headers = TOO_LARGE if fields is None else read(fields)
         if self.changes != self._known_changes:
             self._known_changes = self.changes
             self._known.clear()
-        elif is_whole and len(part) <= _KNOWN_BYTES and len(self._known) < _KNOWN_BLOCKS:
+        elif is_short and len(self._known) < _KNOWN_BLOCKS:
             self._known[part] = headers
         return headers
+
+
+def _read_repeated(fields: list[Field]) -> CallHeaders:
+    """Do the same as `_read` with fields that the client may repeat but for the deadline."""
+    known, timeout = fields.copy(), None
+    for place, (name, value) in enumerate(fields):
+        if name == b"grpc-timeout":
+            known[place], timeout = _SOME_TIMEOUT, value
+    headers = _read_known(tuple(known))
+    if timeout is not None:
+        try:
+            return replace(headers, timeout_s=_timeout_s(timeout))
+        except InvalidInput:
+            return _read(fields)
+    return headers
 
 
 def _read(fields: Iterable[Field]) -> CallHeaders:
@@ -120,8 +139,7 @@ def _read(fields: Iterable[Field]) -> CallHeaders:
         if name in _PSEUDO and name not in pseudo and place == len(pseudo):
             pseudo[name] = _text_of(value)
             continue
-        is_short = len(name) + len(value) <= _KNOWN_BYTES
-        if not (_is_known_allowed if is_short else _is_allowed)(name, value):
+        if not _is_allowed(name, value):
             malformed = f"the field {name[:40]!r}"
             continue
         try:
@@ -159,6 +177,9 @@ def _read(fields: Iterable[Field]) -> CallHeaders:
     )
 
 
+_read_known = lru_cache(maxsize=_KNOWN_FIELDS)(_read)
+
+
 def _is_allowed(name: bytes, value: bytes) -> bool:
     """Return whether a field other than a pseudo-header may be in a request (RFC 9113, 8.2)."""
     if _NAME.fullmatch(name) is None or _FORBIDDEN_IN_VALUE.search(value) is not None:
@@ -166,9 +187,6 @@ def _is_allowed(name: bytes, value: bytes) -> bool:
     if name == b"content-length":
         return value.isdigit() and len(value) < _MOST_DIGITS
     return name not in _OF_CONNECTION and (name != b"te" or value == b"trailers")
-
-
-_is_known_allowed = lru_cache(maxsize=_KNOWN_FIELDS)(_is_allowed)
 
 
 def _text_of(value: bytes) -> str:
