@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock, patch
@@ -260,6 +260,15 @@ async def test_broken_model_is_reported_and_other_sessions_load(
     assert not (await hosts.load(TWICE)).is_closed
 
 
+@pytest.fixture
+def hangup_ends_hosts() -> Iterator[None]:
+    """Let hosts be ended by a hangup, even if the tests run behind ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup_ends_hosts")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_load_ended_from_outside_is_no_crash_of_the_engine(
     models: Path, number: signal.Signals
