@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -29,6 +28,8 @@ _KNOWN_BLOCKS: Final = 64
 _KNOWN_FIELDS: Final = 256
 _KNOWN_BYTES: Final = 128
 """Largest block that is remembered."""
+_KNOWN_METADATA: Final = 32
+"""Most metadata that is remembered with it: one field of commas may be thousands."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = frozenset((*_REQUIRED, b":authority"))
@@ -109,18 +110,26 @@ class HeaderDecoder(BlockDecoder):
         if self.changes != self._known_changes:
             self._known_changes = self.changes
             self._known.clear()
-        elif is_short and len(self._known) < _KNOWN_BLOCKS:
+        elif is_short and len(self._known) < _KNOWN_BLOCKS and _is_light(headers):
             self._known[part] = headers
         return headers
 
 
 def _read_repeated(fields: list[Field]) -> CallHeaders:
-    """Do the same as `_read` with fields that the client may repeat but for the deadline."""
-    known, timeout = fields.copy(), None
+    """Do the same as `_read` with fields that clients may repeat but for the deadline."""
+    same, timeout = fields.copy(), None
     for place, (name, value) in enumerate(fields):
         if name == b"grpc-timeout":
-            known[place], timeout = _SOME_TIMEOUT, value
-    headers = _read_known(tuple(known))
+            if timeout is not None:
+                return _read(fields)
+            same[place], timeout = _SOME_TIMEOUT, value
+    key = tuple(same)
+    if (headers := _known_fields.get(key)) is None:
+        headers = _read(key)
+        if _is_light(headers):
+            if len(_known_fields) == _KNOWN_FIELDS:
+                _known_fields.clear()
+            _known_fields[key] = headers
     if timeout is not None:
         try:
             return replace(headers, timeout_s=_timeout_s(timeout))
@@ -177,7 +186,11 @@ def _read(fields: Iterable[Field]) -> CallHeaders:
     )
 
 
-_read_known = lru_cache(maxsize=_KNOWN_FIELDS)(_read)
+_known_fields: dict[tuple[Field, ...], CallHeaders] = {}
+
+
+def _is_light(headers: CallHeaders) -> bool:
+    return len(headers.metadata) <= _KNOWN_METADATA
 
 
 def _is_allowed(name: bytes, value: bytes) -> bool:

@@ -206,6 +206,27 @@ def test_blocks_that_are_remembered_take_little_memory() -> None:
     assert used < 100_000
 
 
+def test_fields_of_many_values_take_little_memory_however_short_their_blocks_are() -> None:
+    decoder, encoder = HeaderDecoder(), Encoder()
+    many = ("x-bin", "," * 3000)
+    decoder.decode(encoder.encode((*CALL, many)))
+    tracemalloc.start()
+    for number in range(50):
+        rare: Any = ("n", str(number), True)  # does not go into the table
+        block = encoder.encode((*CALL, many, rare), huffman=False)
+        assert len(block) < 32
+        assert len(decoder.decode(block).metadata) == 3002
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 500_000
+
+
+def test_of_two_deadlines_a_malformed_one_is_the_fault_of_its_call() -> None:
+    for deadlines in (("bad", "1S"), ("1S", "bad")):
+        headers = decoded(*(("grpc-timeout", each) for each in deadlines))
+        assert isinstance(headers.fault, InternalError)
+
+
 @pytest.mark.parametrize(
     "block",
     [
