@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 _CONFIG_FILE: Final = "config.pbtxt"
 _ENSEMBLE: Final = re.compile(
-    rb'^\s*(platform\s*:\s*"ensemble"|ensemble_scheduling\b)', re.MULTILINE
+    rb'^[ \t]*(platform\s*:\s*"ensemble"|ensemble_scheduling\b)', re.MULTILINE
 )
-_PYTHON: Final = re.compile(rb'^\s*backend\s*:\s*"python"', re.MULTILINE)
+_PYTHON: Final = re.compile(rb'^[ \t]*backend\s*:\s*"python"', re.MULTILINE)
 _MAX_CONFIG_BYTES: Final = 1 << 20
 
 
@@ -39,7 +39,7 @@ def why_no_model(folder: Path) -> str:
             f"its {_CONFIG_FILE} describes an ensemble, which is not supported: serve the models "
             "of its steps as engines, and let the client call one after the other"
         )
-    if _PYTHON.search(text) or (folder / "model.py").is_file():
+    if _PYTHON.search(text) or _has_file(folder / "model.py"):
         return (
             "it is a model of Triton's Python backend, and Python code is not run: export the "
             "model to ONNX, and move other code to the client"
@@ -51,4 +51,12 @@ def _find_config(folder: Path) -> Path | None:
     """Return the ``config.pbtxt`` of a folder; of a version's, that of the engine."""
     engine = folder.parent if folder.name.isdecimal() else folder
     config = engine / _CONFIG_FILE
-    return config if config.is_file() else None
+    return config if _has_file(config) else None
+
+
+def _has_file(path: Path) -> bool:
+    """Return whether this is a file; not if its folder may not be entered."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False

@@ -1,13 +1,16 @@
 """Folders of Triton's model repositories, whose ``config.pbtxt`` is not read."""
 
+import errno
 import logging
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.package import pack
+from synergai.models.triton import ignored_configs, why_no_model
 from tests.unit.worker_agent.inventory.conftest import Loads
 from worker_agent.inventory.inventory import Inventory
 
@@ -42,6 +45,19 @@ async def test_ignored_configuration_is_logged_once_per_engine_also_of_new_ones(
         str(models / "old"),
         str(models / "new"),
     ]
+
+
+def test_folder_that_may_not_be_read_is_not_noted(tmp_path: Path) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    with patch("os.stat", side_effect=refused):
+        assert ignored_configs([tmp_path / "locked"]) == []
+        assert why_no_model(tmp_path / "locked") == ""
+
+
+def test_configuration_of_empty_lines_is_read_in_no_time(tmp_path: Path) -> None:
+    """Matches would overlap, were blanks to cross lines: 15 kB would take seconds."""
+    engine = put(tmp_path, "empty", "\n" * 500_000 + "ensemble_scheduling {}")
+    assert "an ensemble" in why_no_model(engine)
 
 
 @pytest.mark.parametrize(
