@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
@@ -57,6 +58,7 @@ class HostMemory:
 
     Attributes:
         evictors: each evicts idle sessions until the given number of bytes more are allowed.
+        enforcing: held while room is made, or a host killed for want of it.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class HostMemory:
         self._held = held
         self.hosts: set[Host] = set()
         self.evictors: list[Callable[[int], Awaitable[object]]] = []
+        self.enforcing = asyncio.Lock()
         self._spare = spare
 
     def take_spare(self) -> SpareHost | None:
@@ -121,11 +124,12 @@ class HostMemory:
         """
         self.check_variant_load(host)
         size, peak = rss_bytes(host.pid), peak_rss_bytes(host.pid)
-        for evict in self.evictors if evicts else ():
+        async with self.enforcing:
+            for evict in self.evictors if evicts else ():
+                if self.exceeded(peak - size):
+                    await evict(peak - size)
             if self.exceeded(peak - size):
-                await evict(peak - size)
-        if self.exceeded(peak - size):
-            raise self._kill(host, peak)
+                raise self._kill(host, peak)
 
     def check_variant_load(self, host: Host) -> None:
         """Kill a host that has exceeded the limit alone by the load of a further variant.

@@ -221,9 +221,11 @@ class HostPool:
         if len(self._preloads) and not self._fits(0):
             self._abort_preloads()
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
-        # Preloads go first.
-        if self._memory.exceeded() and not self._abort_preloads() and not await self._evict_idle():
-            self._memory.kill_largest()
+        async with self._memory.enforcing:
+            # Preloads go first.
+            has_to = self._memory.exceeded() and not self._abort_preloads()
+            if has_to and not await self._evict_idle():
+                self._memory.kill_largest()
 
     async def _evict_idle(self, size: int = 0) -> bool:
         """Evict idle sessions, the least recently used first, until `size` more bytes are allowed.

@@ -144,6 +144,7 @@ class HostProcess:
             host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
             await memory.check_load(host, evicts=evicts)
+            host._require_open()
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
         return host

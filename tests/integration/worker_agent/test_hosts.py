@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock, patch
@@ -22,8 +22,9 @@ from gateway.serve.server import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.runtime.tasks import TaskBag
 from tests.inventories import described
-from tests.waiting import until
+from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.app import Agent
 from worker_agent.hosts.launch import SpareHost
@@ -421,6 +422,60 @@ async def test_limit_unloads_idle_sessions_before_it_kills(
     assert hosts.resident_sessions() == [TWICE]
     assert not ended.done()
     assert memory.used_bytes() == 600 << 20
+    await hosts.close()
+
+
+def before_evictions(
+    monkeypatch: pytest.MonkeyPatch, hosts: HostPool, act: Callable[[], Awaitable[object]]
+) -> None:
+    evict = hosts._residents.evict_session
+
+    async def act_and_evict(session: Session, host: HostProcess) -> None:
+        await act()
+        await evict(session, host)
+
+    monkeypatch.setattr(hosts._residents, "evict_session", act_and_evict)
+
+
+async def test_host_that_others_make_room_for_is_not_killed_meanwhile(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
+    old = await hosts.load(LABELLED)
+    sizes_of(monkeypatch, lambda pid: 40_000_000 if pid == old.pid else 70_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
+    samples = TaskBag()
+
+    async def sample() -> None:
+        samples.start(hosts.check_memory())
+        await turns()
+
+    before_evictions(monkeypatch, hosts, sample)
+    host = await hosts.load(TWICE)
+    await samples.wait()
+    assert not host.is_closed
+    assert hosts.resident_sessions() == [TWICE]
+    await hosts.close()
+
+
+async def test_host_that_dies_while_others_make_room_is_not_resident(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(100_000_000)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    old = await hosts.load(LABELLED)
+    sizes_of(monkeypatch, lambda _pid: 60_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
+
+    async def die() -> None:
+        for host in memory.hosts - {old}:
+            os.kill(host.pid, signal.SIGKILL)
+        await until(lambda: len(memory.hosts) < 2, 0.01)
+
+    before_evictions(monkeypatch, hosts, die)
+    with pytest.raises(Unavailable, match="has exited"):
+        await hosts.load(TWICE)
+    assert hosts.resident_sessions() == []
     await hosts.close()
 
 
