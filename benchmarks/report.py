@@ -46,17 +46,17 @@ class Comparison:
         return self.at_most is not None or self.at_least is not None
 
     def cells(self) -> list[str]:
-        """Return description, figure, target, and whether the target is met."""
+        """Return description, figure and target; a figure that misses its target is bold."""
         measured = "not measured" if self.value is None else f"{self.value:.3f}{self.unit}"
         if self.at_most is not None:
-            target, limit = f"≤ {self.at_most:g}{self.unit}", self.at_most
-            met = self.value is not None and self.value <= limit
+            target = f"≤ {self.at_most:g}{self.unit}"
+            met = self.value is not None and self.value <= self.at_most
         elif self.at_least is not None:
-            target, limit = f"≥ {self.at_least:g}{self.unit}", self.at_least
-            met = self.value is not None and self.value >= limit
+            target = f"≥ {self.at_least:g}{self.unit}"
+            met = self.value is not None and self.value >= self.at_least
         else:
-            return [self.text, measured, "", ""]
-        return [self.text, measured, target, "yes" if met else "**no**"]
+            return [self.text, measured, ""]
+        return [self.text, measured if met else f"**{measured}**", target]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Section:
         parts = [f"### {self.title}", self.note, table(["", *self.columns], figures)]
         if self.comparisons:
             compared = [comparison.cells() for comparison in self.comparisons]
-            parts.append(table(["", "measured", "target", "met"], compared))
+            parts.append(table(["", "measured", "target"], compared))
         parts += self.tables
         return "\n\n".join(parts)
 
@@ -93,7 +93,7 @@ class Section:
             return replace(self, comparisons=()).markdown()
         parts = [f"### {self.title}", self.note]
         if judged:
-            parts.append(table(["", "measured", "target", "met"], judged))
+            parts.append(table(["", "measured", "target"], judged))
         return "\n\n".join([*parts, *self.tables])
 
     def _cell(self, row: str, column: str) -> str:

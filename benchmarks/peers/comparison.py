@@ -164,7 +164,7 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
 def _ratios(
     scenario: Scenario, peer: Peer, measured: Measurements, supported: Sequence[CallPattern]
 ) -> str:
-    """Return the table of our figures over the peer's; bold ones miss their target."""
+    """Return the table of our figures over the peer's."""
     ours = (GATEWAY, SERVE)
     header, columns = ["ours / theirs"], [list(ours)]
     for pattern, metric, at_most, at_least in scenario.compared:
@@ -180,7 +180,7 @@ def _ratios(
             ).cells()
             for row in ours
         ]
-        text, _, target, _ = cells[0]
+        text, _, target = cells[0]
         header.append(f"{text} ({target})" if target else text)
-        columns.append([f"**{ratio}**" if met == "**no**" else ratio for _, ratio, _, met in cells])
+        columns.append([ratio for _, ratio, _ in cells])
     return table(header, list(zip(*columns, strict=True)))

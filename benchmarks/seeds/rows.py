@@ -18,6 +18,8 @@ Figures: TypeAlias = dict[str, str]
 """Computed figures by key, as they are shown."""
 Group: TypeAlias = Callable[[], Figures]
 """Computes some of a seed's figures."""
+SEPARATOR: Final = ", "
+"""Between the computed figures of a row."""
 
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d+)?")
@@ -76,7 +78,7 @@ def comparison(seed: Seed, figures: Figures) -> str:
 def key_chart(seed: Seed, figures: Figures) -> Bars:
     """Return the chart of the rows that are shown."""
     rows = [row for row in seed.rows if row.shown]
-    values = {row.shown: _number(figures[row.key].split(" / ")[seed.part]) for row in rows}
+    values = {row.shown: _number(figures[row.key].split(SEPARATOR)[seed.part]) for row in rows}
     printed = {row.shown: _number(row.printed) for row in rows if _NUMBER.match(row.printed)}
     return Bars(
         title=seed.title,

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.report import table
+from benchmarks.seeds.rows import SEPARATOR
 from profiler.dictionary.files import load_dictionary
 from profiler.reports.printed import CELLS, EXPERIMENTS, P99_OVER_SYNERGAI
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
@@ -75,7 +76,7 @@ def _total(reading: TPre, policy: str, name: str) -> float:
 
 
 def _joined(values: Iterable[float], digits: int = 2) -> str:
-    return " / ".join(f"{value:.{digits}f}" for value in values)
+    return SEPARATOR.join(f"{value:.{digits}f}" for value in values)
 
 
 def of_policy(policy: str, readings: Sequence[TPre] = READINGS) -> Figures:
@@ -129,7 +130,10 @@ def _over_ours(policies: Sequence[str], name: str, experiments: Sequence[str]) -
 
 
 def cells_table() -> str:
-    """Return the 28 printed cells of violations beside the range over seeds."""
+    """Return the 28 printed cells of violations beside the range over seeds.
+
+    A range that lacks the printed figure is bold.
+    """
     rows = []
     for (policy, experiment), cell in CELLS.items():
         row = [f"`{policy}`, {experiment}", str(cell.violations)]
@@ -137,7 +141,7 @@ def cells_table() -> str:
             values = [each.violations for each in results(reading, policy)[experiment]]
             inside = min(values) <= cell.violations <= max(values)
             text = f"{fmean(values):.1f} ({min(values)}-{max(values)})"
-            row.append(text if inside else f"{text} outside")
+            row.append(text if inside else f"**{text}**")
         rows.append(row)
     return table(["cell", "printed", *READINGS], rows)
 
@@ -164,7 +168,7 @@ def of_cells() -> Figures:
     }
     cells["cells.end-to-end"] = e2e_cells()
     found = {
-        key: " / ".join(str(sum(_is_within(r, *cell) for cell in each)) for r in READINGS)
+        key: SEPARATOR.join(str(sum(_is_within(r, *cell) for cell in each)) for r in READINGS)
         for key, each in cells.items()
     }
     deviations = (

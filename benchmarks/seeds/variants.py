@@ -10,6 +10,7 @@ from functools import cache, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.seeds.rows import SEPARATOR
 from benchmarks.variants.demand import SPACINGS
 from benchmarks.variants.scenarios import FRONTS, SCENARIOS
 from benchmarks.variants.simulation import OURS, simulate
@@ -50,7 +51,7 @@ def _late(scenario: str, rule: str, rate: float, shape: Shape = "twitter") -> st
     for spacing in SPACINGS[::-1]:
         answers = _answers(scenario, rule, rate, spacing, shape)
         shares.append(100 * fmean(not each.variant for each in answers))
-    return " / ".join(f"{share:.2f} %" for share in shares)
+    return SEPARATOR.join(f"{share:.2f} %" for share in shares)
 
 
 def _accuracy(scenario: str, rule: str, rate: float, engine: EngineName) -> str:
@@ -61,7 +62,7 @@ def _accuracy(scenario: str, rule: str, rate: float, engine: EngineName) -> str:
         answers = _answers(scenario, rule, rate, spacing)
         mine = [each.accuracy for each in answers if each.engine == engine and each.variant]
         means.append(100 * fmean(mine) / best)
-    return " / ".join(f"{mean:.1f} %" for mean in means)
+    return SEPARATOR.join(f"{mean:.1f} %" for mean in means)
 
 
 def of_static(rate: float) -> Figures:

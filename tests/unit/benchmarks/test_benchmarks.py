@@ -48,9 +48,11 @@ async def test_each_round_runs_all_probes_and_starts_with_a_different_one() -> N
     assert result.figure(("a", "c")) == Figure(4.5, 1.0)
 
 
-@pytest.mark.parametrize(("value", "met"), [(0.9, "yes"), (0.91, "**no**"), (None, "**no**")])
-def test_a_target_is_met_only_by_a_figure_within_it(value: float | None, met: str) -> None:
-    assert Comparison(text="t", value=value, at_most=0.9).cells()[-1] == met
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.9, "0.900"), (0.91, "**0.910**"), (None, "**not measured**")]
+)
+def test_a_figure_that_misses_its_target_is_bold(value: float | None, shown: str) -> None:
+    assert Comparison(text="t", value=value, at_most=0.9).cells() == ["t", shown, "≤ 0.9"]
 
 
 def test_an_unmeasured_cell_is_a_dash() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.seeds import thesis
 from benchmarks.seeds.__main__ import SEEDS
-from benchmarks.seeds.rows import PRINTED, Row, Seed, comparison, key_chart
+from benchmarks.seeds.rows import PRINTED, SEPARATOR, Row, Seed, comparison, key_chart
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.cli import METRICS, rows
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
@@ -51,7 +51,7 @@ def test_document_has_what_the_command_computes(seed: str, group: str) -> None:
 def test_document_has_the_violations_of_a_policy_under_a_reading() -> None:
     figures = thesis.of_policy("be", ["none"])
     [ours] = [cells[2] for cells in shown("thesis") if cells[0] == "`be`: violations of 96"]
-    assert ours.split(" / ")[0] == figures["be.violations"]
+    assert ours.split(SEPARATOR)[0] == figures["be.violations"]
 
 
 def test_document_has_a_row_for_every_printed_result_and_no_other() -> None:
@@ -74,10 +74,10 @@ def test_comparison_puts_printed_beside_computed() -> None:
         rows=[Row("late", "2", "late", "a", shown="of 24"), Row("faster", "7.28 x", why="b")],
         reasons={"a": "one run", "b": "not simulated"},
     )
-    figures = {"late": "1.5 / 3.0"}
+    figures = {"late": "1.5, 3.0"}
     lines = comparison(seed, figures).splitlines()
     assert [line.split() for line in lines[2:4]] == [
-        ["|", "late", "|", "2", "|", "1.5", "/", "3.0", "|", "a", "|"],
+        ["|", "late", "|", "2", "|", "1.5,", "3.0", "|", "a", "|"],
         ["|", "faster", "|", "7.28", "x", "|", "-", "|", "b", "|"],
     ]
     assert lines[-2:] == ["- a: one run", "- b: not simulated"]
