@@ -147,6 +147,8 @@ class SharedStream:
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> inference_pb2.ModelInferResponse:
         self._channel.ensure_open()
+        if self._closed:
+            raise Cancelled("the client was closed")
         if self._stream is None or self._stream.closed:
             self._stream = QueryStream(self._channel, self._in_flight)
         stream = self._stream
@@ -259,14 +261,12 @@ class GatewayConnection:
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
-        self._slots = PrioritySemaphore(in_flight)
         self._credentials = channel_credentials(tls_ca, Identity.read(tls_cert, tls_key))
         self._metadata = token_metadata(
             token, target, encrypted=tls_ca is not None, insecure=insecure
         )
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
-        self._inputs = InputConverter(partial(self._describe, within_s=None))
 
     async def connect(self) -> Self:
         """Open the client, or open it again after `close`, or after its event loop has ended.
@@ -310,7 +310,10 @@ class GatewayConnection:
             self._credentials,
             self._metadata,
         )
+        # In a loop that has ended, calls may have left slots taken and fetches pending.
         self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
+        self._slots = PrioritySemaphore(self._in_flight)
+        self._inputs = InputConverter(partial(self._describe, within_s=None))
         return channel
 
     @property

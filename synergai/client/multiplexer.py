@@ -143,15 +143,17 @@ class QueryMultiplexer:
 
         gRPC reports the status of a cancelled call later, perhaps to a loop that has ended.
         """
-        if not (self._pending or self._closed):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_END_S):
-                    await self._call.half_close()
-                    await asyncio.wait([self.reader])
-        self._end(None)
-        await self._reading.close()
-        await self._call.close()
-        del self.reader  # whose traceback refers to the call
+        try:
+            if not (self._pending or self._closed):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_END_S):
+                        await self._call.half_close()
+                        await asyncio.wait([self.reader])
+        finally:
+            self._end(None)
+            await self._reading.close()
+            await self._call.close()
+            del self.reader  # whose traceback refers to the call
 
     async def _read(self) -> None:
         try:

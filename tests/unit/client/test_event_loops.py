@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import numpy as np
 import pytest
@@ -46,6 +47,19 @@ def test_client_connects_again_in_a_second_loop() -> None:
     client = Client("127.0.0.1:9")
     asyncio.run(connect(client))
     asyncio.run(check(client))
+
+
+def test_calls_that_an_ended_loop_has_left_take_no_slots_of_the_next() -> None:
+    async def take_slot(client: Client) -> None:
+        taken.append((await client)._slots.acquire(0, None))
+        await taken[-1].__aenter__()
+
+    client = Client("127.0.0.1:9", in_flight=1)
+    taken: list[AbstractAsyncContextManager[object]] = []
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(asyncio.wait_for(take_slot(client), 5.0))
+        loop.close()
 
 
 async def test_call_in_another_loop_that_runs_asks_for_a_client_of_its_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, Self, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +36,10 @@ class StalledCall:
 
     def cancel(self) -> None:
         self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
 
     def __aiter__(self) -> Self:
         return self
@@ -99,3 +104,27 @@ async def test_stream_may_be_closed_again_and_by_two_tasks_at_once() -> None:
     await shared.close()
     with pytest.raises(Cancelled, match="the client was closed"):
         await query
+
+
+class SilentCall(StalledCall):
+    """A call whose peer does not end it."""
+
+    async def done_writing(self) -> None:
+        pass
+
+
+async def test_query_while_the_stream_is_closed_opens_no_other() -> None:
+    call = SilentCall()
+    channel = channel_over(call)
+    shared = SharedStream(channel, max_message_bytes=1000, in_flight=4)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.0):
+            await shared.infer(oip.ModelInferRequest(), timeout=None)
+    closing = asyncio.create_task(shared.close())
+    await settle()
+    channel.oip.ModelStreamInfer = Mock(side_effect=AssertionError("another stream"))
+    with pytest.raises(Cancelled, match="the client was closed"):
+        await shared.infer(oip.ModelInferRequest(), timeout=None)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert call.is_cancelled
