@@ -45,6 +45,15 @@ def peak_rss_bytes(pid: int) -> int:
     return int(next(peaks, 0)) << 10  # a zombie has none
 
 
+def forget_peak_rss(pid: int) -> bool:
+    """Let `peak_rss_bytes` of a process begin anew; return whether the kernel permits it."""
+    try:
+        Path("/proc", str(pid), "clear_refs").write_text("5", "ascii")
+    except OSError:
+        return False
+    return True
+
+
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3

@@ -132,9 +132,7 @@ class HostMemory:
                 raise self._kill(host, peak)
 
     def check_variant_load(self, host: Host) -> None:
-        """Kill a host that has exceeded the limit alone by the load of a further variant.
-
-        Others do not count: it may have had its peak earlier, when they used less.
+        """Kill a host that has exceeded the limit alone since the load of a variant began.
 
         Raises:
             TooLarge: it has.

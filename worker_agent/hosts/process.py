@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.memory import forget_peak_rss
 from synergai.runtime.processes import is_stopped
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
@@ -159,8 +160,10 @@ class HostProcess:
         """
         self._require_open()
         self._begin_watch()
+        is_measured = forget_peak_rss(self.pid)
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
-        self._memory.check_variant_load(self)
+        if is_measured:  # else the peak may be that of queries before
+            self._memory.check_variant_load(self)
         self._arena.grow(slots_for(ready.max_batch))
         return ready
 
