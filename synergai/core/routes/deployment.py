@@ -129,6 +129,21 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
     predicted_per_s: float = 0.0
     queries_per_s: float = 0.0
 
+    @property
+    def where(self) -> str:
+        """Where its stages are, and where they are wanted if that differs, for people."""
+        deployed, wanted = (
+            " and ".join(map(route_text, routes)) for routes in (self.deployed, self.wanted)
+        )
+        if not wanted or wanted == deployed:
+            return deployed
+        return f"{deployed}; wanted: {wanted}" if deployed else f"wanted: {wanted}"
+
+    @property
+    def why(self) -> str:
+        """Why it is so, or what is wrong."""
+        return self.fault or self.reason
+
 
 Orders: TypeAlias = PlanOrder | SplitOrder
 
