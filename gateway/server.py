@@ -196,7 +196,12 @@ class Gateway:
             ),
             *page_routes(app.engines),
             *fleet_page_routes(
-                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers.values, app.base.clock.now),
+                FleetFeed(
+                    app.fleet.page,
+                    app.fleet.dispatcher.workers.values,
+                    app.deployments,
+                    app.base.clock.now,
+                ),
                 lambda name: explain(
                     current_caller(),
                     app.fleet.dispatcher.core,

@@ -116,11 +116,10 @@ async def test_request_that_was_refused_before_it_began_has_an_explanation(
                 engine=EngineName("net/2"),
                 state="placing",
                 deployed=(Route((Leg("a", 0, 4), Leg("b", 4, 9))),),
-                wanted=(Route((Leg("a", 0, 4), Leg("c", 4, 9))),),
-                reason="b has left",
+                wanted=(Route((Leg("c", 0, 9),)),),
+                reason="slow",
             ),
-            "Deployment of net/2: placing; s0-4 on a, s4-9 on b; wanted: s0-4 on a, s4-9 on c; "
-            "b has left.",
+            "Deployment of net/2: placing; s0-4 on a, s4-9 on b; wanted: s0-9 on c; slow.",
         ),
     ],
 )
