@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from profiler.planning.moves import is_possible
 from profiler.planning.options import choose, cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
-from synergai.core.routes.deployment import Cutting, Objective  # noqa: TC001 - for msgspec
+from synergai.core.routes.deployment import Cutting, Objective, slowdown
 from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ MAX_EXCHANGES: Final = 5_000
 """Exchanges of workers that are tried, so that workers keep their stages."""
 _ALIKE: Final = 0.01
 """Relative difference of costs that does not matter."""
-_MOST_BUSY: Final = 0.9
-"""Share of a worker or link that other engines take at most, as far as this one is concerned."""
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -91,15 +89,11 @@ class _Used:
 
     def left(self, problem: RouteProblem) -> RouteProblem:
         """Return the problem of an engine with what is left for it."""
-
-        def slower(busy: object) -> float:
-            return 1 / (1 - min(_MOST_BUSY, self.shares[busy]))
-
         workers = tuple(
             replace(
                 worker,
                 seconds=tuple(
-                    tuple(slower(worker.name) * seconds for seconds in row)
+                    tuple(slowdown(self.shares[worker.name]) * seconds for seconds in row)
                     for row in worker.seconds
                 ),
                 budget_bytes=worker.budget_bytes - self.memory_bytes[worker.name],
@@ -107,7 +101,7 @@ class _Used:
             for worker in problem.workers
         )
         pairs = [pair for pair in self.shares if isinstance(pair, tuple) and self.shares[pair]]
-        links = problem.links.slowed({pair: slower(pair) for pair in pairs})
+        links = problem.links.slowed({pair: slowdown(self.shares[pair]) for pair in pairs})
         return replace(problem, workers=workers, links=links)
 
 
