@@ -249,13 +249,12 @@ class Planning:
         limits: Mapping[WorkerId, int],
     ) -> _Ended:
         """Return what is wanted of the engines that can be read, and why others cannot."""
-        async with self._workshop.turn:
-            await self._workshop.tidy(candidates.keys())
-            faults = await self._bring(candidates)
-            brought = {name: one for name, one in candidates.items() if name not in faults}
-            if not brought:
-                return [], faults
-            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
+        await self._workshop.tidy(candidates.keys())
+        faults = await self._bring(candidates)
+        brought = {name: one for name, one in candidates.items() if name not in faults}
+        if not brought:
+            return [], faults
+        found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
         self.plans += 1
         return found, faults
 

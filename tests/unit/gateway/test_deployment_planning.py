@@ -49,6 +49,9 @@ class World:
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
+        self.workshop = SimpleNamespace(
+            bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
+        )
         self.monkeypatch = monkeypatch
         monkeypatch.setattr(planning, "plan", self.answer)
         self.resolved = Versions(self.catalogue)
@@ -57,12 +60,7 @@ class World:
             cast("Placements", self),
             self.resolved,
             self.workers,
-            cast(
-                "Workshop",
-                SimpleNamespace(
-                    bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
-                ),
-            ),
+            cast("Workshop", self.workshop),
             Path("dictionary.db"),
             cutting="needed",
             planner="optimal",
@@ -229,6 +227,11 @@ async def test_planner_that_has_failed_is_tried_again_later(world: World) -> Non
 async def test_nothing_is_planned_without_an_engine_that_needs_it(world: World) -> None:
     world.versions.clear()
     assert await world.look(10) == 0
+
+
+async def test_plan_waits_for_no_cut(world: World) -> None:
+    async with world.workshop.turn:
+        assert await world.look(10) == 1
 
 
 async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
