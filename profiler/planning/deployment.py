@@ -110,21 +110,30 @@ def wanted(
 ) -> dict[EngineName, Wanted]:
     """Return the plan of each engine.
 
+    If some are left without one, the others are planned on as few workers as they need.
+
     Raises:
         SynergaiError: the planner has failed.
     """
     largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
-    orders = permutations(largest) if len(largest) <= MAX_ORDERED else [largest]
-    plans = [_in_order(order, planner, objective) for order in orders]
-    return min(plans, key=lambda each: _cost(needs, each, objective))
+    orders = list(permutations(largest)) if len(largest) <= MAX_ORDERED else [largest]
+
+    def best(*, sparing: bool) -> dict[EngineName, Wanted]:
+        plans = [_in_order(order, planner, objective, sparing=sparing) for order in orders]
+        return min(plans, key=lambda each: _cost(needs, each, objective))
+
+    found = best(sparing=False)
+    if len(needs) == 1 or all(each.plan is not None for each in found.values()):
+        return found
+    return min(found, best(sparing=True), key=lambda each: _cost(needs, each, objective))
 
 
 def _in_order(
-    needs: Sequence[Need], planner: str, objective: Objective
+    needs: Sequence[Need], planner: str, objective: Objective, *, sparing: bool
 ) -> dict[EngineName, Wanted]:
     used, found = _Used(), {}
     for need in needs:
-        chosen = _plan(need, used.left(need.problem), planner, objective)
+        chosen = _plan(need, used.left(need.problem), planner, objective, sparing=sparing)
         found[need.problem.chain.engine] = chosen
         if chosen.plan is not None:
             used.add(need, chosen.plan)
@@ -140,8 +149,10 @@ def _cost(
     return len(chosen) - len(costs), sum(costs)
 
 
-def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective) -> Wanted:
-    """Plan one engine with what is left for it."""
+def _plan(
+    need: Need, problem: RouteProblem, planner: str, objective: Objective, *, sparing: bool
+) -> Wanted:
+    """Plan one engine with what is left for it; with `sparing`, on as few workers as it needs."""
     alone = whole_options(need.problem)
     # Engines that fit whole on a worker, but not beside the others, take turns there.
     options = whole_options(problem) or alone
@@ -150,9 +161,13 @@ def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective)
         options = [*options, *staged_options(problem, planner)]
     if not options:
         return Wanted(None, "" if may_split else "it may not be cut")
+    most = min(map(_count_workers, options)) if sparing else len(problem.workers)
+    options = [each for each in options if _count_workers(each) <= most]
     best = choose(problem, options, LEAST_GAIN, objective=objective)
     best_cost = cost(problem, best, objective)
     present = _present(need, problem) if may_split else None
+    if present is not None and _count_workers(present) > most:
+        present = None
     best = _rearranged(need, problem, best, objective)
     if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
         return Wanted(present, "no other plan saves enough to be worth a change")
@@ -192,6 +207,10 @@ def _rearranged(
             if cost(problem, other, objective) <= limit:
                 most, best = len(kept & legs), other
     return best
+
+
+def _count_workers(plan: RoutePlan) -> int:
+    return len({leg.worker for share in plan.shares for leg in share.route.legs})
 
 
 def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:

@@ -126,6 +126,28 @@ def test_engines_that_do_not_fit_together_are_told_apart() -> None:
     assert [plan.plan is None for plan in plans].count(True) == 1
 
 
+@pytest.mark.parametrize("workers", [4, 5])
+def test_engine_leaves_workers_to_others_that_have_none(workers: int) -> None:
+    small = [worker(name, 240) for name in "abcde"[:workers]]
+    needs = [need(*small, name=name) for name in ("one", "two")]
+    alone = plan_of(needs[0])
+    assert len(legs(alone)) == 2
+    present = tuple(share.route for share in alone.shares) if alone is not None else ()
+    for before in ((), present):
+        first = replace(needs[0], present=before)
+        found = wanted([first, needs[1]], "optimal")
+        used = [leg[0] for each in found.values() for route in legs(each.plan) for leg in route]
+        assert all(legs(each.plan) for each in found.values())
+        assert len(used) == len(set(used))
+    again = [
+        replace(each, present=tuple(share.route for share in plan.shares))
+        for each in needs
+        if (plan := found[each.problem.chain.engine].plan) is not None
+    ]
+    kept = wanted(again, "optimal")
+    assert [legs(kept[name].plan) for name in found] == [legs(found[name].plan) for name in found]
+
+
 def test_engine_that_fits_whole_takes_turns_with_stages() -> None:
     small = need(*SMALL, weights=30 * MB, name="small")
     found = wanted([need(*SMALL), small], "optimal")
