@@ -33,6 +33,8 @@ MAX_ORDERED: Final = 3
 """Engines of which all orders are tried."""
 MAX_EXCHANGES: Final = 5_000
 """Exchanges of workers that are tried, so that workers keep their stages."""
+_IDLE: Final = 0.1
+"""Share of the queries of the engine with most that others count with at least: they may begin."""
 _ALIKE: Final = 0.01
 """Relative difference of costs that does not matter."""
 
@@ -117,15 +119,18 @@ def wanted(
     """
     largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
     orders = list(permutations(largest)) if len(largest) <= MAX_ORDERED else [largest]
-
-    def best(*, sparing: bool) -> dict[EngineName, Wanted]:
-        plans = [_in_order(order, planner, objective, sparing=sparing) for order in orders]
-        return min(plans, key=lambda each: _cost(needs, each, objective))
-
-    found = best(sparing=False)
-    if len(needs) == 1 or all(each.plan is not None for each in found.values()):
-        return found
-    return min(found, best(sparing=True), key=lambda each: _cost(needs, each, objective))
+    plans = [_in_order(order, planner, objective, sparing=False) for order in orders]
+    if len(needs) > 1 and all(_cost(needs, each, objective)[0] for each in plans):
+        plans += [_in_order(order, planner, objective, sparing=True) for order in orders]
+    best = min(plans, key=lambda each: _cost(needs, each, objective))
+    lacking, best_cost = _cost(needs, best, objective)
+    for each in plans:
+        if _keeps_all(needs, each) and _cost(needs, each, objective) < (
+            lacking,
+            best_cost / (1 - LEAST_GAIN),
+        ):
+            return each
+    return best
 
 
 def _in_order(
@@ -140,12 +145,26 @@ def _in_order(
     return found
 
 
+def _keeps_all(needs: Sequence[Need], plans: Mapping[EngineName, Wanted]) -> bool:
+    """Return whether plans leave every engine as it is deployed."""
+    return all(
+        {share.route for share in plan.shares if plan.is_split} == {*need.present}
+        for need in needs
+        if (plan := plans[need.problem.chain.engine].plan) is not None
+    )
+
+
 def _cost(
     needs: Sequence[Need], plans: Mapping[EngineName, Wanted], objective: Objective
 ) -> tuple[int, float]:
-    """Return the engines without a plan, and the cost of the others."""
-    chosen = [(need.problem, plans[need.problem.chain.engine].plan) for need in needs]
-    costs = [cost(problem, plan, objective) for problem, plan in chosen if plan is not None]
+    """Return the engines without a plan, and the cost of the others, by their shares of queries."""
+    least = _IDLE * max(need.queries_per_s for need in needs) or 1.0
+    chosen = [(need, plans[need.problem.chain.engine].plan) for need in needs]
+    costs = [
+        max(least, need.queries_per_s) * cost(need.problem, plan, objective)
+        for need, plan in chosen
+        if plan is not None
+    ]
     return len(chosen) - len(costs), sum(costs)
 
 
