@@ -167,9 +167,9 @@ class PageState:
         """Return everything."""
         parts = (
             self._workers.values(),
+            self._deployments.values(),
             self._jobs.values(),
             self._assignments.values(),
-            self._deployments.values(),
             self._incidents,
             self._seconds,
         )
