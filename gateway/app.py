@@ -282,7 +282,7 @@ class App:
     engines: EngineCalls
 
     def deployments(self) -> Sequence[EngineDeployment]:
-        """Return the engines that are deployed in stages, or are to be."""
+        """Return the engines that are deployed in stages, or need to be."""
         return () if self.deployment is None else self.deployment.deployments()
 
 

@@ -36,13 +36,13 @@ class Model {
   }
 
   job(record) { this.jobs.set(record.id, record); this.trim(this.jobs); }
+  incident(record) { this.incidents.set(record.id, record); this.shorten(this.incidents); }
+  second(record) { this.seconds.set(record.at, record); this.shorten(this.seconds); }
+
   deployment(record) {
     if (record.state === "gone") this.deployments.delete(record.id);
     else this.deployments.set(record.id, record);
   }
-
-  incident(record) { this.incidents.set(record.id, record); this.shorten(this.incidents); }
-  second(record) { this.seconds.set(record.at, record); this.shorten(this.seconds); }
 
   assignment(record) {
     const row = this.row(record.worker), known = this.assignments.get(record.id);
