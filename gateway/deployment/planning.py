@@ -60,8 +60,8 @@ _AGAIN_S: Final = 10.0
 """Time until the next plan for such a change; twice as long after each that changes nothing."""
 _LONGEST_AGAIN_S: Final = 320.0
 _PARTS: Final = (
-    "the engines have changed",
     "the workers have changed",
+    "the engines have changed",
     "the memory for stages has changed",
 )
 """What it means that a part of what is planned for has changed."""
@@ -228,8 +228,8 @@ class Planning:
         self.times.observe(self._workers.values(), engines, self._clock())
         figures = self._observe(candidates, list(workers.values()))
         seen = (
-            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
+            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             limits,
         )
         is_due, cause = self._is_due(seen, figures)

@@ -347,11 +347,15 @@ async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
     await plan()
     world.planning.limit(worker, 100_000_000)
     await plan()
+    world.workers[WorkerId("c")] = other = make_worker("c")
+    other.engines = worker.engines
+    await plan()
     assert reasons == [
         "",
         "; planned again: the engines have changed",
         "; planned again: the workers have changed",
         "; planned again: the memory for stages has changed",
+        "; planned again: the workers have changed",
     ]
 
 
