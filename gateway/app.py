@@ -44,13 +44,14 @@ from synergai.wire.tls import server_context
 from synergai.wire.work_socket_server import WorkSocketServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from gateway.entry.access.table import LiveTable
     from gateway.fleet.versions import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
     from gateway.monitoring.metrics import Metrics
+    from synergai.core.routes.deployment import EngineDeployment
 
 
 @dataclass(frozen=True)
@@ -279,6 +280,10 @@ class App:
     held: HeldRequests
     calls: InferenceCalls
     engines: EngineCalls
+
+    def deployments(self) -> Sequence[EngineDeployment]:
+        """Return the engines that are deployed in stages, or need to be."""
+        return () if self.deployment is None else self.deployment.deployments()
 
 
 async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:

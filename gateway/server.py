@@ -196,9 +196,18 @@ class Gateway:
             ),
             *page_routes(app.engines),
             *fleet_page_routes(
-                FleetFeed(app.fleet.page, app.fleet.dispatcher.workers.values, app.base.clock.now),
+                FleetFeed(
+                    app.fleet.page,
+                    app.fleet.dispatcher.workers.values,
+                    app.deployments,
+                    app.base.clock.now,
+                ),
                 lambda name: explain(
-                    current_caller(), app.fleet.dispatcher.core, name, app.base.clock.now()
+                    current_caller(),
+                    app.fleet.dispatcher.core,
+                    app.deployments(),
+                    name,
+                    app.base.clock.now(),
                 ),
             ),
         ]
@@ -222,7 +231,7 @@ class Gateway:
                 fleet.profiles,
                 partial(fleet.store_profiles, storage),
                 PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
-                lambda: () if app.deployment is None else app.deployment.deployments(),
+                app.deployments,
             ).handler(),
             HealthServicer(
                 fleet.versions, app.entry.admission, lambda: storage.journal.accepting

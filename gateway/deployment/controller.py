@@ -30,6 +30,7 @@ from gateway.deployment.observed import (
     answering_version,
     busy_engines,
     stored_engines,
+    unstored_engines,
 )
 from gateway.deployment.planning import RETRY_S, Candidate
 from gateway.hub.store.store import GATEWAY
@@ -43,7 +44,7 @@ from synergai.core.routes.deployment import (
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
-from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
+from synergai.names import by_version, engine_of_stage, split_version, stage_name, stage_positions
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
 GRACE_S: Final = 3.0
 """Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
+_UNSTORED: Final = (
+    "no worker can hold it, and the gateway cuts engines of its store only: push it with "
+    "'synergai engines push'"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -117,10 +122,15 @@ class DeploymentController:
         return self._stored
 
     def deployments(self) -> list[EngineDeployment]:
-        """Return the engines that are deployed in stages, or are to be."""
+        """Return the engines that are deployed in stages, or need to be."""
         stored = self._now_stored().stages
-        names = sorted({*self._wanted, *(name for name in stored if stored[name].made)})
-        return [self._deployment(name, stored.get(name)) for name in names]
+        names = {*self._wanted, *(name for name in stored if stored[name].made)}
+        found = [self._deployment(name, stored.get(name)) for name in names]
+        unstored = unstored_engines(self._store, self._catalogue, self._workers.values()) - names
+        found += (
+            EngineDeployment(engine=name, state="failed", fault=_UNSTORED) for name in unstored
+        )
+        return sorted(found, key=lambda each: by_version(each.engine))
 
     def states(self) -> Iterator[tuple[list[str], float]]:
         """Yield each state, and the number of engines that are in it."""

@@ -17,6 +17,7 @@ from synergai.names import engine_of_stage, is_stage, split_version, stage_posit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.store.storage import StoredVersion
@@ -94,6 +95,21 @@ def wanted_versions(versions: Versions, engine: str, highest: int) -> Iterator[E
         base = versioned(engine, policy.base)
         if not (catalogue.serves(base) or catalogue.is_staged(base)):
             yield base
+
+
+def unstored_engines(
+    store: EngineStore, catalogue: Catalogue, workers: Iterable[ConnectedWorker]
+) -> set[EngineName]:
+    """Return engines that are too large for the workers with them, and that the store lacks."""
+    if not store.loaded:
+        return set()
+    found = {
+        name
+        for worker in workers
+        for name, engine in worker.engines.items()
+        if engine.too_large and engine.backend == "onnxruntime" and not is_stage(name)
+    }
+    return {each for each in found if store.of(each) is None and catalogue.is_faulty(each)}
 
 
 def answering_version(versions: Versions, engine: EngineName) -> EngineName | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from gateway.deployment.observed import (
     can_be_cut,
     cutting_of,
@@ -15,14 +17,21 @@ from gateway.deployment.observed import (
 from gateway.deployment.planning_process import plan
 from gateway.deployment.stage_times import StageTimes
 from gateway.fleet.links import known_links
-from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, routes_of
+from synergai.core.routes.deployment import (
+    EngineOrder,
+    PlanOrder,
+    WantedEngine,
+    routes_of,
+    slowdown,
+)
 from synergai.errors import SynergaiError
+from synergai.names import stage_name
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -43,12 +52,19 @@ SETTLE_S: Final = 1.5
 RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
 CHANGE: Final = 0.25
-"""Relative change of the time of a stage or of a link that is planned for."""
+"""Relative change that is planned for: of the time of a stage, the speed of a link, or how much
+longer others take on a worker because of an engine."""
 _SMALLER: Final = 0.9
 """Memory that is planned with, of what a stage would take that could not be loaded."""
 _AGAIN_S: Final = 10.0
 """Time until the next plan for such a change; twice as long after each that changes nothing."""
 _LONGEST_AGAIN_S: Final = 320.0
+_PARTS: Final = (
+    "the workers have changed",
+    "the engines have changed",
+    "the memory for stages has changed",
+)
+"""What it means that a part of what is planned for has changed."""
 
 
 class Candidate(NamedTuple):
@@ -110,12 +126,14 @@ class Planning:
         # By digest of a version.
         self._cuttings: dict[str, Cutting] = {}
         # What was last seen and planned for, since when, and until when.
-        self._seen: object = None
+        self._seen: Sequence[object] = ()
         self._seen_at = 0.0
-        self._planned: object = None
+        self._planned: Sequence[object] = ()
         self._again_at = 0.0
-        # Times of stages and links that were planned with, and when others may be.
-        self._figures: dict[object, float] = {}
+        # Why the last plan was not the first one.
+        self._cause = ""
+        # Figures that were planned with, and when others may be.
+        self._figures: dict[str, float] = {}
         self._pause_s = _AGAIN_S
         self._figures_again_at = 0.0
         self._routes: object = None
@@ -166,17 +184,25 @@ class Planning:
         return self._cuttings[stored.digest], ""
 
     def _observe(
-        self, candidates: Iterable[EngineName], workers: Sequence[ConnectedWorker]
-    ) -> dict[object, float]:
-        """Return the times of stages, and the bandwidths of links that were measured."""
-        figures: dict[object, float] = {
-            (name, each.worker, each.first, each.last): each.seconds
+        self, candidates: Mapping[EngineName, Candidate], workers: Sequence[ConnectedWorker]
+    ) -> dict[str, float]:
+        """Return what was measured of stages, links and loads, by what it is."""
+        figures = {
+            f"the time of {stage_name(name, each.first, each.last)} on {each.worker}": each.seconds
             for name in candidates
             for each in self.times.of(name)
         }
         if figures:  # links of an engine that nobody uses do not matter
-            links = known_links(workers)
-            figures.update((pair, link.bytes_per_s) for pair, link in links.items())
+            figures |= {
+                f"the speed of the link from {source} to {target}": link.bytes_per_s
+                for (source, target), link in known_links(workers).items()
+            }
+        if len(candidates) > 1:  # an engine gets all that its workers have otherwise
+            figures |= {
+                f"the load of {name} on {worker.id}": slowdown(self.times.load(name, worker))
+                for name, one in candidates.items()
+                for worker in one.workers
+            }
         return figures
 
     def plan(
@@ -198,18 +224,19 @@ class Planning:
             for worker, (instance, limit) in self._limits.items()
             if worker in workers and workers[worker].instance == instance
         }
-        self.times.observe(self._workers.values(), self._clock())
+        engines = candidates.keys() | stages.keys()
+        self.times.observe(self._workers.values(), engines, self._clock())
         figures = self._observe(candidates, list(workers.values()))
         seen = (
-            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
+            [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             limits,
         )
-        is_due = self._is_due(seen, figures)
+        is_due, cause = self._is_due(seen, figures)
         if self._under_way is not None:
             return self._end(self._under_way) if self._under_way.done() else None
         if is_due:
-            self._planned, self._figures = seen, figures
+            self._planned, self._figures, self._cause = seen, figures, cause
             work = self._plan(candidates, stages, list(workers.values()), limits)
             self._under_way = self.tasks.start_awaited(work)
         return None
@@ -222,13 +249,12 @@ class Planning:
         limits: Mapping[WorkerId, int],
     ) -> _Ended:
         """Return what is wanted of the engines that can be read, and why others cannot."""
-        async with self._workshop.turn:
-            await self._workshop.tidy(candidates.keys())
-            faults = await self._bring(candidates)
-            brought = {name: one for name, one in candidates.items() if name not in faults}
-            if not brought:
-                return [], faults
-            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
+        await self._workshop.tidy(candidates.keys())
+        faults = await self._bring(candidates)
+        brought = {name: one for name, one in candidates.items() if name not in faults}
+        if not brought:
+            return [], faults
+        found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
         self.plans += 1
         return found, faults
 
@@ -242,7 +268,9 @@ class Planning:
             WantedEngine(name=name, reason=fault, is_possible=False)
             for name, fault in faults.items()
         )
-        found = [*found, *impossible]
+        again = f"; planned again: {self._cause}" if self._cause else ""
+        found = [replace(wanted, reason=f"{wanted.reason}{again}") for wanted in found]
+        found += impossible
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
         self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
@@ -260,16 +288,18 @@ class Planning:
                     faults[name] = str(error)
         return faults
 
-    def _is_due(self, seen: object, figures: Mapping[object, float]) -> bool:
-        """Return whether there is something to plan for, which has not just changed."""
+    def _is_due(self, seen: Sequence[object], figures: Mapping[str, float]) -> tuple[bool, str]:
+        """Return whether there is something to plan for, which has not just changed, and what."""
         now = self._clock()
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if now < self._seen_at + SETTLE_S:
-            return False
-        is_planned = seen == self._planned and now < self._again_at
-        has_changed = now >= self._figures_again_at and _differ(figures, self._figures)
-        return not is_planned or has_changed
+            return False, ""
+        if seen != self._planned:
+            parts = zip(_PARTS, seen, self._planned, strict=False)  # at first, there are none
+            return True, next((what for what, new, old in parts if new != old), "")
+        change = _change(figures, self._figures) if now >= self._figures_again_at else ""
+        return bool(change) or now >= self._again_at, change
 
     def _order(
         self,
@@ -298,12 +328,15 @@ class Planning:
         )
 
 
-def _differ(figures: Mapping[object, float], planned: Mapping[object, float]) -> bool:
-    """Return whether times or links are new, or differ from those that were planned with."""
-    return any(
-        key not in planned or abs(figure - planned[key]) > CHANGE * planned[key]
-        for key, figure in figures.items()
-    )
+def _change(figures: Mapping[str, float], planned: Mapping[str, float]) -> str:
+    """Return which figure is new, or differs from the one that was planned with; empty if none."""
+    for what, figure in figures.items():
+        before = planned.get(what)
+        if before is None:
+            return f"{what} is known"
+        if abs(figure - before) > CHANGE * before:
+            return f"{what} has {'risen' if figure > before else 'fallen'}"
+    return ""
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:

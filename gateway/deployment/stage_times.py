@@ -1,78 +1,89 @@
-"""What queries of stages have taken lately on each worker, and how many there were."""
+"""What queries of engines have taken lately on each worker, and how many there were."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.core.routes.deployment import ObservedStage
 from synergai.names import engine_of_stage, is_stage, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName
 
+    _Key: TypeAlias = tuple[ConnectedWorker, EngineName]
+
 WINDOW_S: Final = 5.0
 """Time over which queries are counted."""
+RATE_WINDOWS: Final = 4
+"""Windows over which rates are averaged, so that they do not follow each burst."""
 _LEAST: Final = 5
 """Queries in a window that tell how long one takes."""
 
 
-class _Window(NamedTuple):
-    """Seconds and queries of the last window with enough queries; of the last one, its queries."""
-
-    seconds: float
-    queries: int
-
-
 class StageTimes:
-    """Counts the queries of stages in windows of time."""
+    """Counts the queries of engines, whole and in stages, in windows of time."""
 
     def __init__(self) -> None:
-        self._ends_at = 0.0
-        self._began_at = 0.0
-        # By worker and stage: seconds and queries in all at the begin of the window.
-        self._before: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
-        self._last: dict[tuple[ConnectedWorker, EngineName], _Window] = {}
-        self._last_s = WINDOW_S
+        # At the ends of the last windows: when, and seconds and queries in all.
+        self._ends: deque[tuple[float, dict[_Key, tuple[float, int]]]] = deque(
+            maxlen=RATE_WINDOWS + 1
+        )
+        # Of a query, in the last window with enough of them.
+        self._seconds: dict[_Key, float] = {}
 
-    def observe(self, workers: Iterable[ConnectedWorker], now: float) -> None:
+    def observe(
+        self, workers: Iterable[ConnectedWorker], engines: Collection[EngineName], now: float
+    ) -> None:
         """Begin another window if the last one has ended."""
-        if now < self._ends_at:
+        ended_at, before = self._ends[-1] if self._ends else (-WINDOW_S, {})
+        if now < ended_at + WINDOW_S:
             return
         counts = {
             (worker, name): computed
             for worker in workers
             for name, computed in worker.computed.items()
-            if is_stage(name)
+            if engine_of_stage(name) in engines
         }
-        last = {}
-        for key, (seconds, queries) in counts.items():
-            seconds_before, queries_before = self._before.get(key, (seconds, queries))
-            new = queries - queries_before
-            known = self._last.get(key, _Window(0.0, 0)).seconds
-            mean_s = (seconds - seconds_before) / new if new >= _LEAST else known
-            last[key] = _Window(mean_s, new)
-        self._last, self._before = last, counts
-        self._last_s = max(now - self._began_at, WINDOW_S)
-        self._began_at, self._ends_at = now, now + WINDOW_S
+        for key in counts.keys() & before.keys():
+            seconds, queries = (
+                new - old for new, old in zip(counts[key], before[key], strict=True)
+            )
+            if queries >= _LEAST:
+                self._seconds[key] = seconds / queries
+        self._seconds = {key: self._seconds[key] for key in self._seconds if key in counts}
+        self._ends.append((now, counts))
 
     def of(self, engine: EngineName) -> tuple[ObservedStage, ...]:
         """Return what queries of the stages of an engine have taken, as far as that is known."""
         return tuple(
-            ObservedStage(worker.id, *stage_positions(stage), window.seconds)
-            for (worker, stage), window in self._last.items()
-            if window.seconds and engine_of_stage(stage) == engine
+            ObservedStage(worker.id, *stage_positions(stage), seconds)
+            for (worker, stage), seconds in self._seconds.items()
+            if is_stage(stage) and engine_of_stage(stage) == engine
         )
 
     def queries_per_s(self, engine: EngineName) -> float:
-        """Return the rate at which queries of an engine began in stages lately."""
-        return (
-            sum(
-                window.queries
-                for (_, stage), window in self._last.items()
-                if engine_of_stage(stage) == engine and stage_positions(stage)[0] == 0
-            )
-            / self._last_s
+        """Return the rate at which queries of an engine began lately, whole or in stages."""
+        return sum(
+            queries
+            for (_, name), (_, queries) in self._rates(engine)
+            if name == engine or not stage_positions(name)[0]
         )
+
+    def load(self, engine: EngineName, worker: ConnectedWorker) -> float:
+        """Return the share of a worker's time that queries of an engine took lately."""
+        return sum(seconds for (each, _), (seconds, _) in self._rates(engine) if each is worker)
+
+    def _rates(self, engine: EngineName) -> Iterator[tuple[_Key, tuple[float, float]]]:
+        """Yield the seconds and queries of an engine per second, by worker and stage."""
+        now, counts = self._ends[-1] if self._ends else (0.0, {})
+        for key, (seconds, queries) in counts.items():
+            if engine_of_stage(key[1]) != engine:
+                continue
+            began, first = next((at, each[key]) for at, each in self._ends if key in each)
+            if began < now:
+                elapsed_s = now - began
+                yield key, ((seconds - first[0]) / elapsed_s, (queries - first[1]) / elapsed_s)

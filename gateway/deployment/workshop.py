@@ -35,16 +35,22 @@ class Workshop:
 
     Attributes:
         models: the model directory.
-        turn: held while it is used; only one process plans or cuts at a time.
+        turn: held while an engine is cut; only one is at a time.
     """
 
     def __init__(self, store: EngineStore, models: Path) -> None:
         self._store = store
         self.models = models
         self.turn = asyncio.Lock()
+        # Held while engines come and go.
+        self._moving = asyncio.Lock()
 
     async def bring(self, stored: StoredVersion) -> None:
         """Copy a version from the store, unless it is here."""
+        async with self._moving:
+            await self._bring(stored)
+
+    async def _bring(self, stored: StoredVersion) -> None:
         folder = self._folder(stored.name)
         mark = folder / _DIGEST
         if await asyncio.to_thread(lambda: mark.is_file() and mark.read_text() == stored.digest):
@@ -78,7 +84,7 @@ class Workshop:
                 await asyncio.to_thread(file.write, piece)
 
     async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> None:
-        """Make the stages of an engine between cuts."""
+        """Make the stages of an engine that is here between cuts."""
         await split(self.models, engine, cuts)
 
     async def publish(self, stage: EngineName, version: int, placement: Sequence[str]) -> None:
@@ -101,9 +107,14 @@ class Workshop:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def tidy(self, kept: Collection[EngineName]) -> None:
-        """Remove all engines but some, and all stages: they are in the store."""
+        """Remove all engines but some, and all stages: they are in the store.
+
+        While an engine is being cut, everything stays.
+        """
         folders = {self._folder(engine) for engine in kept}
-        await asyncio.to_thread(partial(_remove_others, self.models, folders))
+        async with self._moving:
+            if not self.turn.locked():
+                await asyncio.to_thread(partial(_remove_others, self.models, folders))
 
     def _folder(self, engine: EngineName) -> Path:
         return ModelDirectories(self.models, self.models).folder(engine)

@@ -8,23 +8,52 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.entry.access.caller import READERS
+from gateway.entry.access.roles import Role
 from synergai.core.explanations.wording import duration, worded
 from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound
-from synergai.names import engine_of_stage
+from synergai.names import engine_of_stage, is_selected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.entry.access.caller import Caller
     from synergai.core.explanations.facts import Ahead, Explanation
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.core.scheduling.core import SchedulerCore
 
 _QUOTED: Final = 128
 
 
-def explain(caller: Caller, core: SchedulerCore, name: str, now: float) -> Explanation:
-    """Return the newest explanation under an id, or of all, that a caller may see."""
+def explain(
+    caller: Caller,
+    core: SchedulerCore,
+    deployments: Sequence[EngineDeployment],
+    name: str,
+    now: float,
+) -> Explanation:
+    """Return the newest explanation under an id, or of all, that a caller may see.
+
+    Callers who may observe its engine are also told how it is deployed in stages.
+    """
+    found = _explain(caller, core, name, now)
+    sentences = (
+        f"Deployment of {each.engine}: "
+        + "; ".join(filter(None, [each.state, each.where, each.why]))
+        + "."
+        for each in _of_engine(engine_of_stage(found.engine), deployments)
+        if caller.may(Role.OBSERVE, engine=each.engine)
+    )
+    return replace(found, sentences=(*found.sentences, *sentences))
+
+
+def _of_engine(engine: str, deployments: Sequence[EngineDeployment]) -> Sequence[EngineDeployment]:
+    """Return the deployment of an engine; of all versions if it was refused without one."""
+    own = [each for each in deployments if each.engine == engine]
+    return own or [each for each in deployments if is_selected(each.engine, engine)]
+
+
+def _explain(caller: Caller, core: SchedulerCore, name: str, now: float) -> Explanation:
     caller.check_valid()
     stages: list[Explanation] = []
     for found in core.explain(name, now):

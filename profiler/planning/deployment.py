@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from profiler.planning.moves import is_possible
 from profiler.planning.options import choose, cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
-from synergai.core.routes.deployment import Cutting, Objective  # noqa: TC001 - for msgspec
+from synergai.core.routes.deployment import Cutting, Objective, slowdown
 from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ MAX_ORDERED: Final = 3
 """Engines of which all orders are tried."""
 MAX_EXCHANGES: Final = 5_000
 """Exchanges of workers that are tried, so that workers keep their stages."""
+_IDLE: Final = 0.1
+"""Share of the queries of the engine with most that others count with at least: they may begin."""
 _ALIKE: Final = 0.01
 """Relative difference of costs that does not matter."""
-_MOST_BUSY: Final = 0.9
-"""Share of a worker or link that other engines take at most, as far as this one is concerned."""
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -91,15 +91,11 @@ class _Used:
 
     def left(self, problem: RouteProblem) -> RouteProblem:
         """Return the problem of an engine with what is left for it."""
-
-        def slower(busy: object) -> float:
-            return 1 / (1 - min(_MOST_BUSY, self.shares[busy]))
-
         workers = tuple(
             replace(
                 worker,
                 seconds=tuple(
-                    tuple(slower(worker.name) * seconds for seconds in row)
+                    tuple(slowdown(self.shares[worker.name]) * seconds for seconds in row)
                     for row in worker.seconds
                 ),
                 budget_bytes=worker.budget_bytes - self.memory_bytes[worker.name],
@@ -107,7 +103,7 @@ class _Used:
             for worker in problem.workers
         )
         pairs = [pair for pair in self.shares if isinstance(pair, tuple) and self.shares[pair]]
-        links = problem.links.slowed({pair: slower(pair) for pair in pairs})
+        links = problem.links.slowed({pair: slowdown(self.shares[pair]) for pair in pairs})
         return replace(problem, workers=workers, links=links)
 
 
@@ -116,38 +112,66 @@ def wanted(
 ) -> dict[EngineName, Wanted]:
     """Return the plan of each engine.
 
+    If some are left without one, the others are planned on as few workers as they need.
+
     Raises:
         SynergaiError: the planner has failed.
     """
     largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
-    orders = permutations(largest) if len(largest) <= MAX_ORDERED else [largest]
-    plans = [_in_order(order, planner, objective) for order in orders]
-    return min(plans, key=lambda each: _cost(needs, each, objective))
+    orders = list(permutations(largest)) if len(largest) <= MAX_ORDERED else [largest]
+    plans = [_in_order(order, planner, objective, sparing=False) for order in orders]
+    if len(needs) > 1 and all(_cost(needs, each, objective)[0] for each in plans):
+        plans += [_in_order(order, planner, objective, sparing=True) for order in orders]
+    best = min(plans, key=lambda each: _cost(needs, each, objective))
+    lacking, best_cost = _cost(needs, best, objective)
+    for each in plans:
+        if _keeps_all(needs, each) and _cost(needs, each, objective) < (
+            lacking,
+            best_cost / (1 - LEAST_GAIN),
+        ):
+            return each
+    return best
 
 
 def _in_order(
-    needs: Sequence[Need], planner: str, objective: Objective
+    needs: Sequence[Need], planner: str, objective: Objective, *, sparing: bool
 ) -> dict[EngineName, Wanted]:
     used, found = _Used(), {}
     for need in needs:
-        chosen = _plan(need, used.left(need.problem), planner, objective)
+        chosen = _plan(need, used.left(need.problem), planner, objective, sparing=sparing)
         found[need.problem.chain.engine] = chosen
         if chosen.plan is not None:
             used.add(need, chosen.plan)
     return found
 
 
+def _keeps_all(needs: Sequence[Need], plans: Mapping[EngineName, Wanted]) -> bool:
+    """Return whether plans leave every engine as it is deployed."""
+    return all(
+        {share.route for share in plan.shares if plan.is_split} == {*need.present}
+        for need in needs
+        if (plan := plans[need.problem.chain.engine].plan) is not None
+    )
+
+
 def _cost(
     needs: Sequence[Need], plans: Mapping[EngineName, Wanted], objective: Objective
 ) -> tuple[int, float]:
-    """Return the engines without a plan, and the cost of the others."""
-    chosen = [(need.problem, plans[need.problem.chain.engine].plan) for need in needs]
-    costs = [cost(problem, plan, objective) for problem, plan in chosen if plan is not None]
+    """Return the engines without a plan, and the cost of the others, by their shares of queries."""
+    least = _IDLE * max(need.queries_per_s for need in needs) or 1.0
+    chosen = [(need, plans[need.problem.chain.engine].plan) for need in needs]
+    costs = [
+        max(least, need.queries_per_s) * cost(need.problem, plan, objective)
+        for need, plan in chosen
+        if plan is not None
+    ]
     return len(chosen) - len(costs), sum(costs)
 
 
-def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective) -> Wanted:
-    """Plan one engine with what is left for it."""
+def _plan(
+    need: Need, problem: RouteProblem, planner: str, objective: Objective, *, sparing: bool
+) -> Wanted:
+    """Plan one engine with what is left for it; with `sparing`, on as few workers as it needs."""
     alone = whole_options(need.problem)
     # Engines that fit whole on a worker, but not beside the others, take turns there.
     options = whole_options(problem) or alone
@@ -156,9 +180,13 @@ def _plan(need: Need, problem: RouteProblem, planner: str, objective: Objective)
         options = [*options, *staged_options(problem, planner)]
     if not options:
         return Wanted(None, "" if may_split else "it may not be cut")
+    most = min(map(_count_workers, options)) if sparing else len(problem.workers)
+    options = [each for each in options if _count_workers(each) <= most]
     best = choose(problem, options, LEAST_GAIN, objective=objective)
     best_cost = cost(problem, best, objective)
     present = _present(need, problem) if may_split else None
+    if present is not None and _count_workers(present) > most:
+        present = None
     best = _rearranged(need, problem, best, objective)
     if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
         return Wanted(present, "no other plan saves enough to be worth a change")
@@ -198,6 +226,10 @@ def _rearranged(
             if cost(problem, other, objective) <= limit:
                 most, best = len(kept & legs), other
     return best
+
+
+def _count_workers(plan: RoutePlan) -> int:
+    return len({leg.worker for share in plan.shares for leg in share.route.legs})
 
 
 def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:

@@ -10,7 +10,7 @@ class Model {
   constructor() { this.reset(); }
 
   reset() {
-    for (const kind of ["workers", "jobs", "assignments", "incidents", "seconds", "rows"])
+    for (const kind of ["workers", "jobs", "assignments", "incidents", "seconds", "deployments", "rows"])
       this[kind] = new Map();
     this.running = new Set();
     this.at = 0;
@@ -38,6 +38,11 @@ class Model {
   job(record) { this.jobs.set(record.id, record); this.trim(this.jobs); }
   incident(record) { this.incidents.set(record.id, record); this.shorten(this.incidents); }
   second(record) { this.seconds.set(record.at, record); this.shorten(this.seconds); }
+
+  deployment(record) {
+    if (record.state === "gone") this.deployments.delete(record.id);
+    else this.deployments.set(record.id, record);
+  }
 
   assignment(record) {
     const row = this.row(record.worker), known = this.assignments.get(record.id);

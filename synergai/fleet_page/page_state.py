@@ -17,7 +17,10 @@ from msgspec import Struct, json
 from synergai.core.scheduling import events
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from synergai import domain
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.core.scheduling.events import Command, Event
 
 
@@ -84,6 +87,14 @@ class PageAssignment(PageRecord, kw_only=True):
     detail: str = ""
 
 
+class PageDeployment(PageRecord, kw_only=True):
+    """An engine that the gateway deploys in stages; `state` is ``gone`` if it no longer does."""
+
+    state: str
+    where: str = ""
+    why: str = ""
+
+
 class Incident(PageRecord, kw_only=True):
     """An event of the fleet, for people."""
 
@@ -141,6 +152,7 @@ class PageState:
     _jobs: dict[str, PageJob] = field(default_factory=dict)
     _assignments: dict[int, PageAssignment] = field(default_factory=dict)
     _running: dict[str, dict[int, PageAssignment]] = field(default_factory=dict)  # by worker
+    _deployments: dict[str, PageDeployment] = field(default_factory=dict)
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT_INCIDENTS))
     _seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
     _ended_jobs: deque[str] = field(default_factory=deque)
@@ -155,6 +167,7 @@ class PageState:
         """Return everything."""
         parts = (
             self._workers.values(),
+            self._deployments.values(),
             self._jobs.values(),
             self._assignments.values(),
             self._incidents,
@@ -173,6 +186,21 @@ class PageState:
         if worker is not None and (worker.mode, worker.watts) != (mode, watts):
             worker.mode, worker.watts = mode, watts
             self._note(worker)
+
+    def deploy(self, deployments: Iterable[EngineDeployment]) -> None:
+        """Note the engines that are deployed in stages."""
+        before, self._deployments = self._deployments, {}
+        for each in deployments:
+            record = PageDeployment(
+                id=each.engine, state=each.state, where=each.where, why=each.why
+            )
+            known = before.pop(record.id, None)
+            self._deployments[record.id] = record = known if known == record else record
+            if record is not known:
+                self._note(record)
+        for left in before.values():
+            left.state = "gone"
+            self._note(left)
 
     def record(self, event: Event, now: float, commands: list[Command]) -> None:
         """Follow an event of the core, and the commands that it led to."""

@@ -34,6 +34,29 @@ function errors() {
   return [...groups.values()].sort((one, other) => other.error / other.took - one.error / one.took);
 }
 
+// Engines by name, with the workers that have them, or stages of them.
+const STAGE = /^(.+)\.(s\d+-\d+)(\/\d+)?$/;
+function engines() {
+  const found = new Map();
+  const add = (engine, state, place) => {
+    if (!found.has(engine)) found.set(engine, { engine, state, places: [] });
+    if (place) found.get(engine).places.push(place);
+  };
+  for (const { id, state } of model.deployments.values()) add(id, state);
+  for (const { id, engines: all } of model.workers.values())
+    for (const name of all ?? []) {
+      const [, engine, stage, version = ""] = STAGE.exec(name) ?? [];
+      if (stage) add(engine + version, "stages", `${stage} on ${id}`);
+      else add(name, "whole", id);
+    }
+  return [...found.values()].sort((one, other) => order.compare(one.engine, other.engine))
+    .map(({ engine, state, places }) => {
+      const { where, why } = model.deployments.get(engine) ?? {};
+      const others = places.length > 8 ? ` and ${places.length - 8} more` : "";
+      return { engine, state, where: where || places.slice(0, 8).join(", ") + others, why };
+    });
+}
+
 function lately(at) {
   const sum = { met: 0, violated: 0, omitted: 0 };
   for (let second = Math.floor(at) - 59; second <= at; second++) {
@@ -117,6 +140,10 @@ function showTables() {
   fill("workers", workers.map(({ id, state = "serving", mode, watts }) => [
     id, { text: state, bad: state !== "serving" }, mode || "–", watts == null ? "–" : watts.toFixed(1),
     runs.has(id) ? { text: runs.get(id).engine, assignment: runs.get(id).id } : "–",
+  ]));
+  const shown = engines().filter(({ engine, where }) => matches(engine, where));
+  fill("engines", shown.map(({ engine, state, where, why }) => [
+    engine, { text: state, bad: state === "failed" }, where || "–", why || "–",
   ]));
   fill("errors", errors().filter(({ engine, worker }) => matches(engine, worker)).map((each) => [
     each.engine, each.worker, `${each.runs}`, percent(each.off / each.took),

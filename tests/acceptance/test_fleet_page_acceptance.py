@@ -143,6 +143,29 @@ def test_worker_that_left_is_listed_in_the_timeline_only(browser: Any, recording
         assert page.evaluate("shownRows.length") == 8
 
 
+def test_engines_are_listed_with_where_they_run_and_why(browser: Any, recording: str) -> None:
+    engines = ["net", "cut.s0-4/2", "by-hand.s0-3"]
+    worker = {"kind": "worker", "id": "box", "worker_class": "x86", "engines": engines}
+    made = {"kind": "deployment", "id": "cut/2", "state": "loading", "where": "s0-4 on box"}
+    failed = {"kind": "deployment", "id": "big", "state": "failed", "why": "it fits no worker"}
+    with opened(browser, recording) as page:
+        page.evaluate(
+            "records => { model.reset(); model.apply({at: 9, records}); refresh(); }",
+            [worker, made, failed],
+        )
+        sync_api.expect(rows(page, "engines")).to_have_text(
+            [
+                "bigfailed\N{EN DASH}it fits no worker",
+                "by-handstagess0-3 on box\N{EN DASH}",
+                "cut/2loadings0-4 on box\N{EN DASH}",
+                "netwholebox\N{EN DASH}",
+            ]
+        )
+        gone = {"kind": "deployment", "id": "big", "state": "gone"}
+        page.evaluate("gone => { model.apply({at: 9, records: [gone]}); refresh(); }", gone)
+        sync_api.expect(rows(page, "engines")).to_have_count(3)
+
+
 def test_timeline_of_a_thousand_workers_is_smooth(browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "large.html"
     log = write_run(tmp_path / "large.jsonl", workers=1000, assignments=10_000)

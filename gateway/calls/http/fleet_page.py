@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.explanations.facts import Explanation
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.fleet_page.page_state import PageRecord, PageState
 
 
@@ -51,10 +52,12 @@ class FleetFeed:
         self,
         page: PageState,
         workers: Callable[[], Iterable[ConnectedWorker]],
+        deployments: Callable[[], Iterable[EngineDeployment]],
         now: Callable[[], float],
     ) -> None:
         self._page = page
         self._workers = workers
+        self._deployments = deployments
         self._now = now
         self._viewers = 0
         self._messages: deque[bytes] = deque(maxlen=_KEPT)
@@ -105,6 +108,7 @@ class FleetFeed:
         """Add what changed, and wake the viewers."""
         for worker in self._workers():
             self._page.power(worker.id, worker.power.mode, worker.power.watts)
+        self._page.deploy(self._deployments())
         changed = self._page.take()
         for first in range(0, len(changed) or 1, _PART):
             self._messages.append(self._message(b"changes", changed[first : first + _PART]))

@@ -112,7 +112,9 @@ class FleetServicer:
         self, request: fleet_pb2.ExplainRequest, _context: ServerCall
     ) -> fleet_pb2.Explanation:
         """Explain where the time of a request or job went."""
-        found = explain(current_caller(), self._core, request.id, self._clock.now())
+        found = explain(
+            current_caller(), self._core, self._deployments(), request.id, self._clock.now()
+        )
         return fleet_pb2.Explanation(json=msgspec.json.encode(found).decode())
 
     async def list_deployments(

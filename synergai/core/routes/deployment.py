@@ -7,7 +7,7 @@ its own, by `profiler.planning.live`, to which the gateway sends a `PlanOrder` a
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -117,7 +117,7 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
         reason: why this is wanted.
         fault: why it is not deployed; empty if nothing is wrong.
         predicted_per_s: queries per second that the plan expects; 0 without a plan.
-        queries_per_s: queries per second that began in its stages lately.
+        queries_per_s: queries per second that began lately, whole or in its stages.
     """
 
     engine: EngineName
@@ -129,8 +129,30 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
     predicted_per_s: float = 0.0
     queries_per_s: float = 0.0
 
+    @property
+    def where(self) -> str:
+        """Where its stages are, and where they are wanted if that differs, for people."""
+        deployed, wanted = (
+            " and ".join(map(route_text, routes)) for routes in (self.deployed, self.wanted)
+        )
+        if not wanted or wanted == deployed:
+            return deployed
+        return f"{deployed}; wanted: {wanted}" if deployed else f"wanted: {wanted}"
+
+    @property
+    def why(self) -> str:
+        """Why it is so, or what is wrong."""
+        return self.fault or self.reason
+
 
 Orders: TypeAlias = PlanOrder | SplitOrder
+_MOST_BUSY: Final = 0.9
+"""Share of a worker or link that other engines take at most, as far as an engine is concerned."""
+
+
+def slowdown(share: float) -> float:
+    """Return by how much an engine takes longer where others take a share of the time."""
+    return 1 / (1 - min(_MOST_BUSY, share))
 
 
 def stages_of(routes: Iterable[Route]) -> Stages:

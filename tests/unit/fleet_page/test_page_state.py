@@ -3,7 +3,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from synergai.core.routes.deployment import EngineDeployment
+from synergai.core.routes.problem import Leg, Route
 from synergai.core.scheduling.events import (
     AssignmentEnded,
     Eject,
@@ -133,6 +136,30 @@ def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
         page.record(*step)
     [worker] = shown(page.take(), "worker")
     assert "state" not in worker
+
+
+def test_deployment_is_sent_when_it_changes_and_forgotten_when_it_ends() -> None:
+    page = PageState(watched=True)
+    route = Route((Leg("a", 0, 4), Leg("b", 4, 9)))
+    placing = EngineDeployment(engine=EngineName("net"), state="placing", wanted=(route,))
+    page.deploy([placing])
+    page.deploy([replace(placing, queries_per_s=5.0)])
+    [sent] = shown(page.take(), "deployment")
+    assert (sent["id"], sent["state"], sent["where"]) == (
+        "net",
+        "placing",
+        "wanted: s0-4 on a, s4-9 on b",
+    )
+    page.deploy([placing])
+    assert page.take() == []
+    page.deploy([replace(placing, state="failed", deployed=(route,), fault="b is full")])
+    [sent] = shown(page.take(), "deployment")
+    assert (sent["where"], sent["why"]) == ("s0-4 on a, s4-9 on b", "b is full")
+    assert shown(page.state(), "deployment") == [sent]
+    page.deploy([])
+    [sent] = shown(page.take(), "deployment")
+    assert (sent["id"], sent["state"]) == ("net", "gone")
+    assert page.state() == []
 
 
 def test_power_is_sent_when_it_changes() -> None:

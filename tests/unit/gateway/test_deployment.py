@@ -454,6 +454,25 @@ async def test_engine_that_has_proved_too_large_is_planned_with_less_memory() ->
     assert list(world.limits) == ["a"]
 
 
+async def test_engine_that_fits_no_worker_and_is_not_in_the_store_is_told() -> None:
+    world, big = World(), EngineName("big")
+    too_large = replace(stage(0, 9), name=big, stage_of="", stage_end=0, fault="it is too large")
+    too_large = replace(too_large, too_large=True)
+    world.offer(world.workers[WorkerId("a")], too_large)
+    [told] = world.controller.deployments()
+    assert (told.engine, told.state) == (big, "failed")
+    assert "'synergai engines push'" in told.fault
+    world.offer(world.workers[WorkerId("a")], replace(too_large, backend="tensorflow"))
+    assert world.controller.deployments() == []
+    world.offer(world.workers[WorkerId("a")], too_large)
+    world.offer(world.workers[WorkerId("b")], replace(too_large, fault="", too_large=False))
+    assert world.controller.deployments() == []
+    world.catalogue.withdraw(WorkerId("b"), big)
+    del world.workers[WorkerId("b")].engines[big]
+    world.versions[big, 1] = stored(big, pushed_by="me")
+    assert world.controller.deployments() == []
+
+
 async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     world = await deployed(World())
     world.plans.append(wanted())

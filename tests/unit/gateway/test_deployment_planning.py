@@ -12,7 +12,7 @@ from gateway.deployment import planning, planning_process
 from gateway.deployment.observed import stored_engines
 from gateway.deployment.planning import RETRY_S, Planning
 from gateway.deployment.planning_process import PlanFailed
-from gateway.deployment.stage_times import WINDOW_S, StageTimes
+from gateway.deployment.stage_times import RATE_WINDOWS, WINDOW_S, StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import VersionPolicy, Versions
@@ -45,9 +45,13 @@ class World:
         self.orders: list[PlanOrder] = []
         self.fault = ""
         self.unreadable: set[str] = set()
+        self.found: list[WantedEngine] = []
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
+        self.workshop = SimpleNamespace(
+            bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
+        )
         self.monkeypatch = monkeypatch
         monkeypatch.setattr(planning, "plan", self.answer)
         self.resolved = Versions(self.catalogue)
@@ -56,12 +60,7 @@ class World:
             cast("Placements", self),
             self.resolved,
             self.workers,
-            cast(
-                "Workshop",
-                SimpleNamespace(
-                    bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
-                ),
-            ),
+            cast("Workshop", self.workshop),
             Path("dictionary.db"),
             cutting="needed",
             planner="optimal",
@@ -85,7 +84,7 @@ class World:
         self.orders.append(order)
         if self.fault:
             raise PlanFailed(self.fault)
-        return [WantedEngine(name=engine.name) for engine in order.engines]
+        return [WantedEngine(name=engine.name, reason="as asked") for engine in order.engines]
 
     def put(self, version: StoredVersion) -> None:
         self.versions[version.engine, version.version] = version
@@ -105,10 +104,17 @@ class World:
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
             candidates = await self.planning.candidates(engines)
-            self.planning.plan(candidates, engines.stages)
+            self.found = self.planning.plan(candidates, engines.stages) or self.found
             await self.planning.tasks.wait()
             self.clock.now += pause_s
         return len(self.orders)
+
+    def add(self, name: str) -> None:
+        """Push another engine that no worker can load."""
+        self.put(replace(stored(name, pushed_by="me"), digest=name))
+        for worker in self.workers.values():
+            engine = replace(WHOLE, name=EngineName(name), fault="it is too large")
+            worker.engines[engine.name] = engine
 
 
 @pytest.fixture
@@ -223,6 +229,11 @@ async def test_nothing_is_planned_without_an_engine_that_needs_it(world: World) 
     assert await world.look(10) == 0
 
 
+async def test_plan_waits_for_no_cut(world: World) -> None:
+    async with world.workshop.turn:
+        assert await world.look(10) == 1
+
+
 async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
     engines, is_told = stored_engines(cast("EngineStore", world)), asyncio.Event()
     answer = world.answer
@@ -239,7 +250,9 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         world.clock.now += 0.5
     is_told.set()
     await world.planning.tasks.wait()
-    assert world.planning.plan(candidates, engines.stages) == [WantedEngine(name=NET)]
+    assert world.planning.plan(candidates, engines.stages) == [
+        WantedEngine(name=NET, reason="as asked")
+    ]
     assert len(world.orders) == 1
 
 
@@ -289,19 +302,85 @@ async def test_stage_that_becomes_slower_is_planned_for_after_a_pause(world: Wor
     assert world.orders[-1].engines[0].queries_per_s == pytest.approx(20 / WINDOW_S)
 
 
+@pytest.mark.parametrize("loaded", ["other.s0-4", "other"])
+async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
+    world: World, loaded: str
+) -> None:
+    worker = world.workers[WorkerId("a")]
+
+    async def ask(queries: int) -> int:
+        """Return the number of plans after so many queries in each of many windows."""
+        for _ in range(80):
+            run(worker, "net.s0-4", 0.1, 10)
+            run(worker, loaded, 0.01, queries)
+            await world.look(2, pause_s=WINDOW_S / 2)
+        return len(world.orders)
+
+    before = await ask(20)
+    assert await ask(400) == before
+    world.add("other")
+    before = await ask(20)
+    assert await ask(25) == before
+    assert await ask(60) == before
+    assert await ask(300) > before
+    assert [each.queries_per_s for each in world.orders[-1].engines] == pytest.approx([2, 60], 0.5)
+    before = len(world.orders)
+    [reason] = {each.reason for each in world.found}
+    assert reason == "as asked; planned again: the load of other on a has risen"
+    assert await ask(320) == before
+    assert await ask(0) > before
+    [reason] = {each.reason for each in world.found}
+    assert reason == "as asked; planned again: the load of other on a has fallen"
+
+
+async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
+    worker, reasons = world.workers[WorkerId("a")], []
+
+    async def plan() -> None:
+        await world.look(10)
+        reasons.append(world.found[0].reason.removeprefix("as asked"))
+
+    await plan()
+    world.add("other")
+    await plan()
+    worker.memory_limit_bytes = 200_000_000
+    await plan()
+    world.planning.limit(worker, 100_000_000)
+    await plan()
+    world.workers[WorkerId("c")] = other = make_worker("c")
+    other.engines = worker.engines
+    await plan()
+    assert reasons == [
+        "",
+        "; planned again: the engines have changed",
+        "; planned again: the workers have changed",
+        "; planned again: the memory for stages has changed",
+        "; planned again: the workers have changed",
+    ]
+
+
 def test_times_of_stages_are_those_of_the_last_window_with_queries() -> None:
     worker, times = make_worker("a"), StageTimes()
-    times.observe([worker], 0.0)
+    run(worker, "net.s0-4", 9.0, 50)
+    times.observe([worker], {NET}, 0.0)
     run(worker, "net.s0-4", 0.1, 50)
-    times.observe([worker], WINDOW_S / 2)
+    run(worker, "net.s4-9", 0.1, 50)
+    run(worker, "other.s0-9", 0.1, 50)
+    times.observe([worker], {NET}, WINDOW_S / 2)
     assert times.of(NET) == ()
-    times.observe([worker], WINDOW_S)
+    times.observe([worker], {NET}, WINDOW_S)
     run(worker, "net.s0-4", 0.2, 50)
-    times.observe([worker], 2 * WINDOW_S)
+    run(worker, "net", 0.3, 20)
+    times.observe([worker], {NET}, 2 * WINDOW_S)
     [observed] = times.of(NET)
     assert observed.seconds == pytest.approx(0.2)
-    times.observe([worker], 3 * WINDOW_S)
+    run(worker, "net", 0.3, 20)
+    times.observe([worker], {NET}, 3 * WINDOW_S)
     assert times.of(NET) == (observed,)
+    assert times.queries_per_s(NET) == pytest.approx(100 / (3 * WINDOW_S) + 20 / WINDOW_S)
+    assert times.load(NET, worker) == pytest.approx(15 / (3 * WINDOW_S) + 6 / WINDOW_S)
+    for window in range(4, 4 + RATE_WINDOWS):
+        times.observe([worker], {NET}, window * WINDOW_S)
     assert times.queries_per_s(NET) == 0
     assert times.of(EngineName("other")) == ()
 

@@ -8,6 +8,8 @@ import pytest
 
 from gateway.calls.http import fleet_page
 from gateway.calls.http.fleet_page import MAX_VIEWERS, FleetFeed
+from synergai.core.routes.deployment import EngineDeployment
+from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from synergai.fleet_page.page_state import PageState
 from tests.staged_runs import staged_run
@@ -23,7 +25,8 @@ def make_feed() -> FleetFeed:
     page = PageState()
     for step in staged_run(2, 10):
         page.record(*step)
-    return FleetFeed(page, lambda: (), lambda: 9.0)
+    deployed = EngineDeployment(engine=EngineName("net"), state="deployed")
+    return FleetFeed(page, lambda: (), lambda: [deployed], lambda: 9.0)
 
 
 async def kind(messages: AsyncGenerator[bytes, None]) -> bytes:
@@ -37,6 +40,11 @@ async def test_viewer_gets_the_state_then_changes() -> None:
         assert await kind(messages) == b"event: state"
         for _ in range(3):
             assert await kind(messages) == b"event: changes"
+
+
+async def test_state_has_the_deployments_of_engines() -> None:
+    async with aclosing(make_feed().messages()) as messages:
+        assert b'"kind":"deployment","id":"net","state":"deployed"' in await anext(messages)
 
 
 async def test_viewers_share_the_bytes_of_changes() -> None:

@@ -1,6 +1,7 @@
 """What callers may do with requests and jobs of engines and tenants."""
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.calls.requests.inference import Admitted
 from gateway.calls.requests.parameters import InferenceCall, RequestId
@@ -8,6 +9,8 @@ from gateway.entry.access.caller import UNRESTRICTED, Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.jobs.explanations import explain
 from synergai.core.explanations.facts import Explanation
+from synergai.core.routes.deployment import EngineDeployment
+from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, JobId
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.jobs import JobSpec
@@ -75,8 +78,13 @@ async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) ->
         await anext(statuses)
 
 
-def explanation(harness: GatewayHarness, caller: Caller, name: str) -> Explanation:
-    return explain(caller, harness.dispatcher.core, name, harness.clock.now())
+def explanation(
+    harness: GatewayHarness,
+    caller: Caller,
+    name: str,
+    deployments: tuple[EngineDeployment, ...] = (),
+) -> Explanation:
+    return explain(caller, harness.dispatcher.core, deployments, name, harness.clock.now())
 
 
 async def test_request_that_was_refused_before_it_began_has_an_explanation(
@@ -89,6 +97,44 @@ async def test_request_that_was_refused_before_it_began_has_an_explanation(
     found = explanation(harness, UNRESTRICTED, "r1-7")
     assert (found.engine, found.refusal, found.client_id) == ("net", "no worker", "mine")
     assert "lack stages" in found.reason
+
+
+@pytest.mark.parametrize("asked", ["net", "net/2", "net.s0-4/2"])
+@pytest.mark.parametrize(
+    ("deployment", "told"),
+    [
+        (
+            EngineDeployment(
+                engine=EngineName("net/2"),
+                state="failed",
+                fault="the stages need more memory than the workers have",
+            ),
+            "Deployment of net/2: failed; the stages need more memory than the workers have.",
+        ),
+        (
+            EngineDeployment(
+                engine=EngineName("net/2"),
+                state="placing",
+                deployed=(Route((Leg("a", 0, 4), Leg("b", 4, 9))),),
+                wanted=(Route((Leg("c", 0, 9),)),),
+                reason="slow",
+            ),
+            "Deployment of net/2: placing; s0-4 on a, s4-9 on b; wanted: s0-9 on c; slow.",
+        ),
+    ],
+)
+async def test_explanation_tells_how_the_engine_is_deployed_in_stages(
+    harness: GatewayHarness, asked: str, deployment: EngineDeployment, told: str
+) -> None:
+    call = InferenceCall(UNRESTRICTED, infer_request("net"), None, "", RequestId(JobId("r1-7"), ""))
+    refused = Admitted(call, EngineName(asked), "")
+    harness.inference.count_rejected(refused, Unavailable("no worker has it"))
+    other = replace(deployment, engine=EngineName("other"))
+    found = explanation(harness, UNRESTRICTED, "r1-7", (other, deployment))
+    assert found.sentences[-1] == told
+    assert not any("other" in sentence for sentence in found.sentences)
+    user = client("camera", Role.INFER, engines=("net*",), tenants="*")
+    assert told not in explanation(harness, user, "r1-7", (deployment,)).sentences
 
 
 async def test_explanation_is_for_the_tenant_and_hides_the_work_of_others(

@@ -1,5 +1,6 @@
 """Where the gateway cuts engines."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -9,6 +10,7 @@ import pytest
 from gateway.deployment.workshop import Workshop
 from gateway.hub.store.pushes import KEEP_FREE_BYTES
 from gateway.hub.store.store import EngineStore
+from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from tests.unit.gateway.test_deployment import NET, stored
 
@@ -16,8 +18,16 @@ from tests.unit.gateway.test_deployment import NET, stored
 class Store:
     """A store whose content is of zeros."""
 
+    def __init__(self) -> None:
+        self.reads = 0
+
     async def read(self, _sha256: str, _offset: int, size: int) -> bytes:
+        self.reads += 1
         return bytes(min(size, 1000))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
 
 
 async def test_engine_is_copied_if_that_leaves_room_on_the_disk(
@@ -33,3 +43,36 @@ async def test_engine_is_copied_if_that_leaves_room_on_the_disk(
     await shop.bring(stored(NET))
     [model] = shop.models.rglob("model.onnx")
     assert model.stat().st_size == 1000
+
+
+async def test_plan_and_cut_that_need_an_engine_at_once_copy_it_once(tmp_path: Path) -> None:
+    store = Store()
+    shop = Workshop(cast("EngineStore", store), tmp_path)
+    await asyncio.gather(shop.bring(stored(NET)), shop.bring(stored(NET)))
+    assert store.reads == 1
+
+
+async def test_engines_that_are_not_planned_and_stages_go_unless_an_engine_is_being_cut(
+    tmp_path: Path,
+) -> None:
+    shop = Workshop(cast("EngineStore", Store()), tmp_path)
+    for name in (NET, EngineName("other")):
+        await shop.bring(stored(name))
+    (tmp_path / "net.s0-4").mkdir()
+    async with shop.turn:
+        await shop.tidy([NET])
+        assert names(tmp_path) == ["net", "net.s0-4", "other"]
+    await shop.tidy([NET])
+    assert names(tmp_path) == ["net"]
+
+
+async def test_no_cut_begins_before_stages_that_are_left_over_have_gone(tmp_path: Path) -> None:
+    shop = Workshop(cast("EngineStore", Store()), tmp_path)
+    await shop.bring(stored(NET))
+    (tmp_path / "net.s0-4").mkdir()
+    tidying = asyncio.create_task(shop.tidy([NET]))
+    await asyncio.sleep(0)
+    async with shop.turn:
+        await shop.bring(stored(NET))
+        assert tidying.done()
+    assert names(tmp_path) == ["net"]

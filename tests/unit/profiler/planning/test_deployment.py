@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from profiler.planning.deployment import LEAST_GAIN, Need, wanted
+from profiler.planning.deployment import LEAST_GAIN, Need, Wanted, wanted
 from profiler.planning.enumeration import routes
 from profiler.planning.plan import RoutePlan
 from synergai.core.routes.deployment import routes_of, stages_of
@@ -124,6 +124,53 @@ def test_engines_that_do_not_fit_together_are_told_apart() -> None:
     found = wanted([need(*SMALL, name=name) for name in ("one", "two")], "optimal")
     plans = [found[EngineName(name)] for name in ("one", "two")]
     assert [plan.plan is None for plan in plans].count(True) == 1
+
+
+@pytest.mark.parametrize("workers", [4, 5])
+def test_engine_leaves_workers_to_others_that_have_none(workers: int) -> None:
+    small = [worker(name, 240) for name in "abcde"[:workers]]
+    needs = [need(*small, name=name) for name in ("one", "two")]
+    alone = plan_of(needs[0])
+    assert len(legs(alone)) == 2
+    deployed = tuple(share.route for share in alone.shares) if alone is not None else ()
+    for before in ((), deployed):
+        first = replace(needs[0], present=before)
+        found = wanted([first, needs[1]], "optimal")
+        used = [leg[0] for each in found.values() for route in legs(each.plan) for leg in route]
+        assert all(legs(each.plan) for each in found.values())
+        assert len(used) == len(set(used))
+    kept = wanted(present(needs, found), "optimal")
+    assert [legs(kept[name].plan) for name in found] == [legs(found[name].plan) for name in found]
+
+
+def present(needs: list[Need], found: dict[EngineName, Wanted]) -> list[Need]:
+    """Return engines as they are once they are deployed as wanted."""
+    plans = [found[each.problem.chain.engine].plan for each in needs]
+    return [
+        replace(each, present=tuple(share.route for share in plan.shares))
+        for each, plan in zip(needs, plans, strict=True)
+        if plan is not None
+    ]
+
+
+def test_faster_workers_go_to_the_engine_that_is_asked_more_if_that_is_worth_a_change() -> None:
+    speeds = {"a": 1.0, "b": 1.0, "c": 0.5, "d": 0.5}
+    workers = [worker(name, 240, speed) for name, speed in speeds.items()]
+    needs, on_fast = [need(*workers, name=name) for name in ("one", "two")], []
+    for rates in (
+        (0.0, 0.0),
+        (1.0, 0.5),
+        (0.9, 1.0),
+        (0.1, 1.0),
+        (0.0, 0.0),
+        (0.9, 1.0),
+        (1.0, 0.1),
+    ):
+        asked = [replace(each, queries_per_s=at) for each, at in zip(needs, rates, strict=True)]
+        found = wanted(asked, "optimal")
+        on_fast += [name for name, (plan, _) in found.items() if "a" in str(legs(plan))]
+        needs = present(needs, found)
+    assert on_fast == ["one", "one", "one", "two", "two", "two", "one"]
 
 
 def test_engine_that_fits_whole_takes_turns_with_stages() -> None:
