@@ -223,7 +223,7 @@ class DeploymentController:
             del self._wanted[name]
             self._faults.pop(name, None)
             self._states.pop(name, None)
-            self._making.pop(name, None)
+            self._abandon_cut(name)
             self._loading.forget(name)
 
     def _note(self, wanted: WantedEngine) -> None:
@@ -270,6 +270,7 @@ class DeploymentController:
         """Take the next step for an engine; return whether all have been taken."""
         name, stages = wanted.name, stages_of(wanted.routes)
         if not stages:
+            self._abandon_cut(name)
             self._limit(one)
             if self._catalogue.whole(name) is None:
                 return False
@@ -297,6 +298,10 @@ class DeploymentController:
         self._states[name] = "deployed"
         self._faults.pop(name, None)
         return True
+
+    def _abandon_cut(self, engine: EngineName) -> None:
+        if (making := self._making.pop(engine, None)) is not None:
+            making.cancel()
 
     def _has_to_wait(self, engine: EngineName) -> bool:
         """Return whether a step has failed that may not be tried again yet."""

@@ -28,6 +28,7 @@ from tests.clocks import FakeClock
 from tests.cores import new_assignment
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_stages import stage
+from tests.waiting import turns
 
 NET = EngineName("net")
 MODEL = "a" * 64
@@ -411,6 +412,23 @@ async def test_cut_that_takes_long_delays_no_other_step() -> None:
     world.turn.release()
     await world.look(20)
     assert world.stages() == {}
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_cut_that_nobody_needs_any_longer_is_abandoned(*, is_removed: bool) -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    await world.turn.acquire()
+    await world.controller.look()
+    if is_removed:
+        await world.remove("net", 1)
+    else:
+        world.plans.append(wanted())
+    cuts = len(world.cuts)
+    await world.controller.look()
+    world.turn.release()
+    await turns()
+    assert len(world.cuts) == cuts
 
 
 async def test_plan_that_is_not_possible_leaves_what_is_deployed() -> None:
