@@ -379,9 +379,12 @@ class WorkerRecord(Struct, eq=False):
             self.head = self.last = None
             self.behind_head_s = 0.0
             self.idle_since = now
+            if not lease.done:  # its setup is lost
+                self.last_job = None
             return
         if lease is self.last:
             self.last = next(reversed(self.leases.values()))
+            self.last_job = self.last.job
         if lease is self.head:
             head = self.head = next(iter(self.leases.values()))
             head.become_head(now)

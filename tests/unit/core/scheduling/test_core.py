@@ -114,6 +114,32 @@ def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
     assert (warm.setup_s, warm.estimate_s) == (0.0, 1.0)
 
 
+def test_setup_in_which_an_assignment_was_stopped_is_paid_again() -> None:
+    for keeps_sessions in (False, True):
+        core = empty_core(make_entry(FAST, 100.0, t_pre=3.0))
+        joined = make_worker(FAST, warm=False)
+        worker = replace(joined.worker, keeps_sessions=keeps_sessions)
+        core.handle(replace(joined, worker=worker), 0.0)
+        [stopped] = dispatched(core.handle(make_job("a", 100), 0.0))
+        ended = AssignmentEnded(stopped.id, 0, Outcome.STOPPED)
+        [again] = dispatched(core.handle(ended, 2.0))
+        assert again.setup_s == 3.0
+
+
+def test_worker_is_set_up_for_the_job_whose_assignment_is_its_last() -> None:
+    worker = WorkerRecord(new_worker("w", FAST, [DIGITS]), 0, set(), set())
+    session = Session(EngineName(DIGITS), Configuration(1))
+    jobs = [new_record(name, DIGITS) for name in ("running", "stopped")]
+    leases = [
+        Lease(new_assignment(number, DIGITS, "w"), job, None, 1.0, 0.0, session)
+        for number, job in enumerate(jobs)
+    ]
+    for lease in leases:
+        worker.append(lease, 0.0)
+    worker.remove(leases[1], 0.0)
+    assert [worker.is_set_up_for(job, 0.0) for job in jobs] == [True, False]
+
+
 def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end() -> None:
     core = fast_core()
     [running] = dispatched(core.handle(make_job("a", 1000), 0.0))
