@@ -54,15 +54,16 @@ class MessageReader:
         uncut: data behind the messages that were returned.
     """
 
+    to_come = 0
+    _prefix = b""
+    # Bytes of the last piece that have arrived.
+    _filled = 0
+
     def __init__(self, max_bytes: int, encoding: str) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
-        self._prefix = b""
         # Of the message whose prefix has arrived.
         self._pieces: list[memoryview] = []
-        # Bytes of the last piece that have arrived.
-        self._filled = 0
-        self.to_come = 0
         self.uncut: deque[Buffer] = deque()
 
     @property

@@ -101,7 +101,7 @@ def safe_deserializer(
 def raw_deserializer(
     read: Callable[[Any], ReadT], cls: type[Message]
 ) -> Callable[[Buffer], RawRequest[ReadT] | Malformed]:
-    """Return a deserialiser like `safe_deserializer` that keeps the serialised message with the parsed one."""
+    """Return a `safe_deserializer` that keeps the serialised message with the parsed one."""
     malformed = Malformed(cls.DESCRIPTOR.full_name)
 
     def deserialise(data: Buffer) -> RawRequest[ReadT] | Malformed:

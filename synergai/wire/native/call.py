@@ -77,6 +77,13 @@ class Call:
     """
 
     state = RECEIVING
+    requests_state = BETWEEN
+    _take: Callable[[Buffer], bool] | None = None
+    _was_sent: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _serialise: Callable[[Any], bytes] | None = None
+    _trailers: Metadata = ()
+    _status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def __init__(
         self,
@@ -87,22 +94,15 @@ class Call:
         deadline: float | None,
     ) -> None:
         self.peer = peer
-        self.requests_state = BETWEEN
         self._stream = stream
         self._headers = headers
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[Buffer] = deque()
-        self._take: Callable[[Buffer], bool] | None = None
-        self._was_sent: asyncio.Future[None] | None = None
+        self._deserialise: Callable[[Buffer], Any] = bytes
         self._deadline = deadline
-        self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
             self._timer = handlers.loop.call_at(deadline, self._expire)
-        self._serialise: Callable[[Any], bytes] | None = None
-        self._deserialise: Callable[[Buffer], Any] = bytes
-        self._trailers: Metadata = ()
-        self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def _enter(self, state: CallState) -> bool:
         """Enter a state if it may follow; return whether it may."""
@@ -142,7 +142,8 @@ class Call:
             return
         if arrived:
             self._requests += arrived
-            self._enter_requests(BETWEEN)
+            if self.requests_state is PARTIAL:
+                self._enter_requests(BETWEEN)
         if self._reader.to_come:
             self._enter_requests(PARTIAL)
             self._handlers.incomplete.add(self.peer.host, self.refuse, len(data))

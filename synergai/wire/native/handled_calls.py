@@ -198,7 +198,7 @@ class TasklessCall(Call):
         """Send the only response in the turn in which it arrives, if the client takes it now."""
         pending, self._pending = self._pending, None
         if self._stream.takes(PREFIX_BYTES + len(response)) and self._enter(ENDED):
-            self._stream.respond(RESPONSE, prefixed(response), SUCCEEDED)
+            self._stream.respond_now(RESPONSE, prefixed(response), SUCCEEDED)
             self._stop_timer()
         elif pending is not None:
             pending.result.set_result(response)

@@ -34,21 +34,22 @@ class Stream:
         is_open: whether the client may send more.
     """
 
+    owner: Any = None  # whose module imports this one
+    room = STREAM_WINDOW
+    is_open = True
+    content_length: int | None = None
+    # When the client last took some of what is blocked.
+    _taken_at = 0.0
+    _last_fields = b""
+
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: Any = None  # whose module imports this one
         self.window = window
-        self.room = STREAM_WINDOW
-        self.is_open = True
-        self.content_length: int | None = None
         self._sender = sender
         self._number = number
         self._forget = forget
         self._blocked: deque[memoryview] = deque()
-        # When the client last took some of it.
-        self._taken_at = 0.0
-        self._last_fields = b""
 
     @property
     def is_blocked(self) -> bool:
@@ -109,12 +110,16 @@ class Stream:
             first: the fields that begin it; empty if they were sent.
             last: the fields that end it.
         """
-        if not self.takes(len(data)):
-            if first:
-                self.begin_response(first)
-            self.send(data)
-            self.end_response(last)
+        if self.takes(len(data)):
+            self.respond_now(first, data, last)
             return
+        if first:
+            self.begin_response(first)
+        self.send(data)
+        self.end_response(last)
+
+    def respond_now(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Do the same with data that the client takes now."""
         sender, number, size = self._sender, self._number, len(data)
         sender.window -= size
         self._forget(number)
