@@ -139,7 +139,8 @@ class WorkStreams:
         if collector.holds_back() and not (order.assignment.concurrent or outweighs_message(order)):
             return False
         try:
-            self._send([order], transport)
+            assignment = _assignment(order, self._clock.now())
+            transport.send_message(Orders([(assignment, order.requests)]))
         except Exception:  # noqa: BLE001 - a bug must not end what the dispatcher does for others
             _log.exception("cannot send to worker %s", order.assignment.worker_id)
             transport.close()
