@@ -54,14 +54,14 @@ DRAINING: Final = WorkState.DRAINING
 ENDED: Final = WorkState.ENDED
 
 TRANSITIONS: Final[Mapping[WorkState, frozenset[WorkState]]] = {
-    QUEUED: frozenset((FEEDING, DRAINING, ENDED)),  # it ends at once if its engine cannot run
+    QUEUED: frozenset((FEEDING, DRAINING)),
     FEEDING: frozenset((DRAINING,)),
     DRAINING: frozenset((ENDED,)),
     ENDED: frozenset(),
 }
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class WorkItem:
     """Queries on one engine: single requests, a range of its sample set, or inputs that follow.
 
@@ -199,34 +199,20 @@ class ItemReporter:
     responses are discarded.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_clock",
-        "_count",
-        "_handler",
-        "_is_complete_prefix",
-        "_is_started",
-        "_max_bytes",
-        "_reported_at",
-        "_responses",
-        "setup_s",
-        "tally",
-    )
+    tally = _EMPTY
+    setup_s = _reported_at = 0.0
+    _bytes = 0
+    _is_complete_prefix = True
+    _is_started = False
 
     def __init__(
         self, handler: AssignmentReporter, count: int, clock: Callable[[], float], max_bytes: float
     ) -> None:
-        self.tally = _EMPTY
-        self.setup_s = 0.0
         self._handler: AssignmentReporter | None = handler
         self._count = count
         self._clock = clock
         self._max_bytes = max_bytes
         self._responses: list[bytes] = []
-        self._bytes = 0
-        self._is_complete_prefix = True
-        self._is_started = False
-        self._reported_at = 0.0
 
     def mute(self) -> None:
         """Make no more reports."""
