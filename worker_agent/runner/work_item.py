@@ -30,6 +30,7 @@ STARVED_REPORT_INTERVAL_S: Final = 0.01
 REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
 
+_COMPLETED: Final = Outcome.COMPLETED  # for the path of every item
 _EMPTY: Final = Tally()
 _MAX_DETAIL: Final = 1000
 
@@ -282,7 +283,7 @@ class ItemReporter:
         if self._handler is None:
             return
         if self.tally.done == self._count:
-            self._handler.on_ended(Outcome.COMPLETED, self.tally, self._responses)
+            self._handler.on_ended(_COMPLETED, self.tally, self._responses)
         elif failure is not None:
             self._handler.on_ended(Outcome.FAILED, self.tally, self._responses, *failure)
         else:
