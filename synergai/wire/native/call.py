@@ -302,8 +302,9 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
-        deadline, loop = self._deadline, self._handlers.loop
-        return None if deadline is None else max(0.0, deadline - loop.time())
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - self._handlers.loop.time())
 
 
 def complete(future: asyncio.Future[None] | None) -> None:
