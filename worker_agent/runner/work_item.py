@@ -135,7 +135,8 @@ class AssignmentReporter:
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
-        progress = self._progress(tally)
+        progress = hub_pb2.Progress()
+        self._fill(progress, tally)
         if self._hold is not None:
             responses = self._keep(self._hold, progress, responses)
         self._send(Reports(progress=((progress, responses),)))
@@ -149,12 +150,14 @@ class AssignmentReporter:
         detail: str = "",
     ) -> None:
         """Report the outcome."""
-        ended = hub_pb2.Ended(
-            outcome=hub_pb2.Outcome.ValueType(outcome),
-            fault=hub_pb2.Fault.ValueType(fault),
-            detail=detail,
-            progress=self._progress(tally),
-        )
+        # Field by field, which takes a third of the time.
+        ended = hub_pb2.Ended()
+        ended.outcome = hub_pb2.Outcome.ValueType(outcome)
+        if fault:
+            ended.fault = hub_pb2.Fault.ValueType(fault)
+        if detail:
+            ended.detail = detail
+        self._fill(ended.progress, tally)
         if self._hold is not None:
             responses = self._keep(self._hold, ended.progress, responses)
         self._send(Reports(ended=((ended, responses),)))
@@ -177,20 +180,17 @@ class AssignmentReporter:
                 progress.held.add(query=query, token=holding.token, size=holding.size)
         return kept
 
-    def _progress(self, tally: Tally) -> hub_pb2.Progress:
-        progress = hub_pb2.Progress(
-            assignment_id=self._id,
-            done=tally.done,
-            labelled=tally.labelled,
-            correct=tally.correct,
-            compute_s=tally.compute_s,
-            batch=tally.batch,
-        )
+    def _fill(self, progress: hub_pb2.Progress, tally: Tally) -> None:
+        progress.assignment_id = self._id
+        progress.done = tally.done
+        progress.labelled = tally.labelled
+        progress.correct = tally.correct
+        progress.compute_s = tally.compute_s
+        progress.batch = tally.batch
         if self._failures:
             failures = [each for each in self._failures if each.query < tally.done]
             del self._failures[: len(failures)]
             progress.failures.extend(failures)
-        return progress
 
 
 class ItemReporter:
