@@ -112,21 +112,21 @@ class Stream:
         """
         if self.takes(len(data)):
             self.respond_now(first, data, last)
-            return
-        if first:
-            self.begin_response(first)
-        self.send(data)
-        self.end_response(last)
+        else:
+            if first:
+                self.begin_response(first)
+            self.send(data)
+            self.end_response(last)
 
     def respond_now(self, first: bytes, data: bytes, last: bytes) -> None:
         """Do the same with data that the client takes now."""
-        sender, number, size = self._sender, self._number, len(data)
-        sender.window -= size
+        number, size = self._number, len(data)
+        self._sender.window -= size
         self._forget(number)
         begin = http2.block_frames(0, number, first) if first else b""
         of_data = http2.HEADER.pack(size << 8, 0, number)
         end = http2.block_frames(http2.END_STREAM, number, last)
-        sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
+        self._sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""

@@ -28,7 +28,6 @@ MAX_BLOCK: Final = 2 << 20
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
 _BLOCKS: Final = (HEADERS, http2.CONTINUATION)
-_SKIPPED: Final = (http2.PRIORITY, http2.GOAWAY)
 _PADDING: Final = http2.PADDED | http2.WITH_PRIORITY
 _WIDENING: Final = http2.NUMBER.size << 8 | http2.WINDOW_UPDATE
 """Length and kind of a frame that widens a window."""
@@ -191,58 +190,82 @@ class NativeSession:
         while (start := at + HEADER_BYTES) <= end and not self.held:
             length, flags, number = http2.HEADER.unpack_from(data, at)
             size, kind, number = length >> 8, length & 0xFF, number & MAX_NUMBER
-            before = behind = 0
-            is_partial = False
+            stop = start + size
             is_plain = kind <= HEADERS or length == _WIDENING
             if not is_plain or size > _WHOLE_BYTES or flags & _PADDING or self._expected:
-                self._check_frame(kind, number, size)
-                if kind > http2.CONTINUATION or kind in _SKIPPED:
-                    self._limits.count(kind, size)
-                    self._to_skip = size
-                    at = self._receive_rest(data, start, calls)
-                    continue
-                if kind <= HEADERS and flags & _PADDING:
-                    if size and start == end:
-                        break
-                    before, behind = http2.padding_of(kind, flags, size, data[start] if size else 0)
-                is_partial = size > (_WHOLE_BYTES if kind == DATA else http2.MAX_FRAME)
-            stop = start + (before if is_partial else size)
+                stop = self._receive_special(data, at, calls)
+                if stop == at:
+                    break
+                at = stop
+                continue
             if stop > end:
                 break
-            if kind in _BLOCKS and self.begun >= calls:
+            if kind == HEADERS and self.begun >= calls:
                 self.held = True
                 break
             self._limits.count(kind, size)
-            at = stop
-            if is_partial:
-                self._begin_parts((kind, number, flags), size, before, behind)
-                at = self._receive_rest(data, at, calls)
-                continue
-            payload = data[start + before : stop - behind]
+            at, payload = stop, data[start:stop]
             if kind == DATA:
-                self._receive_data(number, flags, payload, before + behind)
+                self._receive_data(number, flags, payload)
             elif kind == HEADERS:
                 self.begun += 1
                 self._receive_block(number, flags, payload)
-            elif kind == http2.WINDOW_UPDATE:
-                self._widen(number, payload)
             else:
-                self._receive_control_frame(kind, number, flags, payload)
+                self._widen(number, payload)
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
             self._is_widened = False
             self._sender.send_blocked()
         return at
 
-    def _begin_parts(
-        self, partial: tuple[int, int, int], size: int, before: int, behind: int
-    ) -> None:
-        """Begin to receive a large frame of data or of a header block."""
-        kind, number, _ = partial
-        if kind == DATA and before:
-            self._receive_data(number, 0, b"", before + behind)
-        elif kind == HEADERS:
-            self.begun += 1
-        self._partial, self.to_come, self._to_skip = partial, size - before - behind, behind
+    def _receive_special(self, data: bytes, at: int, calls: int) -> int:
+        """Handle the frame that begins at `at`, of any kind and size; return where it ends.
+
+        This is `at` if it has to wait for more of it, or for a turn. A large one is handled as far
+        as it has arrived.
+        """
+        length, flags, number = http2.HEADER.unpack_from(data, at)
+        size, kind, number = length >> 8, length & 0xFF, number & MAX_NUMBER
+        start, end, before, behind = at + HEADER_BYTES, len(data), 0, 0
+        self._check_frame(kind, number, size)
+        if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
+            self._limits.count(kind, size)
+            self._to_skip = size
+            return self._receive_rest(data, start, calls)
+        if kind <= HEADERS and flags & _PADDING:
+            if size and start == end:
+                return at
+            before, behind = http2.padding_of(kind, flags, size, data[start] if size else 0)
+        is_partial = size > (_WHOLE_BYTES if kind == DATA else http2.MAX_FRAME)
+        stop = start + (before if is_partial else size)
+        if stop > end:
+            return at
+        if kind in _BLOCKS and self.begun >= calls:
+            self.held = True
+            return at
+        self._limits.count(kind, size)
+        self.begun += kind == HEADERS
+        if is_partial:
+            if kind == DATA and before:
+                self._receive_data(number, 0, b"", before + behind)
+            self._partial = kind, number, flags
+            self.to_come, self._to_skip = size - before - behind, behind
+            return self._receive_rest(data, stop, calls)
+        payload = data[start + before : stop - behind]
+        if kind == DATA:
+            self._receive_data(number, flags, payload, before + behind)
+        elif kind == http2.WINDOW_UPDATE:
+            self._widen(number, payload)
+        elif kind == http2.PING and flags & http2.ACK:
+            self._pings -= 1
+        elif kind == http2.PING:
+            self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
+        elif kind == http2.RST_STREAM:
+            self._lose(number)  # maybe of a call that the client could not begin
+        elif kind == http2.SETTINGS:
+            self._apply_settings(flags, payload)
+        else:
+            self._receive_block(number, flags, payload)
+        return stop
 
     def _receive_rest(self, data: bytes, at: int, calls: int) -> int:
         """Handle what has arrived of the rest of a frame; return where it ends."""
@@ -258,18 +281,6 @@ class NativeSession:
         skipped = min(self._to_skip, len(data) - at)
         self._to_skip -= skipped
         return at + skipped
-
-    def _receive_control_frame(self, kind: int, number: int, flags: int, payload: bytes) -> None:
-        if kind == http2.PING and flags & http2.ACK:
-            self._pings -= 1
-        elif kind == http2.PING:
-            self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
-        elif kind == http2.RST_STREAM:
-            self._lose(number)  # maybe of a call that the client could not begin
-        elif kind == http2.SETTINGS:
-            self._apply_settings(flags, payload)
-        else:
-            self._receive_block(number, flags, payload)
 
     def _check_frame(self, kind: int, number: int, size: int) -> None:
         """Raise a `ConnectionFault` unless a frame is allowed here."""
@@ -408,20 +419,24 @@ class NativeSession:
 
     def _widen(self, number: int, payload: bytes) -> None:
         more = http2.NUMBER.unpack(payload)[0] & MAX_NUMBER
+        stream = self._streams.get(number)
         if not number:
-            self._sender.window += more
-            if not more or self._sender.window > MAX_NUMBER:
-                text = f"a window that grows by {more:,} bytes"
-                raise ConnectionFault(text, _widening_error(more))
-            self._is_widened = True
-        elif (stream := self._streams.get(number)) is not None:
-            stream.window += more
-            if not more or stream.window > MAX_NUMBER:
-                self._lose(number, _widening_error(more))
-            elif stream.is_blocked:
-                self._sender.unblock(stream)
+            window = self._sender.window = self._sender.window + more
+        elif stream is not None:
+            window = stream.window = stream.window + more
         elif number > self._last:
             raise ConnectionFault(f"a window of stream {number}, which has no call")
+        else:
+            return
+        if not more or window > MAX_NUMBER:
+            code = http2.FLOW_CONTROL_ERROR if more else http2.PROTOCOL_ERROR
+            if not number:
+                raise ConnectionFault(f"a window that grows by {more:,} bytes", code)
+            self._lose(number, code)
+        elif stream is None:
+            self._is_widened = True
+        elif stream.is_blocked:
+            self._sender.unblock(stream)
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
         self._expected = None
@@ -438,7 +453,3 @@ class NativeSession:
             self._window_of_streams = window
             self._is_widened = True
         self._sender.send(http2.frame(http2.SETTINGS, http2.ACK, 0))
-
-
-def _widening_error(more: int) -> int:
-    return http2.FLOW_CONTROL_ERROR if more else http2.PROTOCOL_ERROR
