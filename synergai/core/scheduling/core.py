@@ -128,7 +128,7 @@ class SchedulerCore:
             self._decisions.schedule()
         elif state.policy.rebalances:
             self._decisions.rebalance()
-        if state.policy.rebalances and type(event) is events.JobArrived:
+        if type(event) is events.JobArrived and state.policy.rebalances:
             self._decisions.abort_for(event.job)
         if now >= self._residency.due_at:
             self._residency.plan()
