@@ -311,7 +311,7 @@ class HostProcess:
         is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
         self._connection.answered(quick=is_quick)
         run.on_ended(ended)
-        if not self._runs.by_id:
+        if self._retired is not None and not self._runs.by_id:
             self._complete_retirement()
 
     def _complete_retirement(self) -> None:
