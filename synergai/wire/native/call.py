@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CallState(enum.IntEnum):
-    """Lifecycle of a call."""
+    """Lifecycle of a call, which never returns to an earlier state."""
 
     RECEIVING = 0  # a call without a task waits for its request
     HANDLING = 1  # the handler works, and nothing was sent
@@ -36,7 +36,7 @@ class CallState(enum.IntEnum):
 
 
 class RequestState(enum.IntEnum):
-    """Lifecycle of the requests of a call."""
+    """Lifecycle of the requests of a call; of the earlier states, only the first returns."""
 
     BETWEEN = 0  # whatever has begun to arrive has arrived
     PARTIAL = 1  # a request has arrived in part, which counts for `IncompleteRequests`
@@ -47,20 +47,6 @@ class RequestState(enum.IntEnum):
 # Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
 RECEIVING, HANDLING, RESPONDING, ENDED = CallState
 BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
-_AFTER: Final = (
-    (HANDLING, ENDED),
-    (RESPONDING, ENDED),
-    (ENDED,),
-    (),
-)
-"""For every state of a call, those that may follow."""
-_AFTER_REQUESTS: Final = (
-    (PARTIAL, COMPLETE, IGNORED),
-    (BETWEEN, COMPLETE, IGNORED),
-    (IGNORED,),
-    (),
-)
-"""For every state of the requests of a call, those that may follow."""
 
 
 class Call:
@@ -105,19 +91,20 @@ class Call:
             self._timer = handlers.loop.call_at(deadline, self._expire)
 
     def _enter(self, state: CallState) -> bool:
-        """Enter a state if it may follow; return whether it may."""
-        if state not in _AFTER[self.state]:
+        """Enter a later state; return False in this state, or a later one."""
+        if state <= self.state:
             return False
         self.state = state
-        if state is ENDED:
+        if state is ENDED and self.requests_state is not IGNORED:
             self._enter_requests(IGNORED)
         return True
 
     def _enter_requests(self, state: RequestState) -> bool:
-        """Do the same with a state of the requests."""
-        if state not in _AFTER_REQUESTS[self.requests_state]:
+        """Do the same with a state of the requests, but what is partial may be completed."""
+        before = self.requests_state
+        if state <= before and (before is not PARTIAL or state is PARTIAL):
             return False
-        if self.requests_state is PARTIAL:
+        if before is PARTIAL:
             self._handlers.incomplete.remove(self.peer.host, self.refuse)
         self.requests_state = state
         if state is IGNORED:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.wire.native.frame_limits import FrameLimits
 from synergai.wire.native.handled_calls import accept_call
 from synergai.wire.native.http2 import ConnectionFault
-from synergai.wire.native.sending import Sender
-from synergai.wire.native.session import OWN_PING, NativeSession
+from synergai.wire.native.sending import OWN_PING, Sender
+from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ _REFUSED_COST: Final = 32
 """Credit of a call whose header block is too large: more than the refusal earns."""
 _SURPLUS: Final = 64
 """Fields of such a block beyond the limit that cost one more."""
-_ACKNOWLEDGED: Final = (http2.PING, http2.SETTINGS)
 _ACKNOWLEDGED_COST: Final = 4
 """Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
 
@@ -78,7 +77,7 @@ class FrameLimits:
         if kind == HEADERS:
             self._earn(1)
         elif kind != DATA or not size:
-            self._credit.take(_ACKNOWLEDGED_COST if kind in _ACKNOWLEDGED else 1)
+            self._credit.take(_ACKNOWLEDGED_COST if kind in (http2.PING, http2.SETTINGS) else 1)
         elif size <= SMALL_BYTES:
             self._small.take(1)
 

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
+GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
+"""The frame that asks a client to begin no further calls on its connection."""
+OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
+NO_HTTP_1: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
+    b"this port is for gRPC; REST has a port of its own, by default 8002\n"
+)
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
 
@@ -196,7 +203,7 @@ class Sender:
 
     def close(self) -> None:
         """Send nothing more, as the client has left; forget its connection."""
-        self._write = _drop
+        self._write = lambda _: None
 
     def send(self, data: bytes) -> None:
         """Send frames.
@@ -248,7 +255,3 @@ class Sender:
         stream.unblock()
         if not stream.is_blocked:
             self.blocked.pop(stream, None)
-
-
-def _drop(_data: bytes) -> None:
-    """Send nothing: the client has left."""

@@ -11,7 +11,7 @@ from synergai.wire.native import http2
 from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
 from synergai.wire.native.headers import TOO_LARGE, HeaderDecoder
 from synergai.wire.native.http2 import DATA, HEADER_BYTES, HEADERS, MAX_NUMBER, ConnectionFault
-from synergai.wire.native.sending import STREAM_WINDOW, Stream
+from synergai.wire.native.sending import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,13 +50,6 @@ _FIRST_FRAMES: Final = http2.frame(
     + http2.SETTING.pack(http2.MAX_FRAME_SIZE, LARGEST_FRAME)
     + http2.SETTING.pack(http2.MAX_HEADER_LIST_SIZE, MAX_FIELD_BYTES),
 ) + http2.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
-_GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
-"""The frame that asks a client to begin no further calls on its connection."""
-OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
-_NO_HTTP_1: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
-    b"this port is for gRPC; REST has a port of its own, by default 8002\n"
-)
 
 
 class NativeSession:
@@ -125,7 +118,7 @@ class NativeSession:
         It acknowledges the ping behind those that it had begun before.
         """
         self._pings += 1
-        return _GOAWAY + OWN_PING
+        return GOAWAY + OWN_PING
 
     def last_frame(self, code: int = http2.NO_ERROR, text: str = "") -> bytes:
         """Return the frame that says which calls were handled, and why the connection ends."""
@@ -193,10 +186,9 @@ class NativeSession:
             stop = start + size
             is_plain = kind <= HEADERS or length == _WIDENING
             if not is_plain or size > _WHOLE_BYTES or flags & _PADDING or self._expected:
-                stop = self._receive_special(data, at, calls)
-                if stop == at:
+                before, at = at, self._receive_special(data, at, calls)
+                if at == before:
                     break
-                at = stop
                 continue
             if stop > end:
                 break
@@ -299,7 +291,7 @@ class NativeSession:
         received = data[: len(self._preface)]
         if not self._preface.startswith(received):
             if b" HTTP/1." in data:  # a person, at the wrong port
-                self._sender.send(_NO_HTTP_1)
+                self._sender.send(NO_HTTP_1)
             raise ConnectionFault("no HTTP/2")
         self._preface = self._preface[len(received) :]
         if not self._preface:
