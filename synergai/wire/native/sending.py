@@ -12,7 +12,6 @@ from synergai.wire.native import http2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
 GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
