@@ -13,7 +13,7 @@ import logging
 import math
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
 from gateway.monitoring.counts import PreloadCosts
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SUCCEEDED: Final = JobState.SUCCEEDED  # for the path of every request
 _TIMER_RESOLUTION_S = 0.001
 _CHECKS_OF_STUCK_S = 0.25
 """Interval of the checks for workers without progress, relative to the time they may take."""
@@ -297,7 +298,7 @@ class Dispatcher:
             case Dispatch(assignment):
                 self._dispatch(assignment, now)
             case Finish(job_id):
-                self._end_job(job_id, JobState.SUCCEEDED, now)
+                self._end_job(job_id, _SUCCEEDED, now)
             case Stop(assignment_id, worker_id, abort):
                 worker = self.workers.get(worker_id)
                 if worker is not None:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Reports
 
+# Aliases for the path of every report: accessing an enum member by name is slow in Python 3.11.
+_COMPLETED: Final = Outcome.COMPLETED
+_NO_FAULT: Final = Fault.UNSPECIFIED
+_AT_INPUT: Final = (Fault.DIED_AT_INPUT, Fault.CRASHED)
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
 _NONE_LOST: Final[frozenset[int]] = frozenset()
 _NOTHING_HELD: Final[Mapping[int, HeldTensors]] = MappingProxyType({})
@@ -83,25 +87,25 @@ class ReportIntake:
         self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
     ) -> None:
         """Apply the report that an assignment has ended, with its remaining responses."""
-        progress = self._in_flight(worker, report.progress.assignment_id)
+        reported = report.progress
+        progress = self._in_flight(worker, reported.assignment_id)
         if progress is None:
             return
         assignment = progress.assignment
         handler = self._dispatcher.handler(assignment.job_id)
-        outcome = _OUTCOMES.get(report.outcome)
-        done = report.progress.done
-        if outcome is None or (outcome is Outcome.COMPLETED and done != assignment.count):
+        outcome, done = _OUTCOMES.get(report.outcome), reported.done
+        if outcome is None or (outcome is _COMPLETED and done != assignment.count):
             text = f"assignment {assignment.id} cannot have this outcome after {done} queries"
             self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
-        self._record(worker, progress, report.progress, responses, handler)
+        self._record(worker, progress, reported, responses, handler)
         del worker.in_flight[assignment.id]
         now = self._clock.now()
         if not assignment.concurrent:  # a concurrent request leaves other work running
             worker.free_since = now
-        if outcome is Outcome.COMPLETED and assignment.estimate_s > 0.0:
+        if outcome is _COMPLETED and assignment.estimate_s > 0.0:
             count_run(worker, assignment.estimate_s, now - progress.dispatched_at)
-        fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)
-        if fault in (Fault.DIED_AT_INPUT, Fault.CRASHED):
+        fault = _FAULTS.get(report.fault, _NO_FAULT)
+        if fault in _AT_INPUT:
             if handler is not None and handler.retries_alone(assignment.first + progress.done):
                 outcome = Outcome.STOPPED
             if fault is Fault.DIED_AT_INPUT:
@@ -121,9 +125,7 @@ class ReportIntake:
         # A worker may have nothing to run but the rest of a stopped assignment, so the rest does
         # not wait for the disk. If the results cannot be recorded, the job is paused.
         continues = (
-            outcome is Outcome.STOPPED
-            and fault is Fault.UNSPECIFIED
-            and progress.done < assignment.count
+            outcome is Outcome.STOPPED and fault is _NO_FAULT and progress.done < assignment.count
         )
         durable = handler is not None and handler.durable
         self._dispatcher.post(ended, after_pending=durable and not continues)

@@ -139,7 +139,8 @@ class WorkStreams:
         if collector.holds_back() and not (order.assignment.concurrent or outweighs_message(order)):
             return False
         try:
-            self._send([order], transport)
+            assignment = _assignment(order, self._clock.now())
+            transport.send_message(Orders([(assignment, order.requests)]))
         except Exception:  # noqa: BLE001 - a bug must not end what the dispatcher does for others
             _log.exception("cannot send to worker %s", order.assignment.worker_id)
             transport.close()
@@ -284,18 +285,18 @@ def _size(order: Order) -> int:
 
 def _assignment(order: RunAssignment, now: float) -> hub_pb2.Assignment:
     assignment = order.assignment
-    message = hub_pb2.Assignment(
-        id=assignment.id,
-        job_id=assignment.job_id,
-        engine=assignment.engine,
-        configuration=_configuration(assignment.configuration),
-        first=assignment.first,
-        count=assignment.count,
-        inputs_follow=order.inputs_follow,
-        concurrent=assignment.concurrent,
-        holds_outputs=order.holds_outputs,
-        pull=None if order.pull is None else _pull(order.pull),
-    )
+    message = hub_pb2.Assignment()  # field by field, which takes two thirds of the time
+    message.id = assignment.id
+    message.job_id = assignment.job_id
+    message.engine = assignment.engine
+    message.configuration.CopyFrom(_configuration(assignment.configuration))
+    message.first = assignment.first
+    message.count = assignment.count
+    message.inputs_follow = order.inputs_follow
+    message.concurrent = assignment.concurrent
+    message.holds_outputs = order.holds_outputs
+    if order.pull is not None:
+        message.pull.CopyFrom(_pull(order.pull))
     if assignment.batch_times is not None:
         message.batch_s.extend(assignment.batch_times.by_size)
         if assignment.compute_by < math.inf:

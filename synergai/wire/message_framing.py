@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -13,8 +14,6 @@ from synergai.errors import InvalidInput, NotSupported, Overloaded
 if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
 
-PREFIX_BYTES: Final = 5
-"""Bytes before a message: whether it is compressed, and its length."""
 MOST_CUT: Final = 64
 """Messages of a call that are cut out of its data before its handler takes them: they cost more
 time and memory than their bytes."""
@@ -23,17 +22,20 @@ _PIECE_PER_ARRIVED: Final = 16
 """Memory that a message takes at a time while it arrives, in all and for each byte of it that has
 arrived: clients may announce more than they send. Where the system uses huge pages, all of it is
 taken by the first byte. A message of up to 1 MiB ends up in one piece."""
+_PREFIX: Final = struct.Struct(">BI")
+"""What precedes a message: whether it is compressed, and its length."""
+PREFIX_BYTES: Final = _PREFIX.size
 _FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 def prefix(message: Buffer) -> bytes:
     """Return what comes before a message in the data of a call."""
-    return b"\0" + len(message).to_bytes(4)
+    return _PREFIX.pack(0, len(message))
 
 
 def prefixed(message: Buffer) -> bytes:
     """Return a message as the data of a call."""
-    return b"\0" + len(message).to_bytes(4) + message
+    return _PREFIX.pack(0, len(message)) + message
 
 
 class Compressed(bytes):
@@ -54,15 +56,16 @@ class MessageReader:
         uncut: data behind the messages that were returned.
     """
 
+    to_come = 0
+    _prefix = b""
+    # Bytes of the last piece that have arrived.
+    _filled = 0
+
     def __init__(self, max_bytes: int, encoding: str) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
-        self._prefix = b""
         # Of the message whose prefix has arrived.
         self._pieces: list[memoryview] = []
-        # Bytes of the last piece that have arrived.
-        self._filled = 0
-        self.to_come = 0
         self.uncut: deque[Buffer] = deque()
 
     @property
@@ -106,11 +109,11 @@ class MessageReader:
         while at < end and len(messages) < most:
             start = at + PREFIX_BYTES
             if start <= end and not self._prefix:  # whole messages need not be put together
-                size = int.from_bytes(data[at + 1 : start])
-                if start + size <= end and size <= self._max_bytes:
-                    message: Buffer = bytes(data[start : start + size])
-                    messages.append(Compressed(message) if data[at] else message)
-                    at = start + size
+                is_compressed, size = _PREFIX.unpack_from(data, at)
+                if (stop := start + size) <= end and size <= self._max_bytes:
+                    message: Buffer = bytes(data[start:stop])
+                    messages.append(Compressed(message) if is_compressed else message)
+                    at = stop
                     continue
             if len(self._prefix) < PREFIX_BYTES:
                 taken = min(PREFIX_BYTES - len(self._prefix), end - at)

@@ -69,8 +69,8 @@ class RequestTemplate:
 
     message: ModelInferRequest
     validated_for: Engine | None = field(default=None, init=False)
-    _frame: Sequence[tuple[int, int, bytes]]
-    _contents: Sequence[tuple[int, int]]
+    # What precedes a tensor, between two offsets, and where the tensor ends.
+    _frame: Sequence[tuple[int, int, bytes, int]]
 
     @classmethod
     def create(cls, data: Buffer, header: RequestHeader) -> Self | None:
@@ -92,21 +92,23 @@ class RequestTemplate:
         # prefixes after them, mean the same in every request that matches.
         if end > SMALL_MESSAGE_BYTES or not _is_message(head):
             return None
-        frame, contents, begin = [], [], 0
+        frame, begin = [], 0
         for prefix, raw in zip(prefixes, header.raw, strict=True):
-            frame.append((begin, end + len(prefix), head + prefix))
-            begin = end + len(prefix) + len(raw)
-            contents.append((end + len(prefix), begin))
-            end, head = begin, b""
-        template = cls(message, frame, contents)
+            start = end + len(prefix)
+            end = start + len(raw)
+            frame.append((begin, start, head + prefix, end))
+            begin, head = end, b""
+        template = cls(message, frame)
         return template if template.match(data) is not None else None
 
     def match(self, data: Buffer) -> list[Buffer] | None:
         """Return the raw contents in `data` if it matches; its length must be the template's."""
-        for begin, end, expected in self._frame:
-            if data[begin:end] != expected:
+        contents: list[Buffer] = []
+        for begin, start, expected, end in self._frame:
+            if data[begin:start] != expected:
                 return None
-        return [data[begin:end] for begin, end in self._contents]
+            contents.append(data[start:end])
+        return contents
 
 
 class RequestDecoder:

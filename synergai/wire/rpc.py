@@ -102,7 +102,15 @@ def raw_deserializer(
     read: Callable[[Any], ReadT], cls: type[Message]
 ) -> Callable[[Buffer], RawRequest[ReadT] | Malformed]:
     """Return a `safe_deserializer` that keeps the serialised message with the parsed one."""
-    return safe_deserializer(lambda data: RawRequest(data, read(data)), cls)
+    malformed = Malformed(cls.DESCRIPTOR.full_name)
+
+    def deserialise(data: Buffer) -> RawRequest[ReadT] | Malformed:
+        try:
+            return RawRequest(data, read(data))
+        except DecodeError:
+            return malformed
+
+    return deserialise
 
 
 def serialise(response: Message | bytes) -> bytes:

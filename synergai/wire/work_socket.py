@@ -200,8 +200,7 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     def _parse_frames(self) -> None:
         buffer, position, end = self._buffer, 0, self._buffered
-        while end - position >= _LENGTH_BYTES and not self.closed.done():
-            start = position + _LENGTH_BYTES
+        while (start := position + _LENGTH_BYTES) <= end and not self.closed.done():
             size = int.from_bytes(buffer[position:start], "little")
             if size > self.max_bytes:
                 self.close(
@@ -219,7 +218,9 @@ class WorkSocket(asyncio.BufferedProtocol):
                 break
             position = start + size
             self._deliver(bytes(buffer[start:position]))
-        if position:
+        if position == end:
+            self._buffered = 0
+        elif position:
             rest = bytes(buffer[position:end])
             buffer[: len(rest)] = rest
             self._buffered = len(rest)

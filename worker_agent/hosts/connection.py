@@ -56,8 +56,9 @@ class Runs:
 
     def has_room(self, size: int) -> bool:
         """Return whether a query of `size` bytes can be added now."""
-        window = max(WINDOW, self._arena.slots)
-        return len(self.by_id) < window and (not self._is_large(size) or self._arena.has_room)
+        runs = len(self.by_id)
+        is_within_window = runs < WINDOW or runs < self._arena.slots
+        return is_within_window and (not self._is_large(size) or self._arena.has_room)
 
     def add_query(
         self,
@@ -100,7 +101,8 @@ class Runs:
                 raise InvalidInput(str(error)) from error
         if run.slot is not None:
             self._arena.release(run.slot)
-        self._largest_response = max(self._largest_response, len(ended.response))
+        if len(ended.response) > self._largest_response:
+            self._largest_response = len(ended.response)
         return ended
 
     def end_all(self, reason: str, crashed: int | None) -> None:
@@ -209,5 +211,5 @@ class HostConnection(asyncio.Protocol):
         frames, self._outgoing = self._outgoing, []
         self._is_urgent = False
         self._runs_at_host = len(self._runs)
-        if not self.lost.is_set():
+        if not self.is_lost:
             self._transport.write(b"".join(frames))

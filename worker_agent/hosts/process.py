@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 HUNG_FACTOR: Final = 8.0
 """Multiple of the time of a query, as found when its engine was loaded, after which a run hangs."""
+_BROKEN: Final = Fault.ENGINE_BROKEN  # for the path of every query
 INTERRUPT_AFTER_S: Final = 0.01
 """An aborted run that has not ended after this time is interrupted in its current query."""
 
@@ -306,7 +307,7 @@ class HostProcess:
         run = self._runs.by_id[ended.run_id]
         ended = self._runs.settle(run, ended)  # if it is invalid, the run ends with the host
         del self._runs.by_id[ended.run_id]
-        if ended.fault is Fault.ENGINE_BROKEN and (
+        if ended.fault is _BROKEN and (
             run.variant or self.session.configuration.execution_provider
         ):
             ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
@@ -314,7 +315,7 @@ class HostProcess:
         is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
         self._connection.answered(quick=is_quick)
         run.on_ended(ended)
-        if not self._runs.by_id:
+        if self._retired is not None and not self._runs.by_id:
             self._complete_retirement()
 
     def _complete_retirement(self) -> None:

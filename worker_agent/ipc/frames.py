@@ -31,6 +31,7 @@ else:
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 _LENGTH: Final = struct.Struct("<I")
+_LENGTH_BYTES: Final = _LENGTH.size
 MAX_BODY_BYTES: Final = 1 << 30
 MAX_RESPONSE_BYTES: Final = MAX_BODY_BYTES - (1 << 16)
 """Largest response in a frame."""
@@ -229,16 +230,15 @@ class Decoder:
             if self._received < self._needed:
                 return
             data = b"".join(self._chunks)
-        needed = _LENGTH.size
+        needed = _LENGTH_BYTES
         position, end = 0, len(data)
         view = memoryview(data)
         try:
-            while end - position >= _LENGTH.size:
+            while (start := position + _LENGTH_BYTES) <= end:
                 (length,) = _LENGTH.unpack_from(data, position)
                 if length > MAX_BODY_BYTES:
                     raise InvalidInput(f"frame of {length:,} bytes on an engine host's socket")
-                start = position + _LENGTH.size
-                if end - start < length:
+                if start + length > end:
                     needed += length
                     break
                 position = start + length

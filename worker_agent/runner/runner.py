@@ -93,12 +93,10 @@ class Runner:
         item.reporter = ItemReporter(
             item.handler, item.count, self._clock, self._max_response_bytes
         )
-        item.failure = self._engine_failure(item)
-        if item.failure is not None:
-            self._end(item)
-            return
-        (self._concurrent if item.concurrent else self._queue).append(item)
+        self._waiting(item).append(item)
         self._pump()
+        if item.state is QUEUED and (failure := self._engine_failure(item)) is not None:
+            self._drain(item, failure)
 
     def stop(self, item: WorkItem, *, abort: bool = False) -> None:
         """End `item` before its next query, or abort one that runs; no-op if it has ended."""

@@ -30,6 +30,7 @@ STARVED_REPORT_INTERVAL_S: Final = 0.01
 REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
 
+_COMPLETED: Final = Outcome.COMPLETED  # for the path of every item
 _EMPTY: Final = Tally()
 _MAX_DETAIL: Final = 1000
 
@@ -54,14 +55,14 @@ DRAINING: Final = WorkState.DRAINING
 ENDED: Final = WorkState.ENDED
 
 TRANSITIONS: Final[Mapping[WorkState, frozenset[WorkState]]] = {
-    QUEUED: frozenset((FEEDING, DRAINING, ENDED)),  # it ends at once if its engine cannot run
+    QUEUED: frozenset((FEEDING, DRAINING)),
     FEEDING: frozenset((DRAINING,)),
     DRAINING: frozenset((ENDED,)),
     ENDED: frozenset(),
 }
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class WorkItem:
     """Queries on one engine: single requests, a range of its sample set, or inputs that follow.
 
@@ -134,7 +135,8 @@ class AssignmentReporter:
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
-        progress = self._progress(tally)
+        progress = hub_pb2.Progress()
+        self._fill(progress, tally)
         if self._hold is not None:
             responses = self._keep(self._hold, progress, responses)
         self._send(Reports(progress=((progress, responses),)))
@@ -148,12 +150,14 @@ class AssignmentReporter:
         detail: str = "",
     ) -> None:
         """Report the outcome."""
-        ended = hub_pb2.Ended(
-            outcome=hub_pb2.Outcome.ValueType(outcome),
-            fault=hub_pb2.Fault.ValueType(fault),
-            detail=detail,
-            progress=self._progress(tally),
-        )
+        # Field by field, which takes a third of the time.
+        ended = hub_pb2.Ended()
+        ended.outcome = hub_pb2.Outcome.ValueType(outcome)
+        if fault:
+            ended.fault = hub_pb2.Fault.ValueType(fault)
+        if detail:
+            ended.detail = detail
+        self._fill(ended.progress, tally)
         if self._hold is not None:
             responses = self._keep(self._hold, ended.progress, responses)
         self._send(Reports(ended=((ended, responses),)))
@@ -176,20 +180,17 @@ class AssignmentReporter:
                 progress.held.add(query=query, token=holding.token, size=holding.size)
         return kept
 
-    def _progress(self, tally: Tally) -> hub_pb2.Progress:
-        progress = hub_pb2.Progress(
-            assignment_id=self._id,
-            done=tally.done,
-            labelled=tally.labelled,
-            correct=tally.correct,
-            compute_s=tally.compute_s,
-            batch=tally.batch,
-        )
+    def _fill(self, progress: hub_pb2.Progress, tally: Tally) -> None:
+        progress.assignment_id = self._id
+        progress.done = tally.done
+        progress.labelled = tally.labelled
+        progress.correct = tally.correct
+        progress.compute_s = tally.compute_s
+        progress.batch = tally.batch
         if self._failures:
             failures = [each for each in self._failures if each.query < tally.done]
             del self._failures[: len(failures)]
             progress.failures.extend(failures)
-        return progress
 
 
 class ItemReporter:
@@ -199,34 +200,20 @@ class ItemReporter:
     responses are discarded.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_clock",
-        "_count",
-        "_handler",
-        "_is_complete_prefix",
-        "_is_started",
-        "_max_bytes",
-        "_reported_at",
-        "_responses",
-        "setup_s",
-        "tally",
-    )
+    tally = _EMPTY
+    setup_s = _reported_at = 0.0
+    _bytes = 0
+    _is_complete_prefix = True
+    _is_started = False
 
     def __init__(
         self, handler: AssignmentReporter, count: int, clock: Callable[[], float], max_bytes: float
     ) -> None:
-        self.tally = _EMPTY
-        self.setup_s = 0.0
         self._handler: AssignmentReporter | None = handler
         self._count = count
         self._clock = clock
         self._max_bytes = max_bytes
         self._responses: list[bytes] = []
-        self._bytes = 0
-        self._is_complete_prefix = True
-        self._is_started = False
-        self._reported_at = 0.0
 
     def mute(self) -> None:
         """Make no more reports."""
@@ -296,7 +283,7 @@ class ItemReporter:
         if self._handler is None:
             return
         if self.tally.done == self._count:
-            self._handler.on_ended(Outcome.COMPLETED, self.tally, self._responses)
+            self._handler.on_ended(_COMPLETED, self.tally, self._responses)
         elif failure is not None:
             self._handler.on_ended(Outcome.FAILED, self.tally, self._responses, *failure)
         else:

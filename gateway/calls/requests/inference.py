@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options, serialised_timings
 from gateway.dispatch.job_handler import JobHandler, job_error
@@ -67,8 +68,7 @@ _REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
 """Causes of the refusals that are remembered; without one, the core knows it."""
 
 
-@dataclass(slots=True, eq=False)
-class Admitted:
+class Admitted(Struct, eq=False):
     """What is known of a request while it is being admitted."""
 
     call: InferenceCall
@@ -91,47 +91,22 @@ class Request(JobHandler):
         result: the serialised ``ModelInferResponse``, or the error for the client.
     """
 
-    __slots__ = (
-        "_answered_at",
-        "_inference",
-        "_timings",
-        "accuracy",
-        "answered",
-        "data",
-        "dispatched_at",
-        "estimate_s",
-        "held",
-        "holds_outputs",
-        "job",
-        "metrics",
-        "on_response",
-        "pull",
-        "result",
-        "run",
-        "trace",
-        "usage",
-    )
+    dispatched_at: float | None = None
+    estimate_s = accuracy = _answered_at = 0.0
+    run: TracedRun | None = None
+    held: HeldTensors | None = None
+    on_response: Callable[[Buffer], None] | None = None
 
     def __init__(
         self, inference: Inference, admitted: Admitted, job: Job, metrics: EngineMetrics
     ) -> None:
         self._inference = inference
-        self._answered_at = 0.0
         self._timings = admitted.options.timings
         self.job = job
         self.data = admitted.call.raw.data
         self.metrics = metrics
         self.usage = admitted.usage
         self.trace = admitted.call.request_id.trace
-        self.run: TracedRun | None = None
-        self.dispatched_at: float | None = None
-        self.estimate_s = 0.0
-        self.accuracy = 0.0
-        self.answered = False
-        self.on_response: Callable[[Buffer], None] | None = None
-        self.holds_outputs = False
-        self.pull: HeldTensors | None = None
-        self.held: HeldTensors | None = None
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[Buffer]:
@@ -161,7 +136,8 @@ class Request(JobHandler):
             self.accuracy = self._inference.variants.accuracy(
                 self.job.engine, worker, configuration
             )
-        self.held = progress.held.get(0)
+        if progress.held:
+            self.held = progress.held.get(0)
         if not self.result.done():
             self._respond(responses[0], progress, now)
         elif self.held is not None:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CallState(enum.IntEnum):
-    """Lifecycle of a call."""
+    """Lifecycle of a call, which never returns to an earlier state."""
 
     RECEIVING = 0  # a call without a task waits for its request
     HANDLING = 1  # the handler works, and nothing was sent
@@ -36,7 +36,7 @@ class CallState(enum.IntEnum):
 
 
 class RequestState(enum.IntEnum):
-    """Lifecycle of the requests of a call."""
+    """Lifecycle of the requests of a call; of the earlier states, only the first returns."""
 
     BETWEEN = 0  # whatever has begun to arrive has arrived
     PARTIAL = 1  # a request has arrived in part, which counts for `IncompleteRequests`
@@ -47,20 +47,6 @@ class RequestState(enum.IntEnum):
 # Aliases for the path of every call: accessing an enum member by name is a call in Python 3.11.
 RECEIVING, HANDLING, RESPONDING, ENDED = CallState
 BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
-_AFTER: Final = (
-    (HANDLING, ENDED),
-    (RESPONDING, ENDED),
-    (ENDED,),
-    (),
-)
-"""For every state of a call, those that may follow."""
-_AFTER_REQUESTS: Final = (
-    (PARTIAL, COMPLETE, IGNORED),
-    (BETWEEN, COMPLETE, IGNORED),
-    (IGNORED,),
-    (),
-)
-"""For every state of the requests of a call, those that may follow."""
 
 
 class Call:
@@ -77,6 +63,13 @@ class Call:
     """
 
     state = RECEIVING
+    requests_state = BETWEEN
+    _take: Callable[[Buffer], bool] | None = None
+    _was_sent: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _serialise: Callable[[Any], bytes] | None = None
+    _trailers: Metadata = ()
+    _status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def __init__(
         self,
@@ -87,37 +80,31 @@ class Call:
         deadline: float | None,
     ) -> None:
         self.peer = peer
-        self.requests_state = BETWEEN
         self._stream = stream
         self._headers = headers
         self._handlers = handlers
         self._reader = MessageReader(handlers.max_bytes, headers.encoding)
         self._requests: deque[Buffer] = deque()
-        self._take: Callable[[Buffer], bool] | None = None
-        self._was_sent: asyncio.Future[None] | None = None
+        self._deserialise: Callable[[Buffer], Any] = bytes
         self._deadline = deadline
-        self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
             self._timer = handlers.loop.call_at(deadline, self._expire)
-        self._serialise: Callable[[Any], bytes] | None = None
-        self._deserialise: Callable[[Buffer], Any] = bytes
-        self._trailers: Metadata = ()
-        self._status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def _enter(self, state: CallState) -> bool:
-        """Enter a state if it may follow; return whether it may."""
-        if state not in _AFTER[self.state]:
+        """Enter a later state; return False in this state, or a later one."""
+        if state <= self.state:
             return False
         self.state = state
-        if state is ENDED:
+        if state is ENDED and self.requests_state is not IGNORED:
             self._enter_requests(IGNORED)
         return True
 
     def _enter_requests(self, state: RequestState) -> bool:
-        """Do the same with a state of the requests."""
-        if state not in _AFTER_REQUESTS[self.requests_state]:
+        """Do the same with a state of the requests, but what is partial may be completed."""
+        before = self.requests_state
+        if state <= before and (before is not PARTIAL or state is PARTIAL):
             return False
-        if self.requests_state is PARTIAL:
+        if before is PARTIAL:
             self._handlers.incomplete.remove(self.peer.host, self.refuse)
         self.requests_state = state
         if state is IGNORED:
@@ -142,7 +129,8 @@ class Call:
             return
         if arrived:
             self._requests += arrived
-            self._enter_requests(BETWEEN)
+            if self.requests_state is PARTIAL:
+                self._enter_requests(BETWEEN)
         if self._reader.to_come:
             self._enter_requests(PARTIAL)
             self._handlers.incomplete.add(self.peer.host, self.refuse, len(data))
@@ -301,8 +289,9 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
-        deadline, loop = self._deadline, self._handlers.loop
-        return None if deadline is None else max(0.0, deadline - loop.time())
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - self._handlers.loop.time())
 
 
 def complete(future: asyncio.Future[None] | None) -> None:

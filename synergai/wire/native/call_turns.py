@@ -33,6 +33,7 @@ class CallTurns:
     """
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._left = _CALLS
         self._began_at = -math.inf
         self._newcomers: dict[BeginCalls, None] = {}
@@ -46,7 +47,7 @@ class CallTurns:
             return
         # Without a timer, which would wake an event loop that has a call at a time. The time of
         # uvloop stands still until the loop comes round.
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if now - self._began_at >= _TURN_S:
             self._left, self._began_at = _CALLS, now
         self._let_begin(begin_calls, max(0, self._left), self._others)
@@ -68,11 +69,11 @@ class CallTurns:
 
     def _plan_turn(self) -> None:
         if self._next_turn is None:
-            self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
+            self._next_turn = self._loop.call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._next_turn = None
-        self._left, self._began_at = _CALLS, asyncio.get_running_loop().time()
+        self._left, self._began_at = _CALLS, self._loop.time()
         while self._left > 0 and (self._newcomers or self._others):
             is_newcomer = self._newcomers and (self._left > _OF_OTHERS or not self._others)
             waiting = self._newcomers if is_newcomer else self._others

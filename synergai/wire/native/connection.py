@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.wire.native.frame_limits import FrameLimits
 from synergai.wire.native.handled_calls import accept_call
 from synergai.wire.native.http2 import ConnectionFault
-from synergai.wire.native.sending import Sender
-from synergai.wire.native.session import OWN_PING, NativeSession
+from synergai.wire.native.sending import OWN_PING, Sender
+from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:
@@ -114,23 +114,23 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def begin_calls(self, calls: int) -> tuple[int, bool]:
         """Handle, or end if the client has left, this many calls; return how many, and if more."""
+        session = self._session
         if self._ended:
             # Thousands of calls that are cancelled together would delay those of other clients.
-            return self._session.lose_calls(calls)
+            return session.lose_calls(calls)
         if self._refused or self._full:
             return 0, False
         try:
-            size = self._session.receive(self._unread, calls)
+            size = session.receive(self._unread, calls)
             self._unread = self._unread[size:]
         except ConnectionFault as fault:
             self._refuse(fault)
             return 0, False
-        held = self._session.held
-        if held or not self._reading:
+        if session.held or not self._reading:
             self._read_if_wanted()
         if self._retiring:
             self._retire_further()
-        return self._session.begun, held and not self._full
+        return session.begun, session.held and not self._full
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls."""

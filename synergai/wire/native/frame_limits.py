@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from synergai.wire.native import http2
-from synergai.wire.native.http2 import ENHANCE_YOUR_CALM, ConnectionFault
+from synergai.wire.native.http2 import DATA, HEADERS, ConnectionFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class _Credit:
             now = self._clock()
             earned = int((now - self._at) * self._per_s)
             if self.left + earned < 0:
-                raise ConnectionFault(f"too many frames {self._of}", ENHANCE_YOUR_CALM)
+                raise ConnectionFault(f"too many frames {self._of}", http2.ENHANCE_YOUR_CALM)
             self._at = now
             self.left = min(self._most, self.left + earned)
 
@@ -74,9 +74,9 @@ class FrameLimits:
         Raises:
             ConnectionFault: there are too many of them.
         """
-        if kind == http2.HEADERS:
+        if kind == HEADERS:
             self._earn(1)
-        elif kind != http2.DATA or not size:
+        elif kind != DATA or not size:
             self._credit.take(_ACKNOWLEDGED_COST if kind in (http2.PING, http2.SETTINGS) else 1)
         elif size <= SMALL_BYTES:
             self._small.take(1)

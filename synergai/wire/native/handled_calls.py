@@ -33,17 +33,13 @@ def accept_call(
     if not headers.is_grpc:
         stream.end_response(UNSUPPORTED_TYPE)
         return None
-    loop, timeout_s = handlers.loop, headers.timeout_s
-    deadline = None if timeout_s is None else loop.time() + timeout_s
-    handler = handlers.taskless.get(headers.path)
-    if handler is not None and headers.fault is None:
-        stream.owner = taskless = TasklessCall(stream, headers, peer, handlers, deadline)
-        taskless.handler = handler
-        return taskless
-    stream.owner = call = TaskCall(stream, headers, peer, handlers, deadline)
+    timeout_s = headers.timeout_s
+    deadline = None if timeout_s is None else handlers.loop.time() + timeout_s
+    kind = TasklessCall if headers.path in handlers.taskless else TaskCall
+    stream.owner = call = kind(stream, headers, peer, handlers, deadline)
     if headers.fault is not None:
         call.refuse(headers.fault)
-    else:
+    elif isinstance(call, TaskCall):
         call.start(call.find_and_handle)
     return call
 
@@ -173,7 +169,6 @@ class TasklessCall(Call):
     A `TaskCall` continues it unless its response can be sent at once.
     """
 
-    handler: BegunUnary[Any]
     _pending: PendingCall | None = None
 
     def _on_requests(self) -> None:
@@ -182,11 +177,12 @@ class TasklessCall(Call):
                 self._hand_over(None)
             return
         self._enter(HANDLING)
-        request = self.handler.request_deserializer(self._requests.popleft())
+        handler = self._handlers.taskless[self._headers.path]
+        request = handler.request_deserializer(self._requests.popleft())
         self._enter_requests(IGNORED)
         context: Any = self
         try:
-            self._pending = self.handler.begin(request, context, self._respond_at_once)
+            self._pending = handler.begin(request, context, self._respond_at_once)
         except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
             failed: asyncio.Future[Buffer] = self._handlers.loop.create_future()
             failed.set_exception(error)
@@ -198,7 +194,7 @@ class TasklessCall(Call):
         """Send the only response in the turn in which it arrives, if the client takes it now."""
         pending, self._pending = self._pending, None
         if self._stream.takes(PREFIX_BYTES + len(response)) and self._enter(ENDED):
-            self._stream.respond(RESPONSE, prefixed(response), SUCCEEDED)
+            self._stream.respond_now(RESPONSE, prefixed(response), SUCCEEDED)
             self._stop_timer()
         elif pending is not None:
             pending.result.set_result(response)
@@ -221,7 +217,8 @@ class TasklessCall(Call):
                 call.requests_state = COMPLETE
             call.start(call.find_and_handle)
         else:
-            call.start(partial(call.finish, self.handler, result))
+            handler = self._handlers.taskless[self._headers.path]
+            call.start(partial(call.finish, handler, result))
         self._enter(ENDED)
         self._stop_timer()
         self._stream.owner = call

@@ -12,9 +12,15 @@ from synergai.wire.native import http2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
+GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
+"""The frame that asks a client to begin no further calls on its connection."""
+OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
+NO_HTTP_1: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
+    b"this port is for gRPC; REST has a port of its own, by default 8002\n"
+)
 _MOST_GATHERED: Final = 64 << 10
 """Bytes of frames beyond which they are sent before the end of the turn."""
 
@@ -34,21 +40,22 @@ class Stream:
         is_open: whether the client may send more.
     """
 
+    owner: Any = None  # whose module imports this one
+    room = STREAM_WINDOW
+    is_open = True
+    content_length: int | None = None
+    # When the client last took some of what is blocked.
+    _taken_at = 0.0
+    _last_fields = b""
+
     def __init__(
         self, sender: Sender, number: int, window: int, forget: Callable[[int], None]
     ) -> None:
-        self.owner: Any = None  # whose module imports this one
         self.window = window
-        self.room = STREAM_WINDOW
-        self.is_open = True
-        self.content_length: int | None = None
         self._sender = sender
         self._number = number
         self._forget = forget
         self._blocked: deque[memoryview] = deque()
-        # When the client last took some of it.
-        self._taken_at = 0.0
-        self._last_fields = b""
 
     @property
     def is_blocked(self) -> bool:
@@ -109,19 +116,23 @@ class Stream:
             first: the fields that begin it; empty if they were sent.
             last: the fields that end it.
         """
-        if not self.takes(len(data)):
+        if self.takes(len(data)):
+            self.respond_now(first, data, last)
+        else:
             if first:
                 self.begin_response(first)
             self.send(data)
             self.end_response(last)
-            return
-        sender, number, size = self._sender, self._number, len(data)
-        sender.window -= size
+
+    def respond_now(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Do the same with data that the client takes now."""
+        number, size = self._number, len(data)
+        self._sender.window -= size
         self._forget(number)
         begin = http2.block_frames(0, number, first) if first else b""
         of_data = http2.HEADER.pack(size << 8, 0, number)
         end = http2.block_frames(http2.END_STREAM, number, last)
-        sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
+        self._sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
 
     def reset(self, code: int) -> None:
         """End the stream at once; what was blocked is not sent."""
@@ -191,7 +202,7 @@ class Sender:
 
     def close(self) -> None:
         """Send nothing more, as the client has left; forget its connection."""
-        self._write = _drop
+        self._write = lambda _: None
 
     def send(self, data: bytes) -> None:
         """Send frames.
@@ -243,7 +254,3 @@ class Sender:
         stream.unblock()
         if not stream.is_blocked:
             self.blocked.pop(stream, None)
-
-
-def _drop(_data: bytes) -> None:
-    """Send nothing: the client has left."""

@@ -10,8 +10,8 @@ from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from synergai.wire.native import http2
 from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
 from synergai.wire.native.headers import TOO_LARGE, HeaderDecoder
-from synergai.wire.native.http2 import ConnectionFault
-from synergai.wire.native.sending import STREAM_WINDOW, Stream
+from synergai.wire.native.http2 import DATA, HEADER_BYTES, HEADERS, MAX_NUMBER, ConnectionFault
+from synergai.wire.native.sending import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,10 @@ MAX_BLOCK: Final = 2 << 20
 """Bytes of a header block: more than proxies and clients send that do not heed the limit."""
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
-_BLOCKS: Final = (http2.HEADERS, http2.CONTINUATION)
+_BLOCKS: Final = (HEADERS, http2.CONTINUATION)
 _PADDING: Final = http2.PADDED | http2.WITH_PRIORITY
-_NUMBER: Final = http2.NUMBER.size
+_WIDENING: Final = http2.NUMBER.size << 8 | http2.WINDOW_UPDATE
+"""Length and kind of a frame that widens a window."""
 _CONNECTION_WINDOW: Final = 1 << 30
 """Bytes of all calls that were not read yet: what is to bound them is the window of each."""
 _ACKNOWLEDGE_S: Final = 1.0
@@ -49,13 +50,6 @@ _FIRST_FRAMES: Final = http2.frame(
     + http2.SETTING.pack(http2.MAX_FRAME_SIZE, LARGEST_FRAME)
     + http2.SETTING.pack(http2.MAX_HEADER_LIST_SIZE, MAX_FIELD_BYTES),
 ) + http2.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
-_GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
-"""The frame that asks a client to begin no further calls on its connection."""
-OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
-_NO_HTTP_1: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
-    b"this port is for gRPC; REST has a port of its own, by default 8002\n"
-)
 
 
 class NativeSession:
@@ -124,7 +118,7 @@ class NativeSession:
         It acknowledges the ping behind those that it had begun before.
         """
         self._pings += 1
-        return _GOAWAY + OWN_PING
+        return GOAWAY + OWN_PING
 
     def last_frame(self, code: int = http2.NO_ERROR, text: str = "") -> bytes:
         """Return the frame that says which calls were handled, and why the connection ends."""
@@ -184,83 +178,76 @@ class NativeSession:
         """
         self.begun, self.held = 0, False
         at, end = self._receive_preface(data) if self._preface else 0, len(data)
-        while not self.held:
-            if at < end and (self.to_come or self._to_skip):
-                at = self._receive_rest(data, at, calls)
-                continue
-            start = at + http2.HEADER_BYTES
-            if start > end:
-                break
+        if self.to_come or self._to_skip:
+            at = self._receive_rest(data, at, calls)
+        while (start := at + HEADER_BYTES) <= end and not self.held:
             length, flags, number = http2.HEADER.unpack_from(data, at)
-            size, kind = length >> 8, length & 0xFF
-            number &= http2.MAX_NUMBER
-            is_plain = kind <= http2.HEADERS or (kind == http2.WINDOW_UPDATE and size == _NUMBER)
-            if not is_plain or size > http2.MAX_FRAME or self._expected:
-                self._check_frame(kind, number, size)
-                if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
-                    self._limits.count(kind, size)
-                    at, self._to_skip = start, size
-                    continue
-            before = behind = 0
-            if kind <= http2.HEADERS and flags & _PADDING:
-                if size and start == end:
+            size, kind, number = length >> 8, length & 0xFF, number & MAX_NUMBER
+            stop = start + size
+            is_plain = kind <= HEADERS or length == _WIDENING
+            if not is_plain or size > _WHOLE_BYTES or flags & _PADDING or self._expected:
+                before, at = at, self._receive_special(data, at, calls)
+                if at == before:
                     break
-                before, behind = http2.padding_of(kind, flags, size, data[start] if size else 0)
-            is_partial = size > _WHOLE_BYTES and (kind == http2.DATA or size > http2.MAX_FRAME)
-            stop = start + (before if is_partial else size)
+                continue
             if stop > end:
                 break
-            if kind in _BLOCKS and self.begun >= calls:
+            if kind == HEADERS and self.begun >= calls:
                 self.held = True
                 break
             self._limits.count(kind, size)
-            at = stop
-            if is_partial:
-                self._begin_parts((kind, number, flags), size, before, behind)
-                continue
-            payload = data[start + before : stop - behind]
-            if kind == http2.DATA:
-                self._receive_data(number, flags, payload, before + behind)
-            elif kind == http2.HEADERS:
+            at, payload = stop, data[start:stop]
+            if kind == DATA:
+                self._receive_data(number, flags, payload)
+            elif kind == HEADERS:
                 self.begun += 1
                 self._receive_block(number, flags, payload)
-            elif kind == http2.WINDOW_UPDATE:
-                self._widen(number, payload)
             else:
-                self._receive_control_frame(kind, number, flags, payload)
+                self._widen(number, payload)
         if self._is_widened:  # once, as clients may widen windows by a byte at a time
             self._is_widened = False
             self._sender.send_blocked()
         return at
 
-    def _begin_parts(
-        self, partial: tuple[int, int, int], size: int, before: int, behind: int
-    ) -> None:
-        """Begin to receive a large frame of data or of a header block."""
-        kind, number, _ = partial
-        if kind == http2.DATA and before:
-            self._receive_data(number, 0, b"", before + behind)
-        elif kind == http2.HEADERS:
-            self.begun += 1
-        self._partial, self.to_come, self._to_skip = partial, size - before - behind, behind
+    def _receive_special(self, data: bytes, at: int, calls: int) -> int:
+        """Handle the frame that begins at `at`, of any kind and size; return where it ends.
 
-    def _receive_rest(self, data: bytes, at: int, calls: int) -> int:
-        """Handle the next part of a frame; return where it ends."""
-        if not self.to_come:
-            skipped = min(self._to_skip, len(data) - at)
-            self._to_skip -= skipped
-            return at + skipped
-        is_block = self._partial[0] != http2.DATA
-        if is_block and self.begun >= calls:
+        This is `at` if it has to wait for more of it, or for a turn. A large one is handled as far
+        as it has arrived.
+        """
+        length, flags, number = http2.HEADER.unpack_from(data, at)
+        size, kind, number = length >> 8, length & 0xFF, number & MAX_NUMBER
+        start, end, before, behind = at + HEADER_BYTES, len(data), 0, 0
+        self._check_frame(kind, number, size)
+        if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
+            self._limits.count(kind, size)
+            self._to_skip = size
+            return self._receive_rest(data, start, calls)
+        if kind <= HEADERS and flags & _PADDING:
+            if size and start == end:
+                return at
+            before, behind = http2.padding_of(kind, flags, size, data[start] if size else 0)
+        is_partial = size > (_WHOLE_BYTES if kind == DATA else http2.MAX_FRAME)
+        stop = start + (before if is_partial else size)
+        if stop > end:
+            return at
+        if kind in _BLOCKS and self.begun >= calls:
             self.held = True
             return at
-        size = min(self.to_come, http2.MAX_FRAME) if is_block else self.to_come
-        part = memoryview(data)[at : at + size]
-        self.receive_part(part)
-        return at + len(part)
-
-    def _receive_control_frame(self, kind: int, number: int, flags: int, payload: bytes) -> None:
-        if kind == http2.PING and flags & http2.ACK:
+        self._limits.count(kind, size)
+        self.begun += kind == HEADERS
+        if is_partial:
+            if kind == DATA and before:
+                self._receive_data(number, 0, b"", before + behind)
+            self._partial = kind, number, flags
+            self.to_come, self._to_skip = size - before - behind, behind
+            return self._receive_rest(data, stop, calls)
+        payload = data[start + before : stop - behind]
+        if kind == DATA:
+            self._receive_data(number, flags, payload, before + behind)
+        elif kind == http2.WINDOW_UPDATE:
+            self._widen(number, payload)
+        elif kind == http2.PING and flags & http2.ACK:
             self._pings -= 1
         elif kind == http2.PING:
             self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
@@ -270,6 +257,22 @@ class NativeSession:
             self._apply_settings(flags, payload)
         else:
             self._receive_block(number, flags, payload)
+        return stop
+
+    def _receive_rest(self, data: bytes, at: int, calls: int) -> int:
+        """Handle what has arrived of the rest of a frame; return where it ends."""
+        is_block = self._partial[0] != DATA
+        while at < len(data) and self.to_come:
+            if is_block and self.begun >= calls:
+                self.held = True
+                return at
+            size = min(self.to_come, http2.MAX_FRAME) if is_block else self.to_come
+            part = memoryview(data)[at : at + size]
+            self.receive_part(part)
+            at += len(part)
+        skipped = min(self._to_skip, len(data) - at)
+        self._to_skip -= skipped
+        return at + skipped
 
     def _check_frame(self, kind: int, number: int, size: int) -> None:
         """Raise a `ConnectionFault` unless a frame is allowed here."""
@@ -288,7 +291,7 @@ class NativeSession:
         received = data[: len(self._preface)]
         if not self._preface.startswith(received):
             if b" HTTP/1." in data:  # a person, at the wrong port
-                self._sender.send(_NO_HTTP_1)
+                self._sender.send(NO_HTTP_1)
             raise ConnectionFault("no HTTP/2")
         self._preface = self._preface[len(received) :]
         if not self._preface:
@@ -299,7 +302,7 @@ class NativeSession:
     def message_buffer(self) -> memoryview | None:
         """Return memory for what the client sends next, a part of a frame; None for other data."""
         kind, number, _ = self._partial
-        if self.to_come < _LEAST_PLACED or kind != http2.DATA:
+        if self.to_come < _LEAST_PLACED or kind != DATA:
             return None
         stream = self._streams.get(number)
         owner = None if stream is None else stream.owner
@@ -312,7 +315,7 @@ class NativeSession:
         """Handle the next part of a frame, such as data that was received at its place."""
         self.to_come -= len(data)
         kind, number, flags = self._partial
-        if kind != http2.DATA:
+        if kind != DATA:
             self._receive_block(number, flags & ~http2.END_HEADERS if self.to_come else flags, data)
             return
         self._receive_data(number, flags & ~http2.END_STREAM if self.to_come else flags, data)
@@ -365,18 +368,17 @@ class NativeSession:
     def _receive_block(self, number: int, flags: int, part: Buffer) -> None:
         """Handle the next part of a header block."""
         self.begun += len(part) // _BLOCK_PER_CALL
-        self._block_bytes += len(part)
         if self._expected:
             flags = self._block_flags | flags & http2.END_HEADERS
         if not flags & http2.END_HEADERS:
+            self._block_bytes += len(part)
             self._expected, self._block_flags = (http2.CONTINUATION, number), flags
             self._headers.feed(bytes(part))
             return
-        self._expected = None
+        self._expected, self._block_bytes = None, 0
         headers = self._headers.decode(bytes(part))
         if headers is TOO_LARGE:
             self._limits.count_refused(self._headers.surplus)
-        self._block_bytes = 0
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:
                 self._lose(number, http2.STREAM_CLOSED)
@@ -408,21 +410,25 @@ class NativeSession:
                 self._close_requests(number, stream)
 
     def _widen(self, number: int, payload: bytes) -> None:
-        more = http2.NUMBER.unpack(payload)[0] & http2.MAX_NUMBER
-        code = http2.FLOW_CONTROL_ERROR if more else http2.PROTOCOL_ERROR
+        more = http2.NUMBER.unpack(payload)[0] & MAX_NUMBER
+        stream = self._streams.get(number)
         if not number:
-            self._sender.window += more
-            if not more or self._sender.window > http2.MAX_NUMBER:
-                raise ConnectionFault(f"a window that grows by {more:,} bytes", code)
-            self._is_widened = True
-        elif (stream := self._streams.get(number)) is not None:
-            stream.window += more
-            if not more or stream.window > http2.MAX_NUMBER:
-                self._lose(number, code)
-            elif stream.is_blocked:
-                self._sender.unblock(stream)
+            window = self._sender.window = self._sender.window + more
+        elif stream is not None:
+            window = stream.window = stream.window + more
         elif number > self._last:
             raise ConnectionFault(f"a window of stream {number}, which has no call")
+        else:
+            return
+        if not more or window > MAX_NUMBER:
+            code = http2.FLOW_CONTROL_ERROR if more else http2.PROTOCOL_ERROR
+            if not number:
+                raise ConnectionFault(f"a window that grows by {more:,} bytes", code)
+            self._lose(number, code)
+        elif stream is None:
+            self._is_widened = True
+        elif stream.is_blocked:
+            self._sender.unblock(stream)
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
         self._expected = None

@@ -200,9 +200,13 @@ def merge(heads: Iterable[Head], entries_of: Opener) -> Iterator[JobRecord]:
         entries = iter(entries_of(lane, part))
         if (entry := next(entries, None)) is not None:
             heapq.heappush(opened, (*entry, entries))
-    while opened:
+    while len(opened) > 1:
         yield opened[0][2]
         _advance(opened)
+    for _, _, job, entries in opened:  # the last one, or the only one: most queues have one lane
+        yield job
+        for entry in entries:
+            yield entry[2]
 
 
 def _advance(opened: list[tuple[float, int, JobRecord, Iterator[Entry]]]) -> None:

@@ -74,11 +74,18 @@ class Decisions:
             (rebalances, self._stop_for_probes),
         )
         self._passes = tuple(run for applies, run in passes if applies)
+        of_probes = (
+            self._probe_unprofiled_engines,
+            self._probe_unplannable_workers,
+            self._probe_idle_workers,
+            self._stop_for_probes,
+        )
+        self._passes_without_probes = tuple(each for each in self._passes if each not in of_probes)
 
     def schedule(self) -> None:
         """Decide on the waiting jobs, of which there is at least one, in passes."""
         self._state.waiting.reassess()
-        for run in self._passes:
+        for run in self._passes if self._probes.missing else self._passes_without_probes:
             run()
 
     def rebalance(self) -> None:

@@ -254,13 +254,14 @@ class Estimator:
         that of a cold engine: the next one replaces it, and then the mean of all does. A lease
         whose profile was replaced says nothing about the pace relative to the new one.
         """
-        if lease.estimate is None:
+        estimate, count = lease.estimate, lease.assignment.count
+        if estimate is None:
             return
         engine_s, transfer_s = observation.engine_s, observation.transfer_s
-        entry = lease.estimate.entry
+        entry = estimate.entry
         engine, observed = entry.engine, worker.observed
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
-            gain = lease.estimate.batch_gain(lease.job.job.queries)
+            gain = estimate.batch_gain(lease.job.job.queries)
             profiled_s = gain * lease.done / entry.qps
             seen = engine_s / profiled_s
             if engine in observed.guessed:
@@ -271,11 +272,11 @@ class Estimator:
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
-            if lease.estimate.is_rough and lease.assignment.count == 1:
+            if estimate.is_rough and count == 1:
                 weight = max(weight, 1.0 / (1 + observed.requests[engine]))
                 observed.requests[engine] += 1
             observed.pace[engine] = _blend(lease.prior_pace, seen, weight)
-            if lease.assignment.count == 1:
+            if count == 1:
                 typical = observed.typical.get(engine, 1.0)
                 step = _TYPICAL_STEP if seen > typical else 1.0 / _TYPICAL_STEP
                 observed.typical[engine] = typical * step
@@ -283,7 +284,7 @@ class Estimator:
             known = observed.transfers.get(engine)
             if known is None:
                 known = observed.transfers[engine] = TransferTime()
-            if lease.assignment.count == 1:
+            if count == 1:
                 known.observe(max(0.0, transfer_s))
             else:
                 if lease.transfers is None:
