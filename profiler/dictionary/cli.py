@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import (
-    DEFAULT_DICTIONARY,
-    DEFAULT_MODELS,
-    AsJson,
-    Dictionary,
-    TlsCa,
-    TokenFile,
-)
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import (
     format_accuracy,
     format_age,
@@ -70,8 +63,6 @@ def show(
     ] = DEFAULT_MODELS,
     as_json: AsJson = False,
     target: GatewayTarget = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
@@ -89,7 +80,7 @@ def show(
     if target is None:
         entries = list(load_dictionary(dictionary))
     else:
-        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
+        entries, workers = GatewayAddress(target).call(_dictionary_and_workers)
     shown = _select(entries, engine, worker_class)
     if best:
         shown = _fastest(shown)

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from profiler.engines import engine_store, served_engines, stages, variants
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import DEFAULT_MODELS, AsJson, Models, TlsCa, TokenFile
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
     format_percent,
@@ -150,8 +150,6 @@ def inspect(
             "or the context in use, for an engine that is not in the model directory.",
         ),
     ] = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the inputs, outputs and format of a model.
 
@@ -169,9 +167,7 @@ def inspect(
             if not target and context_in_use() is None:
                 raise
     if target is not None:
-        served = GatewayAddress(target, tls_ca, token_file).call(
-            lambda gw: gw.engine(engine), engine
-        )
+        served = GatewayAddress(target).call(lambda gw: gw.engine(engine), engine)
         facts = {name: getattr(served, name) for name in _SERVED_FACTS}
         if as_json:
             print_json(facts)

@@ -13,7 +13,7 @@ from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from profiler.zoo.published import find_published
 from synergai.cli import contexts
-from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
 from synergai.domain import Engine
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
@@ -183,7 +183,7 @@ def test_list_names_the_command_for_what_it_leaves_out(models: Path, tmp_path: P
 def test_inspect_asks_the_context_in_use_for_an_engine_that_is_not_here(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[GatewayAddress] = []
+    asked: list[GatewayAccess] = []
 
     def call(address: GatewayAddress, *_: object) -> Engine:
         asked.append(address.resolved())
@@ -200,7 +200,7 @@ def test_inspect_asks_the_context_in_use_for_an_engine_that_is_not_here(
     assert not asked
     assert "mobilenet" in run("inspect", "remote", "--models", models)
     assert "mobilenet" in run("inspect", "remote", "--models", tmp_path / "nowhere")
-    assert set(asked) == {GatewayAddress("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))}
+    assert set(asked) == {GatewayAccess("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))}
     monkeypatch.setenv("SYNERGAI_TARGET", "other:8001")
     run("inspect", "remote", "--models", models)
-    assert asked[-1] == GatewayAddress("other:8001")
+    assert asked[-1] == GatewayAccess("other:8001")

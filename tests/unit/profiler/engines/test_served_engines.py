@@ -11,7 +11,7 @@ from synergai.errors import InvalidInput, Unavailable
 
 
 def rollout(**options: str) -> None:
-    served_engines.rollout(target="h:1", tls_ca=None, token_file=None, engine="a", **options)
+    served_engines.rollout(target="h:1", engine="a", **options)
 
 
 def figures_of(version: str, *, loaded: bool = True) -> VersionFigures:

@@ -99,7 +99,7 @@ def test_target_defaults_to_that_of_other_commands(
     assert model.load({"engine": "identity"}).target == "there:9000"
     assert model.load({"engine": "identity", "target": "here:1"}).target == "here:1"
     monkeypatch.setenv("SYNERGAI_TLS_CA", "ca.pem")
-    assert model.load({"engine": "identity"}).tls_ca == Path("ca.pem")
+    assert model.load({"engine": "identity"}).connection()["tls_ca"] == Path("ca.pem")
     monkeypatch.setenv("SYNERGAI_TARGET", "nowhere")
     with pytest.raises(InvalidSettings, match="'nowhere' is not an address"):
         model.load({"engine": "identity"})
