@@ -18,13 +18,13 @@ import uvloop
 from msgspec.structs import replace
 
 import synergai
+from demo.local_fleet import LocalFleet
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.testing import LocalFleet
 from synergai.wire import rpc, work_socket_server
 from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
 from synergai.wire.work_socket import WorkSocket

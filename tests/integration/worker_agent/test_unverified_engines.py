@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import of_tensorflow, save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
