@@ -99,7 +99,7 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     ] = False
     dictionary: Annotated[
         Path,
-        "Dictionary to write entries to: a .db or .csv file. The gateway reads "
+        "Dictionary to write entries to, a .db file. The gateway reads "
         "the same one by default; with --state DIR, DIR/dictionary.db.",
     ] = msgspec.field(default_factory=default_dictionary)
     output: Annotated[Path, "Directory for log files of LoadGen and the engine hosts."] = Path(

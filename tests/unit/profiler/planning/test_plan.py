@@ -129,15 +129,15 @@ def test_times_of_a_class_without_profile_are_predicted_with_the_command_that_me
 
 
 def test_fleet_without_any_profile_is_refused(models: Path, tmp_path: Path, fleet: Path) -> None:
-    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    add_to_dictionary(tmp_path / "other.db", [entry("other", "x86", 1.0)])
     with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on agx; measure.* on x86; mea"):
-        run(models, tmp_path / "other.csv", "--fleet", fleet)
+        run(models, tmp_path / "other.db", "--fleet", fleet)
 
 
 def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
-    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    add_to_dictionary(tmp_path / "other.db", [entry("other", "x86", 1.0)])
     with pytest.raises(NotFound, match="has no entry of 'onnx_digits'; measure it with"):
-        run(models, tmp_path / "other.csv")
+        run(models, tmp_path / "other.db")
 
 
 def test_budget_that_no_stage_fits_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
