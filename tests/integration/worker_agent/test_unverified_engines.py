@@ -143,9 +143,6 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
     assert "cannot be reshaped" in listed["odd"]["unverified"]
     assert listed["pairs"]["unverified"] == ""
-    facts = " ".join(run(tmp_path, "list", "odd").stdout.split())
-    assert "cannot be reshaped" in facts
-    assert "add a samples.npz, or a [warmup] table" in facts
 
     (tmp_path / "models" / "odd" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
     listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
