@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from worker_agent.agent_settings import AgentSettings, WorkerSettings
     from worker_agent.power.controller import PowerMode
-    from worker_agent.providers.choice import Offers, ProviderChoice
+    from worker_agent.providers import Offers, ProviderChoice
 
 
 # Most machines are one worker. Each place, a part of the cores, may be a worker instead, and each

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.admission.tenant_usage import TenantUsage
+    from gateway.entry.admission import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.staged_job import RecordedRange, StagedJobs

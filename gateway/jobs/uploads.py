@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
     from gateway.journal.records.store import DataStore, OpenLog

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Final
 from profiler.loadgen.async_system import AsyncSystem
 from profiler.loadgen.completion import EMPTY_RESPONSE, QueryCounter, SampleCompleter
 from profiler.loadgen.dataset_library import dataset_library
-from profiler.loadgen.library import ACCURACY_FILE
+from profiler.loadgen.library import ACCURACY_FILE, SampleSet, samples_for
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
-from profiler.loadgen.sample_set import SampleSet, samples_for
 from profiler.loadgen.sync_client import SyncStreamClient
 from synergai.client.client import Client
 from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError, Unavailable

@@ -21,9 +21,9 @@ from synergai.models.formats.model_files import (
     find_models,
     is_version,
     list_files,
+    why_no_model,
 )
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
-from synergai.models.triton import why_no_model
 from synergai.names import validate_name, validate_stored_version
 
 

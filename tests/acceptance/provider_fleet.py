@@ -34,8 +34,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
-from worker_agent.providers.choice import ProviderChoice
-from worker_agent.providers.kinds import KINDS
+from worker_agent.providers import KINDS, ProviderChoice
 
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5

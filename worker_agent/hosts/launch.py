@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Session
     from synergai.errors import SynergaiError
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 
 _HOST: Final = sys.executable, "-m", "worker_agent.host.main"

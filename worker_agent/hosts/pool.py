@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName, Session, UnusableSession
     from worker_agent.hosts.preloads import Preload
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25
 """Interval between two checks of the hosts' resident memory."""

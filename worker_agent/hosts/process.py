@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts.connection import OnEnded, OnProgress
     from worker_agent.hosts.launch import SpareHost
     from worker_agent.ipc.arena import Arena
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0
 """Multiple of the time of a query, as found when its engine was loaded, after which a run hangs."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from profiler.loadgen.sample_set import samples_for
+from profiler.loadgen.library import samples_for
 from profiler.loadgen.traces.request_log import (
     RequestLog,
     RunSummary,

@@ -7,7 +7,7 @@ import pytest
 
 from synergai.errors import InvalidSettings
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.providers.choice import ProviderChoice, session_providers, without_cpu
+from worker_agent.providers import ProviderChoice, session_providers, without_cpu
 
 CPU_FALLBACK: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 

@@ -6,7 +6,7 @@ import typer
 from profiler.engines import served_engines
 from synergai.cli import infer
 from synergai.cli.gateway_client import GatewayAddress, complete_engine
-from synergai.client.version_policy import VersionFigures, VersionPolicy
+from synergai.client.fleet import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput, Unavailable
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from profiler.loadgen.completion import QueryCounter
-from profiler.loadgen.library import read_accuracy_log
+from profiler.loadgen.library import SampleSet, read_accuracy_log
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import scenario_settings
-from profiler.loadgen.sample_set import SampleSet
 from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.models.samples import Samples
