@@ -102,9 +102,6 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     metrics.add_gauge(
         "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
     )
-    metrics.add_gauge(
-        "requests_in_flight_bytes", "Bytes of these requests.", lambda: admission.bytes
-    )
     metrics.add(*quota_families(admission))
     table = None if config.access is None else LiveTable(config.access)
     listed = table is not None and table.content.workers is not None

@@ -405,5 +405,5 @@ class SubmittedJobs:
         if data is not None:
             fail = partial(self._dispatcher.fail, job.tracker.id)
             view = scheduler_job(job.tracker.record, self._clock)
-            feed = InputFeed(view, data, self._unsent, fail, self._own_inputs.count)
+            feed = InputFeed(view, data, self._unsent, fail, self._own_inputs.measure_results)
         job.start(feed)
