@@ -358,7 +358,6 @@ class HostPool:
                 models,
                 session,
                 memory=self._memory,
-                spare=self._memory.take_spare() if provider is None else None,
                 cores=self._cores,
                 provider=provider,
                 hang_timeout_s=self._hang_timeout_s,
