@@ -94,9 +94,6 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    accept_disturbed: Annotated[
-        bool, "Let a disturbed measurement replace an undisturbed one in the dictionary."
-    ] = False
     dictionary: Annotated[
         Path,
         "Dictionary to write entries to, a .db file. The gateway reads "
