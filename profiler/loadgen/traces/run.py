@@ -120,7 +120,6 @@ async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:
             settings.engine,
             inputs[number % len(inputs)],
             deadline=deadline,
-            priority=settings.priority,
             min_accuracy=settings.min_accuracy,
         )
         return result.version
