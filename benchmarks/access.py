@@ -24,13 +24,13 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.workloads import identity
+from demo.local_fleet import LocalFleet
 from gateway.entry.access.authenticator import Authenticator, PeerCertificate
 from gateway.entry.access.methods import METHODS
 from gateway.entry.access.table import LiveTable
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.entry.call_guard import CallGuard
 from synergai.runtime.clock import Clock
-from synergai.testing import LocalFleet
 from synergai.wire.rpc import channel_options
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.emulated_stages import INPUT, write_stages
+from demo.local_fleet import LocalFleet, reserved_port
 from profiler.loadgen.traces.arrivals import arrivals, constant
 from profiler.loadgen.traces.request_log import summarise
 from profiler.loadgen.traces.run import send_open_loop
 from profiler.loadgen.traces.search import RateTrial, find_goodput
 from synergai import Client
-from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

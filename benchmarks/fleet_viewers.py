@@ -22,7 +22,7 @@ import grpc
 import psutil
 
 from benchmarks.workloads import identity
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

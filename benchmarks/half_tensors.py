@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.namespaces import Namespaces
+from demo.local_fleet import LocalFleet, reserved_port
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE
 from profiler.cutting.cuts import select_cuts
 from profiler.cutting.stages import cut_engine, measure_halving, split_engine
 from profiler.engines.check import run_samples
 from synergai import SyncClient
-from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
     from profiler.cutting.stages import CutEngine

@@ -21,9 +21,9 @@ import psutil
 from onnx import TensorProto, helper
 
 from benchmarks.namespaces import Namespaces
+from demo.local_fleet import LocalFleet, reserved_port
 from synergai import SyncClient
 from synergai.names import stage_name
-from synergai.testing import LocalFleet, reserved_port
 
 SMALL, LARGE = 1 << 8, 3 << 20
 HOSTS = ("one", "two")

@@ -32,6 +32,7 @@ from benchmarks.drawn_routes import MBIT
 from benchmarks.emulated_stages import INPUT, write_stages
 from benchmarks.namespaces import Namespaces
 from benchmarks.splits import BYTES_PER_VALUE, FORMS, MBIT_S, SLOWNESS
+from demo.local_fleet import LocalFleet, reserved_port
 from profiler.simulator.pipelines.measured_chains import measured_chains
 from synergai import SyncClient
 from synergai.core.routes.links import GATEWAY, Link, Links
@@ -41,7 +42,6 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.names import stage_name
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
-from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

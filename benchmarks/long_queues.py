@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.core.scheduling.events import JobArrived, TimePassed
 from synergai.core.scheduling.registry import POLICIES
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

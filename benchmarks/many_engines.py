@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.client import Client, Figure
 from benchmarks.workloads import Workload, request_of
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

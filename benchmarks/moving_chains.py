@@ -26,13 +26,13 @@ from statistics import mean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.emulated_stages import slow_down, write_stages
+from demo.local_fleet import LocalFleet, reserved_port
 from synergai import SyncClient
 from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Chain, Leg, Route, RouteProblem, RouteTimes, RouteWorker
 from synergai.domain import EngineName
 from synergai.names import stage_name
-from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

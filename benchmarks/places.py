@@ -21,11 +21,11 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.installation import stage_engine, write_definition
 from profiler.measuring.host_client import HostClient
 from profiler.zoo.recipes import build
 from synergai.domain import Configuration, EngineName, Session
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import time
 
+from demo.local_fleet import reserved_port
 from synergai.errors import Unavailable
-from synergai.testing import reserved_port
 
 
 def free_port() -> int:

@@ -103,23 +103,17 @@ async def send_requests(address: str, call: str, pause_s: float) -> None:
 
 
 def run_host(stamps_file: str, arguments: list[str]) -> int:
-    """Run an engine host, maybe a spare one, and write its stamps to a file at the end."""
+    """Run an engine host, and write its stamps to a file at the end."""
     for each in _HOST_STAMPS:
         stamp(*each)
-    is_spare = arguments[:1] == ["--spare"]
-    code = (
-        host_main.wait_for_engine(*map(int, arguments[1:]))
-        if is_spare
-        else host_main.main(arguments)
-    )
+    code = host_main.main(arguments)
     Path(stamps_file).write_text(json.dumps(_stamps))
     return code
 
 
 def stamp_hosts(stamps_file: Path) -> None:
     """Start engine hosts with stamps."""
-    for function in ("prepare", "prepare_spare"):
-        setattr(Launch, function, with_stamps(getattr(Launch, function), stamps_file))
+    Launch.prepare = with_stamps(Launch.prepare, stamps_file)  # type: ignore[method-assign]  # meant
 
 
 def with_stamps(prepare: Callable[..., Launch], stamps_file: Path) -> Callable[..., Launch]:

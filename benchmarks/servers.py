@@ -15,9 +15,9 @@ import psutil
 
 from benchmarks.client import Figure
 from benchmarks.ports import free_port, wait_for_port
+from demo.local_fleet import LocalFleet
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:

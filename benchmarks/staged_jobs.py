@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 import psutil
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.cutting.stages import cut_engine, split_engine
 from profiler.measuring.stages import StageSetting, measure_split
 from profiler.zoo.recipes import build
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import Configuration, WorkerClass
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from profiler.cutting.cuts import Cut

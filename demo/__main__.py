@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from demo import fleet as demo_fleet
 from demo import report, traffic
 from demo.engines import provide
+from demo.local_fleet import LocalFleet
 from demo.plan import plan
 from demo.steps import console, run_steps, step
 from profiler.dictionary.files import load_dictionary
@@ -19,7 +20,6 @@ from synergai import Client
 from synergai.domain import EngineName
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from synergai.domain import WorkerClass

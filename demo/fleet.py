@@ -13,7 +13,7 @@ from worker_agent.power.files import MachineFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.testing import LocalFleet
+    from demo.local_fleet import LocalFleet
 
 FAST: Final = WorkerClass("cloud")
 SLOW: Final = WorkerClass("edge")

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from gateway.entry.access.table import LiveTable
     from gateway.fleet.versions import VersionPolicy
     from gateway.gateway_settings import GatewaySettings
-    from gateway.monitoring.metrics import Metrics
     from synergai.core.routes.deployment import EngineDeployment
 
 
@@ -100,7 +99,11 @@ async def build_jobs(
         routes=routes,
     )
     stack.push_async_callback(submitted.close)
-    _register_job_metrics(metrics, submitted, uploads, own_inputs)
+    metrics.add_gauge(
+        "paused_jobs",
+        "Unfinished jobs that wait for room on the journal's disk.",
+        lambda: len(submitted.pauses),
+    )
     restored = await submitted.restore()
     tasks.start(submitted.pauses.follow_store())
     retention = Retention(
@@ -115,27 +118,6 @@ async def build_jobs(
     tasks.start(routes.run())
     results = JobResults(submitted, data, journal.confirm)
     return JobComponents(submitted, uploads, results, restored)
-
-
-def _register_job_metrics(
-    metrics: Metrics, submitted: SubmittedJobs, uploads: InputUploads, own_inputs: OwnInputs
-) -> None:
-    metrics.add_gauge(
-        "paused_jobs",
-        "Unfinished jobs that wait for room on the journal's disk.",
-        lambda: len(submitted.pauses),
-    )
-    metrics.add_counter(
-        "uploaded_bytes", "Bytes of inputs that clients stored.", lambda: uploads.stored_bytes
-    )
-    metrics.add_counter(
-        "inputs_answered",
-        "Inputs of jobs over uploads with a response.",
-        lambda: own_inputs.answered,
-    )
-    metrics.add_counter(
-        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
-    )
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,7 @@ class _Checked(NamedTuple):
 def check(state: State = None, as_json: AsJson = False) -> None:
     """Check the journal, the enrolments, the version policies and the dictionary.
 
-    The gateway may be running. Exits with 1 if one of them is damaged. The command
-    [bold]synergai dictionary check[/bold] checks a dictionary elsewhere.
+    The gateway may be running. Exits with 1 if one of them is damaged.
     """
     directory = state or gateway_state()
     checked = list(_check(directory))

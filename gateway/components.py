@@ -18,7 +18,7 @@ from gateway.entry.access.authenticator import Authenticator
 from gateway.entry.access.caller import current_caller, is_visible
 from gateway.entry.access.exposure import check_exposure
 from gateway.entry.access.table import LiveTable
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.entry.audit.log import AuditFile, AuditLog
 from gateway.entry.call_guard import CallGuard
 from gateway.fleet.catalogue import Catalogue
@@ -101,9 +101,6 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     admission = Admission(config.max_requests, config.max_request_bytes, base.clock)
     metrics.add_gauge(
         "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
-    )
-    metrics.add_gauge(
-        "requests_in_flight_bytes", "Bytes of these requests.", lambda: admission.bytes
     )
     metrics.add(*quota_families(admission))
     table = None if config.access is None else LiveTable(config.access)

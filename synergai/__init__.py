@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from synergai.client.client import Client as Client
+    from synergai.client.fleet import VersionFigures as VersionFigures
+    from synergai.client.fleet import VersionPolicy as VersionPolicy
     from synergai.client.fleet import WorkerState as WorkerState
     from synergai.client.fleet import WorkerStatus as WorkerStatus
     from synergai.client.jobs import JobHandle as JobHandle
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from synergai.client.streaming import InferResult as InferResult
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
-    from synergai.client.version_policy import VersionFigures as VersionFigures
-    from synergai.client.version_policy import VersionPolicy as VersionPolicy
     from synergai.data.items import JobResult as JobResult
     from synergai.data.items import NamedInput as NamedInput
     from synergai.data.result_directory import read_results as read_results
@@ -48,7 +48,12 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "synergai.client.client": ("Client",),
-    "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
+    "synergai.client.fleet": (
+        "VersionFigures",
+        "VersionPolicy",
+        "WorkerState",
+        "WorkerStatus",
+    ),
     "synergai.client.jobs": ("JobHandle",),
     "synergai.client.requests": ("JobOptions", "QueryOptions"),
     "synergai.client.streaming": ("InferResult",),
@@ -56,7 +61,6 @@ _EXPORTS = {
     "synergai.data.result_directory": ("read_results",),
     "synergai.data.items": ("JobResult", "NamedInput"),
     "synergai.data.text_files": ("TextFormat",),
-    "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
     "synergai.domain": ("Configuration", "Engine", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

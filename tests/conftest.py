@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from synergai.testing import reserved_port
+from demo.local_fleet import reserved_port
 from tests.clocks import FakeClock
 
 Detections: TypeAlias = Mapping[str, NDArray[np.float32]]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from synergai.testing import reserved_port
+from demo.local_fleet import reserved_port
 
 _USER: Final = "postgres"
 _DEBIAN: Final = Path("/usr/lib/postgresql")

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 import synergai
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 from tests.integration.test_versions import ENGINE, put_version
 from tests.waiting import wait_until
 

@@ -59,7 +59,7 @@ async def build_parts(
     token = os.environ.pop(TOKEN_VARIABLE, "") if link is None else ""
     main = HubClient(link or open_link(config, token=token))
     config.state.mkdir(parents=True, exist_ok=True)
-    machine = await open_machine(config, main.send_power_changed, stack, spare=link is not None)
+    machine = await open_machine(config, main.send_power_changed, stack)
     power, fetched = machine.power, config.state / FOLDER
     # The mode in force comes last, so that it is preferred among modes of the same speed.
     modes = sorted(power.modes, key=lambda mode: mode.name == power.mode)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from synergai.runtime.installation import Step
     from worker_agent.power.controller import PowerMode, Reading
     from worker_agent.power.files import MachineFiles
-    from worker_agent.providers.choice import Offers
+    from worker_agent.providers import Offers
 
 
 Config = Annotated[

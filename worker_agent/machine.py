@@ -15,7 +15,6 @@ from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.cgroups import usable_cores
 from worker_agent.cpu_affinity import split_places
-from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.peers.exchange import Exchange
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from worker_agent.agent_settings import AgentSettings, WorkerSettings
     from worker_agent.power.controller import PowerMode
-    from worker_agent.providers.choice import Offers, ProviderChoice
+    from worker_agent.providers import Offers, ProviderChoice
 
 
 # Most machines are one worker. Each place, a part of the cores, may be a worker instead, and each
@@ -145,14 +144,8 @@ async def open_machine(
     config: AgentSettings,
     on_power_changed: Callable[[str, float], object],
     stack: AsyncExitStack,
-    *,
-    spare: bool,
 ) -> Machine:
-    """Find out what the machine offers; closing `stack` closes it.
-
-    Args:
-        spare: start an engine host ahead, which the first engine loads into.
-    """
+    """Find out what the machine offers; closing `stack` closes it."""
     settings = config.worker
     cores = usable_cores(settings.cores)  # before power modes restrict the process
     exchange = await _open_exchange(config)
@@ -160,10 +153,7 @@ async def open_machine(
     files = MachineFiles(settings.root)
     power = await PowerManager.open(settings.power, settings.power_modes, files, on_power_changed)
     stack.push_async_callback(power.close)
-    # A spare host starts while this process imports the gateway, in the cgroup of power modes.
-    spare_host = await SpareHost.start() if spare and not settings.memory_limit_bytes else None
-    memory = HostMemory(settings.memory_limit_bytes, exchange.held, spare_host)
-    stack.push_async_callback(memory.close_spare)
+    memory = HostMemory(settings.memory_limit_bytes, exchange.held)
     offers = await find_offers(settings.providers, Runtimes(), config.state / "providers")
     for choice in offers.choices:
         _log.info("execution provider %s is offered", choice)

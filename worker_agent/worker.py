@@ -29,7 +29,7 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.placements.fetched import FOLDER
-from worker_agent.providers.kinds import EMULATED, KINDS
+from worker_agent.providers import EMULATED, KINDS
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.live_experiment.emulation import Emulation
 from benchmarks.live_experiment.recording import read_recording
+from demo.local_fleet import LocalFleet
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.client.client import Client
 from synergai.core.scheduling.registry import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput, Unavailable
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from benchmarks.interleaving import Measurements, Metric
     from benchmarks.peers.registry import Peer
-    from synergai.testing import LocalFleet
+    from demo.local_fleet import LocalFleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from benchmarks.ports import wait_for_port
 from benchmarks.report import table
 from benchmarks.servers import SERVE, THREADS
 from benchmarks.workloads import Workload, identity
+from demo.local_fleet import LocalFleet
 from synergai.errors import Unavailable
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

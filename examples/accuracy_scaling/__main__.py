@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from demo.local_fleet import LocalFleet
 from demo.steps import console, run_steps, step
 from examples.accuracy_scaling import fleet, loads
 from examples.accuracy_scaling.plot import plot_run
 from examples.training import families
 from profiler.zoo.recipes import is_built
 from synergai.client.client import Client
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from demo.local_fleet import LocalFleet
     from synergai.domain import EngineName
     from synergai.profiles.dictionary import ProfileEntry
-    from synergai.testing import LocalFleet
 
 FAMILY: Final = "digits_family"
 ENGINE: Final = families.engine_name(FAMILY)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from demo import report
 from demo.engines import provide
+from demo.local_fleet import LocalFleet
 from demo.steps import console, run_steps, step
 from examples.heterogeneous_fleet import rounds, workers
 from profiler.dictionary.files import load_dictionary
 from synergai import Client
 from synergai.cli.output import format_joules, format_rate, format_seconds
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from examples.heterogeneous_fleet.rounds import Round

@@ -18,7 +18,7 @@ from worker_agent.power.files import MachineFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.testing import LocalFleet
+    from demo.local_fleet import LocalFleet
 
 ENGINE: Final = EngineName("onnx_digits")
 

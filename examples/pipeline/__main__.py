@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from demo.local_fleet import LocalFleet, reserved_port
 from demo.steps import console, run_steps, step
 from examples.pipeline import exits, network
 from examples.pipeline.interference import busy
 from synergai import SyncClient
 from synergai.cli.output import format_rate
-from synergai.testing import LocalFleet, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

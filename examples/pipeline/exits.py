@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 import synergai
+from demo.local_fleet import LocalFleet
 from examples.training import digits_mobilenet
 from examples.training.digits_mobilenet import ENGINE, EXITS
 from profiler.cutting.stages import cut_engine, make_exits
 from profiler.engines.check import run_samples
-from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.entry.access.authenticator import Authenticator, PeerCertificate
     from gateway.entry.access.methods import Permission
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.entry.audit.log import AuditLog
     from synergai.wire.server_call import ServerCall, SocketPeer
 

@@ -22,7 +22,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.models.warmup import ADVICE
+from synergai.models.definition import ADVICE
 from synergai.names import by_version, engine_of_stage
 
 if TYPE_CHECKING:

@@ -212,7 +212,7 @@ class InputFeed:
         data: JobData,
         room: TensorRoom,
         fail: Callable[[str], None],
-        on_results: Callable[[JobData, int, int], None],
+        on_results: Callable[[JobData], None],
     ) -> None:
         self.data = data
         self._job = job
@@ -259,7 +259,7 @@ class InputFeed:
         return results
 
     def on_recorded(
-        self, execution: RecordedExecution, assignment: Assignment, indexes: range, failed: int
+        self, execution: RecordedExecution, assignment: Assignment, indexes: range
     ) -> None:
         """Free the room of inputs whose results are recorded."""
         for index in indexes:
@@ -270,11 +270,11 @@ class InputFeed:
             inputs.record(execution.count)
             if execution.count == assignment.count:
                 self._assigned.pop(assignment.id).close()
-        self.count(len(indexes) - failed, failed)
+        self.measure_results()
 
-    def count(self, answered: int, failed: int) -> None:
-        """Count results that are recorded."""
-        self._on_results(self.data, answered, failed)
+    def measure_results(self) -> None:
+        """Account for the size of results that are recorded."""
+        self._on_results(self.data)
 
     def retries_alone(self, query: int) -> bool:
         """Return whether a query at which an engine host died runs alone next; only once."""

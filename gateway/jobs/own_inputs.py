@@ -53,8 +53,6 @@ class OwnInputs:
         self._store = store
         self._uploads = uploads
         self._journal = journal
-        self.answered = 0
-        self.failed = 0
 
     async def prepare(self, tenant: str, record: RecordedJob) -> tuple[RecordedJob, JobData]:
         """Open the upload of a new job; return its record and its files."""
@@ -105,10 +103,8 @@ class OwnInputs:
         await self._store.release(data.results_log)
         await self._store.release(data.inputs)
 
-    def count(self, data: JobData, answered: int, failed: int) -> None:
-        """Count results that a job has stored."""
-        self.answered += answered
-        self.failed += failed
+    def measure_results(self, data: JobData) -> None:
+        """Account for the size of results that a job has stored."""
         self._store.update(data.results_log)
 
     async def _open_results(self, record: RecordedJob, inputs: OpenLog) -> JobData:

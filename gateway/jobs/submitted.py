@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
     from gateway.entry.access.caller import Caller
-    from gateway.entry.admission.admission import Admission
-    from gateway.entry.admission.tenant_usage import TenantUsage
+    from gateway.entry.admission import Admission, TenantUsage
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
@@ -406,5 +405,5 @@ class SubmittedJobs:
         if data is not None:
             fail = partial(self._dispatcher.fail, job.tracker.id)
             view = scheduler_job(job.tracker.record, self._clock)
-            feed = InputFeed(view, data, self._unsent, fail, self._own_inputs.count)
+            feed = InputFeed(view, data, self._unsent, fail, self._own_inputs.measure_results)
         job.start(feed)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.admission.tenant_usage import TenantUsage
+    from gateway.entry.admission import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.staged_job import RecordedRange, StagedJobs
@@ -286,14 +286,14 @@ class SubmittedJob(JobHandler):
         assignment, feed = progress.assignment, self.feed
         execution = execution_so_far(worker, progress, now)
         if feed is None:
-            self._record(assignment, execution, (), lambda *_: None)
+            self._record(assignment, execution, (), lambda _: None)
             return
         stop = assignment.first + progress.done
         results = feed.results(progress, responses)
         indexes = range(stop - len(results), stop)
 
-        def free(recorded: RecordedExecution, failed: int) -> None:
-            feed.on_recorded(recorded, assignment, indexes, failed)
+        def free(recorded: RecordedExecution) -> None:
+            feed.on_recorded(recorded, assignment, indexes)
 
         self._record(assignment, execution, results, free)
 
@@ -321,9 +321,9 @@ class SubmittedJob(JobHandler):
         """Record the last queries of an execution in the journal, after their results."""
         feed, run = self.feed, self.staged
 
-        def free(_recorded: RecordedExecution, failed: int) -> None:
+        def free(_recorded: RecordedExecution) -> None:
             if feed is not None:
-                feed.count(len(results) - failed, failed)
+                feed.measure_results()
             if run is not None:
                 run.recorded(len(results), held_bytes)
 
@@ -342,9 +342,9 @@ class SubmittedJob(JobHandler):
         queries: QueryRange,
         execution: RecordedExecution,
         results: Sequence[InputResult],
-        free: Callable[[RecordedExecution, int], None],
+        free: Callable[[RecordedExecution], None],
     ) -> None:
-        """Record an execution; then call `free` with it and the number of new failures."""
+        """Record an execution; then call `free` with it."""
         job_id = self.tracker.id
         recorded: asyncio.Future[RecordedExecution] | asyncio.Future[None]
         if self.feed is None:
@@ -358,17 +358,17 @@ class SubmittedJob(JobHandler):
         self,
         queries: QueryRange,
         execution: RecordedExecution,
-        free: Callable[[RecordedExecution, int], None],
+        free: Callable[[RecordedExecution], None],
         recorded: asyncio.Future[RecordedExecution] | asyncio.Future[None],
     ) -> None:
         if (error := recorded.exception()) is not None:
             self._not_recorded(error)
             return
-        execution, before = recorded.result() or execution, self.tracker.failures
+        execution = recorded.result() or execution
         self.tracker.record_execution(queries, execution)
         if reason := self._too_many_failures():
             self._fail(reason)
-        free(execution, self.tracker.failures - before)
+        free(execution)
 
     def _fail(self, reason: str) -> None:
         if self.staged is not None:

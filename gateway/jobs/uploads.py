@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
     from gateway.journal.records.store import DataStore, OpenLog
@@ -120,7 +120,6 @@ class InputUploads:
         self._idle_s = idle_s
         self._first_s = first_s
         self._open: Counter[str] = Counter()
-        self.stored_bytes = 0
 
     async def upload(
         self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
@@ -226,14 +225,12 @@ class InputUploads:
 
     async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
         """Store the inputs of messages durably."""
-        before = opened.log.bytes
         try:
             return await run_to_end(asyncio.to_thread(_store, opened, batch))
         except OSError as error:
             raise self._failure(error) from error
         finally:
             self._store.update(opened)
-            self.stored_bytes += max(0, opened.log.bytes - before)
             self._admission.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
 
     def _check_room(self, tenant: str, size: int) -> None:

@@ -37,54 +37,39 @@ _BUSY_TIMEOUT_MS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """Figures of a journal's content."""
-
-    epoch: int
-    commits: int
-    unfinished: int
-    ended: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalReport:
     """State of a journal; the fault is empty if nothing is wrong."""
 
     path: Path
-    running: bool
     fault: str = ""
-    content: Content | None = None
 
 
 def check(directory: Path) -> JournalReport:
     """Read all of a journal and report its state; changes nothing."""
     path = _existing(directory)
-    with _perhaps_locked(directory) as running:
-        content = None
+    with _perhaps_locked(directory):
         try:
             # First, so that a running gateway is not ahead of it.
             mark = check_files(directory)
             with closing(reader(path)) as connection, _telling_full(connection, directory):
-                content = _read_content(connection)
+                _read_counters(connection)
                 check_content(connection, path, mark, thorough=True)
         except schema.WrongVersion as error:
-            return JournalReport(path=path, running=running, fault=str(error))
+            return JournalReport(path=path, fault=str(error))
         except (JournalDamaged, apsw.Error) as error:
             fault = error.fault if isinstance(error, JournalDamaged) else describe(error)
-            return JournalReport(
-                path=path, running=running, fault=f"damaged: {fault}", content=content
-            )
-    return JournalReport(path=path, running=running, content=content)
+            return JournalReport(path=path, fault=f"damaged: {fault}")
+    return JournalReport(path=path)
 
 
-def copy_database(source: Path, target: Path) -> Content:
-    """Copy the database of a journal to a new file, as of one commit; return the copy's figures.
+def copy_database(source: Path, target: Path) -> None:
+    """Copy the database of a journal to a new file, as of one commit.
 
     The copy has everything that can be read. It may therefore lack what the marker knows of.
     """
     try:
         with closing(reader(source)) as connection:
-            return _copy(connection, source, target)
+            _copy(connection, source, target)
     except (apsw.Error, schema.WrongVersion) as error:
         raise JournalBroken(f"{source} cannot be copied: {describe(error)}") from error
 
@@ -93,7 +78,7 @@ def find_fault(path: Path) -> str:
     """Return what is wrong with a copy of a journal; empty if nothing is."""
     try:
         with closing(connect(path)) as connection:
-            _read_content(connection)
+            _read_counters(connection)
             return "; ".join(find_faults(connection, thorough=True))
     except (apsw.Error, schema.WrongVersion) as error:
         return describe(error)
@@ -131,9 +116,9 @@ def replace_files(directory: Path, staged: Path, names: Iterable[str], skipped_e
 def _continue_epoch(directory: Path, journal: Path, skipped: int) -> Mark:
     """Let a journal go on behind the last epoch of its directory; return its mark."""
     with closing(connect(journal)) as connection:
-        content = _read_content(connection)
-        epoch = max(content.epoch + skipped, _latest_epoch(directory))
-        mark = Mark(epoch, content.commits)
+        counters = _read_counters(connection)
+        epoch = max(counters.epoch + skipped, _latest_epoch(directory))
+        mark = Mark(epoch, counters.commits)
         connection.execute("UPDATE gateway SET epoch = ?", (mark.epoch,))
     return mark
 
@@ -152,15 +137,15 @@ def _existing(directory: Path) -> Path:
 
 
 @contextmanager
-def _perhaps_locked(directory: Path) -> Iterator[bool]:
-    """Keep a gateway from starting; yields whether one runs already."""
+def _perhaps_locked(directory: Path) -> Iterator[None]:
+    """Keep a gateway from starting, unless one runs already."""
     try:
         descriptor = lock(directory)
     except StateInUse:
-        yield True
+        yield
         return
     try:
-        yield False
+        yield
     finally:
         os.close(descriptor)
 
@@ -180,23 +165,14 @@ def reader(path: Path) -> apsw.Connection:
     return connection
 
 
-def _read_content(connection: apsw.Connection) -> Content:
+def _read_counters(connection: apsw.Connection) -> schema.Counters:
     if not schema.read_version(connection):
         raise schema.WrongVersion("it has no tables")
-    counters = schema.read_counters(connection)
-    [(unfinished, ended)] = connection.execute(
-        "SELECT count(*) FILTER (WHERE state <= 2), count(*) FILTER (WHERE state > 2) FROM jobs"
-    )
-    return Content(
-        epoch=counters.epoch,
-        commits=counters.commits,
-        unfinished=unfinished,
-        ended=ended,
-    )
+    return schema.read_counters(connection)
 
 
-def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
-    """Copy a database in one step, as of one commit; return the figures of the copy."""
+def _copy(connection: apsw.Connection, path: Path, copy: Path) -> None:
+    """Copy a database in one step, as of one commit."""
     copy.touch(0o600)
     with closing(connect(copy, create=True)) as target:
         with _telling_full(connection, path.parent):
@@ -207,11 +183,10 @@ def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
         ):
             backup.step()
         target.pragma("journal_mode", "delete")  # one file, without a log
-        content = _read_content(target)
+        _read_counters(target)
         if faults := find_faults(target, thorough=True):
             raise JournalDamaged(path, "; ".join(faults))
     sync_path(copy)
-    return content
 
 
 @contextmanager

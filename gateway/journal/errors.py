@@ -24,7 +24,7 @@ class JournalDamaged(JournalBroken):
 
     def __init__(self, path: object, fault: str) -> None:
         super().__init__(
-            f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai journal "
+            f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai gateway "
             "check' for details, and 'synergai gateway restore FOLDER' with a backup; "
             "docs/guide/journal.md has the other ways out"
         )

@@ -198,18 +198,6 @@ def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[MetricFami
         "queries", "Completed queries of requests and jobs.", each(lambda e: e.queries), "engine"
     )
     yield counter(
-        "labelled_queries",
-        "Queries of jobs with a known label.",
-        each(lambda e: e.labelled),
-        "engine",
-    )
-    yield counter(
-        "correct_queries",
-        "Labelled queries answered correctly.",
-        each(lambda e: e.correct),
-        "engine",
-    )
-    yield counter(
         "variant_queries",
         "Completed queries, by variant of the engine.",
         lambda: (
@@ -219,12 +207,6 @@ def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[MetricFami
         ),
         "engine",
         "variant",
-    )
-    yield counter(
-        "request_accuracy",
-        "Sum of the accuracies of the variants that answered requests in time.",
-        with_variants(lambda e: e.accuracy),
-        "engine",
     )
     yield gauge(
         "effective_accuracy",

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import (
-    DEFAULT_DICTIONARY,
-    DEFAULT_MODELS,
-    AsJson,
-    Dictionary,
-    TlsCa,
-    TokenFile,
-)
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import (
     format_accuracy,
     format_age,
-    format_count,
     format_joules,
     format_rate,
     format_seconds,
     format_watts,
-    print_facts,
     print_json,
     print_table,
     to_jsonable,
@@ -70,8 +61,6 @@ def show(
     ] = DEFAULT_MODELS,
     as_json: AsJson = False,
     target: GatewayTarget = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
@@ -89,7 +78,7 @@ def show(
     if target is None:
         entries = list(load_dictionary(dictionary))
     else:
-        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
+        entries, workers = GatewayAddress(target).call(_dictionary_and_workers)
     shown = _select(entries, engine, worker_class)
     if best:
         shown = _fastest(shown)
@@ -191,46 +180,19 @@ def import_(
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
 def export(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv or .db file.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
-    from profiler.dictionary.files import add_to_dictionary, load_dictionary
+    from profiler.dictionary.files import export_dictionary, load_dictionary
     from synergai.errors import InvalidInput
 
-    entries = list(load_dictionary(dictionary))
-    if target.exists():
-        if not replace:
-            raise InvalidInput(f"{target} already exists; use --replace to replace it")
-        if target.resolve() == dictionary.resolve():
-            raise InvalidInput(f"{target} is the dictionary itself; export to another file")
-        target.unlink()
-    add_to_dictionary(target, entries)
+    entries = load_dictionary(dictionary)
+    if target.exists() and not replace:
+        raise InvalidInput(f"{target} already exists; use --replace to replace it")
+    export_dictionary(target, entries)
     typer.echo(f"exported {counted(len(entries), 'entry')}: {target}")
-
-
-@app.command(epilog="Example: [bold]synergai dictionary check[/bold]")
-def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) -> None:
-    """Read the whole dictionary, and check it against its checksums.
-
-    A gateway may be using it. Exits with 1 if it cannot be used.
-    """
-    from profiler.dictionary.files import check_dictionary
-
-    report = check_dictionary(dictionary)
-    if as_json:
-        print_json({"ok": not report.fault, **report._asdict(), "path": str(report.path)})
-    else:
-        rows = [
-            ("dictionary", str(report.path)),
-            ("state", report.fault or "intact"),
-        ]
-        if report.entries is not None:
-            rows.append(("entries", format_count(report.entries)))
-        print_facts(rows)
-    if report.fault:
-        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: [bold]synergai dictionary delete --label observed[/bold]")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.dictionary import (
     COLUMNS,
     KEY,
     ConfigurationDictionary,
-    check_size,
     from_record,
     to_record,
 )
@@ -24,16 +23,17 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 
-DATABASE_SUFFIXES: Final = (".db", ".sqlite")
-SUFFIXES: Final = (".csv", *DATABASE_SUFFIXES)
+DATABASE: Final = ".db"
+CSV: Final = ".csv"
 
 
 def load_dictionary(path: Path) -> ConfigurationDictionary:
-    """Read a dictionary file of any format."""
-    suffix = _suffix(path)
+    """Read a database or a CSV file."""
+    if path.suffix not in (DATABASE, CSV):
+        raise InvalidInput(f"{path}: a dictionary file must end in {DATABASE} or {CSV}")
     if not path.is_file():
         raise NotFound(f"there is no dictionary file {path}; 'synergai profile' makes one")
-    if suffix in DATABASE_SUFFIXES:
+    if path.suffix == DATABASE:
         from synergai.profiles.store import DictionaryStore
 
         with DictionaryStore(path) as store:
@@ -47,36 +47,6 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
     return read_csv(text, str(path))
 
 
-class DictionaryReport(NamedTuple):
-    """State of a dictionary file.
-
-    Attributes:
-        fault: what is wrong; empty if nothing is.
-        entries: number of its entries; None if it cannot be read.
-    """
-
-    path: Path
-    fault: str = ""
-    entries: int | None = None
-
-
-def check_dictionary(path: Path) -> DictionaryReport:
-    """Read all of a dictionary file and report its state."""
-    try:
-        if _suffix(path) not in DATABASE_SUFFIXES or not path.is_file():
-            return DictionaryReport(path, entries=len(load_dictionary(path)))
-        from synergai.profiles.store import DictionaryDamaged, DictionaryStore
-
-        try:
-            with DictionaryStore(path) as store:
-                store.check(thorough=True)
-                return DictionaryReport(path, entries=len(store.load()))
-        except DictionaryDamaged as error:
-            return DictionaryReport(path, fault=f"damaged: {error.fault}")
-    except InvalidInput as error:
-        return DictionaryReport(path, fault=str(error))
-
-
 def add_to_dictionary(
     path: Path,
     entries: Iterable[ProfileEntry],
@@ -84,7 +54,7 @@ def add_to_dictionary(
     keep_undisturbed: bool = False,
     max_entries: int | None = None,
 ) -> list[ProfileEntry]:
-    """Add or replace entries in a dictionary file of any format, atomically.
+    """Add or replace entries in a database, atomically.
 
     The file is created if it does not exist.
 
@@ -96,65 +66,46 @@ def add_to_dictionary(
     Returns:
         The entries that stay.
     """
-    suffix = _suffix(path)
+    _check_database(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
-    if suffix in DATABASE_SUFFIXES:
-        from synergai.profiles.store import DictionaryStore
+    from synergai.profiles.store import DictionaryStore
 
-        with DictionaryStore(path) as store:
-            return store.put_all(
-                entries, keep_undisturbed=keep_undisturbed, max_entries=max_entries
-            )
-    dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
-    before = len(dictionary)
-    kept = []
-    for entry in entries:
-        known = dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
-        if known and not entry.may_replace(known, keep_undisturbed=keep_undisturbed):
-            kept.append(known)
-        else:
-            dictionary.put(entry)
-    check_size(before, len(dictionary), max_entries, path)
-    _write(path, dictionary)
-    return kept
+    with DictionaryStore(path) as store:
+        return store.put_all(entries, keep_undisturbed=keep_undisturbed, max_entries=max_entries)
 
 
 def delete_from_dictionary(
     path: Path, selects: Callable[[ProfileEntry], bool]
 ) -> list[ProfileEntry]:
-    """Delete the entries of a dictionary file that `selects` returns True for; return them."""
+    """Delete the entries of a database that `selects` returns True for; return them."""
+    _check_database(path)
     if not path.is_file():
         raise NotFound(f"there is no dictionary file {path}")
-    if _suffix(path) in DATABASE_SUFFIXES:
-        from synergai.profiles.store import DictionaryStore
+    from synergai.profiles.store import DictionaryStore
 
-        with DictionaryStore(path) as store:
-            return store.delete(selects)
-    dictionary = load_dictionary(path)
-    selected = [entry for entry in dictionary if selects(entry)]
-    for entry in selected:
-        dictionary.remove(entry)
-    if selected:
-        _write(path, dictionary)
-    return selected
+    with DictionaryStore(path) as store:
+        return store.delete(selects)
 
 
-def _suffix(path: Path) -> str:
-    if path.suffix not in SUFFIXES:
-        raise InvalidInput(
-            f"{path}: a dictionary file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        )
-    return path.suffix
-
-
-def _write(path: Path, dictionary: ConfigurationDictionary) -> None:
+def export_dictionary(path: Path, dictionary: ConfigurationDictionary) -> None:
+    """Write a dictionary to a CSV file, atomically."""
+    if path.suffix != CSV:
+        raise InvalidInput(f"{path}: entries are exported to a file that ends in {CSV}")
     try:
         write_atomic(path, write_csv(dictionary))
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+
+
+def _check_database(path: Path) -> None:
+    if path.suffix != DATABASE:
+        raise InvalidInput(
+            f"{path}: a dictionary file must end in {DATABASE}; 'synergai dictionary import' "
+            f"reads {CSV} files"
+        )
 
 
 _REQUIRED: Final = ("engine", "worker_class", "qps")

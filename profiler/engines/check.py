@@ -12,8 +12,8 @@ from profiler.measuring.host_client import HostClient
 from profiler.zoo.variants import CheckedVariant
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import BackendMissing, EngineUnusable, Unavailable
+from synergai.models.definition import ADVICE
 from synergai.models.descriptions import EngineDescription, remember
-from synergai.models.warmup import ADVICE
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.text import printable
 from synergai.wire.arrays import read_outputs

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from profiler.engines import engine_store, served_engines, stages, variants
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import DEFAULT_MODELS, AsJson, Models, TlsCa, TokenFile
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
     format_percent,
@@ -22,10 +22,9 @@ from synergai.cli.output import (
     to_jsonable,
 )
 from synergai.client.target import TARGET_VARIABLE
-from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.progress import TaskID
     from rich.text import Text
@@ -46,10 +45,6 @@ _PUSHED: Final = "'synergai engines store' lists the engines that were pushed to
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(
-    engines: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ENGINE]...", help="Show all facts of these engines."),
-    ] = None,
     models: Models = DEFAULT_MODELS,
     zoo: Annotated[
         bool, typer.Option("--catalogue", help="Also list the engines that can be built.")
@@ -62,20 +57,11 @@ def list_engines(
 
     No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
     MLPerf published under the name; engines built here have other weights. Faults are cut to the
-    terminal's width; name an engine, or use --json, for the whole text.
+    terminal's width; --json has the whole text.
     """
     from profiler.zoo.listing import list_engines
-    from synergai.errors import NotFound
 
-    rows = [row for row in list_engines(models) if zoo or engines or row.state != "not built"]
-    if engines:
-        by_name = {row.name: row for row in rows}
-        for name in engines:
-            if name not in by_name:
-                raise NotFound(
-                    f"there is no engine {name!r} in {models}, nor in the catalogue; {_PUSHED}"
-                )
-        rows = [by_name[name] for name in engines]
+    rows = [row for row in list_engines(models) if zoo or row.state != "not built"]
     if as_json:
         print_json(rows)
         return
@@ -85,19 +71,14 @@ def list_engines(
             f"or see 'synergai engines list --catalogue' for engines that can be built; {_PUSHED}"
         )
         return
-    if engines:
-        for row in rows:
-            print_facts(_listing_facts(row))
-    else:
-        columns = ("engine", "size", "backend", "accuracy", "published", "source")
-        print_table(columns, map(_listing_row, rows), optional=("published",))
+    columns = ("engine", "size", "backend", "accuracy", "published", "source")
+    print_table(columns, map(_listing_row, rows), optional=("published",))
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
-    if not engines:
-        for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
-            typer.echo(ignored)
-        typer.echo(_PUSHED, err=True)
+    for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
+        typer.echo(ignored)
+    typer.echo(_PUSHED, err=True)
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
@@ -150,8 +131,6 @@ def inspect(
             "or the context in use, for an engine that is not in the model directory.",
         ),
     ] = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the inputs, outputs and format of a model.
 
@@ -169,9 +148,7 @@ def inspect(
             if not target and context_in_use() is None:
                 raise
     if target is not None:
-        served = GatewayAddress(target, tls_ca, token_file).call(
-            lambda gw: gw.engine(engine), engine
-        )
+        served = GatewayAddress(target).call(lambda gw: gw.engine(engine), engine)
         facts = {name: getattr(served, name) for name in _SERVED_FACTS}
         if as_json:
             print_json(facts)
@@ -419,19 +396,6 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     elif row.unverified:
         source = cut_text(f"unverified: {row.unverified}", "yellow")
     return row.name, size, row.backend, format_percent(row.accuracy), published, source
-
-
-def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
-    """Return the known facts of an engine."""
-    facts = to_jsonable(row)
-    for name in ("accuracy", "published_accuracy"):
-        facts[name] = format_percent(facts[name])
-    if row.unverified:
-        facts["unverified"] = f"{row.unverified}; {ADVICE}"
-    for name, value in facts.items():
-        if value not in (None, "", []):
-            text = f"{value:,}" if isinstance(value, int) else str(value)
-            yield name.replace("_", " "), ", ".join(value) if isinstance(value, list) else text
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

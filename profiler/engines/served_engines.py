@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from synergai.client.client import Client
-    from synergai.client.version_policy import VersionFigures, VersionPolicy
+    from synergai.client.fleet import VersionFigures, VersionPolicy
 
 app: Final = typer.Typer()
 

@@ -10,13 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.client.target import (
-    TARGET_VARIABLE,
-    ConnectionOptions,
-    connection,
-    default_tls_ca,
-    default_token_file,
-)
+from synergai.client.target import TARGET_VARIABLE
 from synergai.errors import InvalidInput
 from synergai.runtime.setting_types import POSITIONAL, Address, Duration, OptionName
 from synergai.runtime.settings import Settings, options_of
@@ -24,12 +18,13 @@ from synergai.runtime.settings import Settings, options_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from synergai.cli.gateway_client import GatewayAccess
+    from synergai.client.target import ConnectionOptions
 
-def _address_of_environment(
-    tls_ca: Path | None = None, token_file: Path | None = None
-) -> GatewayAddress:
+
+def _default_gateway() -> GatewayAccess:
     """Return the gateway of commands that name none."""
-    return GatewayAddress(os.environ.get(TARGET_VARIABLE, ""), tls_ca, token_file).resolved()
+    return GatewayAddress(os.environ.get(TARGET_VARIABLE, "")).resolved()
 
 
 class TargetSettings(Settings, frozen=True, kw_only=True):
@@ -37,14 +32,8 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
 
     engine: Annotated[str, POSITIONAL, "Name of the engine."]
     target: Annotated[Address, "Address of the gateway."] = msgspec.field(
-        default_factory=lambda: _address_of_environment().target
+        default_factory=lambda: _default_gateway().target
     )
-    tls_ca: Annotated[
-        Path | None, "Certificate authority (PEM) of the gateway's certificate; enables TLS."
-    ] = msgspec.field(default_factory=default_tls_ca)
-    token_file: Annotated[
-        Path | None, "File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any."
-    ] = msgspec.field(default_factory=default_token_file)
     models: Annotated[
         Path, "Model directory; the engine's sample set in it is sent, if it has one."
     ] = Path("models")
@@ -55,10 +44,9 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
 
     def connection(self) -> ConnectionOptions:
         """Return the arguments that encrypt and authenticate a client's connection."""
-        if "target" in self.given:  # the context's token is for its own target
-            return connection(self.tls_ca, self.token_file)
-        address = _address_of_environment(self.tls_ca, self.token_file)
-        return connection(address.tls_ca, address.token_file)
+        # The context's token is for its own target.
+        given = GatewayAddress(self.target).resolved() if "target" in self.given else None
+        return (given or _default_gateway()).connection()
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Check that no option was given that the chosen mode would ignore.

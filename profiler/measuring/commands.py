@@ -93,12 +93,13 @@ class _Command:
         kept = add_to_dictionary(
             self._settings.dictionary,
             [entry],
-            keep_undisturbed=not self._settings.accept_disturbed,
+            keep_undisturbed=True,
         )
         for known in kept:
             self._say(
                 f"{known.engine}, {known.configuration}: the undisturbed entry of "
-                f"{known.measured_at or 'unknown date'} stays; --accept-disturbed replaces it"
+                f"{known.measured_at or 'unknown date'} stays; to replace it, delete it first with "
+                "'synergai dictionary delete'"
             )
 
     def _skip(self, error: EngineUnusable) -> None:
@@ -297,7 +298,7 @@ class StagesCommand(ListedCommand):
                 add_to_dictionary(
                     self._settings.dictionary,
                     entries,
-                    keep_undisturbed=not self._settings.accept_disturbed,
+                    keep_undisturbed=True,
                 )
                 added += len(entries)
                 report(done / total)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from synergai.models.directory import EngineDefinition
     from worker_agent.power.controller import PowerMode
-    from worker_agent.providers.choice import Offers
+    from worker_agent.providers import Offers
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from synergai.domain import Session
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 _RECEIVE_BYTES: Final = 256 << 10
 _EXIT_TIMEOUT_S: Final = 5.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from profiler.measuring.measurement import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
     from worker_agent.power.controller import PowerController, PowerMode
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 
 _log = logging.getLogger(__name__)

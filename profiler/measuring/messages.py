@@ -12,7 +12,7 @@ from profiler.measuring.single_stream import SingleStreamResult
 from profiler.report_pipe import MessageCodec
 from synergai.domain import MAX_BATCH, Session
 from synergai.profiles.dictionary import LOADGEN
-from worker_agent.providers.choice import ProviderChoice  # noqa: TC001 - msgspec reads it
+from worker_agent.providers import ProviderChoice  # noqa: TC001 - msgspec reads it
 
 
 class MeasurementTask(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.setting_types import Checked, Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
 from worker_agent.power.selection import AUTO, known_controller
-from worker_agent.providers.choice import Providers
+from worker_agent.providers import Providers
 
 
 class ProfilerSettings(Settings, frozen=True, kw_only=True):
@@ -94,12 +94,9 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    accept_disturbed: Annotated[
-        bool, "Let a disturbed measurement replace an undisturbed one in the dictionary."
-    ] = False
     dictionary: Annotated[
         Path,
-        "Dictionary to write entries to: a .db or .csv file. The gateway reads "
+        "Dictionary to write entries to, a .db file. The gateway reads "
         "the same one by default; with --state DIR, DIR/dictionary.db.",
     ] = msgspec.field(default_factory=default_dictionary)
     output: Annotated[Path, "Directory for log files of LoadGen and the engine hosts."] = Path(

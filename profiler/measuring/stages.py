@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from profiler.cutting.cuts import Cut
     from profiler.cutting.stages import CutEngine
     from synergai.domain import Configuration, EngineName, WorkerClass
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 _SEAMS_PER_MEASURED: Final = 3
 _TURNS: Final = 24

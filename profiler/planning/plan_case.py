@@ -8,8 +8,7 @@ from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
 from profiler.dictionary.origins import present_entries
-from profiler.dictionary.predicted import PredictedTimes
-from profiler.dictionary.stages import ASSUMED_S, class_times, predicted_times
+from profiler.dictionary.stages import ASSUMED_S, PredictedTimes, class_times, predicted_times
 from profiler.planning.options import staged_options, whole_options
 from synergai.core.routes.fleet import FleetFile, FleetWorker
 from synergai.core.routes.links import GATEWAY

@@ -99,7 +99,7 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
 
     profile: Annotated[
         Path,
-        "Dictionary of the workers: a .csv, .json or .db file. The default is "
+        "Dictionary of the workers: a .csv or .db file. The default is "
         "reconstructed from the figures printed in the thesis.",
     ] = RECONSTRUCTED_PROFILE
     # Of actual from profiled times: standard deviation of the logarithm of their ratio.

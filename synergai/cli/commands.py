@@ -43,9 +43,6 @@ def settings_command(
     shown = [option for option in options_of(settings).values() if option.description]
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
-        for each in shown:
-            if each.is_positional and (value := options[_as_option(each)]) is not None:
-                raise InvalidSettings(f"--{each.flag} is an argument: write {value} without it")
         if ctx.invoked_subcommand is not None:
             if config or any(value not in (None, False) for value in options.values()):
                 raise InvalidSettings(
@@ -63,17 +60,6 @@ def settings_command(
     parameters = [_parameter(option, panels.get(option.name)) for option in shown]
     # Arguments first, as in the usage line, which follows the order of the signature.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
-    # What other commands take as an option is easily taken for one here.
-    parameters += [
-        inspect.Parameter(
-            _as_option(option),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Option(None, f"--{option.flag}", hidden=True),
-            annotation=str | None,
-        )
-        for option in shown
-        if option.is_positional
-    ]
     if settings.has_file:
         parameters.append(_config_parameter(settings))
     parameters.insert(0, _CONTEXT)
@@ -83,10 +69,6 @@ def settings_command(
     command.__name__ = run.__name__
     command.__doc__ = _command_help(settings, run, shown)
     return command
-
-
-def _as_option(argument: Option) -> str:
-    return f"{argument.name}_option"
 
 
 _CONTEXT: Final = inspect.Parameter(

@@ -1,4 +1,4 @@
-"""``synergai context``: gateways by name, in place of the options that name one at every command.
+"""``synergai context``: gateways by name, with the files that their connections need.
 
 A context has addresses and paths only: the token stays in its own file. The context in use applies
 to commands that are given no target, neither by an option nor by a variable, so that its token is
@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec.structs import astuple
 
-from synergai.cli.options import AsJson, TlsCa, TokenFile
+from synergai.cli.options import AsJson
 from synergai.cli.output import print_json, print_table
 from synergai.client.target import cells_of
 from synergai.errors import NotFound
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Context(msgspec.Struct, frozen=True):
-    """A gateway, as the options of a command name it."""
+    """A gateway, and the files of its connections."""
 
     target: str
     tls_ca: str | None = None
@@ -68,7 +68,7 @@ def _file() -> StateFile[_Contexts]:
 
 
 app: Final = typer.Typer(
-    help="Save gateways by name, to name them once instead of at every command.",
+    help="Save gateways by name, with certificate authority and token.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -84,8 +84,17 @@ def add(
     target: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="As of the commands that call a gateway.")
     ],
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="File with a bearer token.")
+    ] = None,
 ) -> None:
     """Save a gateway, or change what was saved, and use it from now on.
 

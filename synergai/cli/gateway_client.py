@@ -10,38 +10,58 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, ge
 
 import typer
 
-from synergai.cli.options import Target, TlsCa, TokenFile
-from synergai.client.target import DEFAULT_TARGET, TOKEN_VARIABLE
+from synergai.cli.options import Target
+from synergai.client.target import (
+    DEFAULT_TARGET,
+    TOKEN_VARIABLE,
+    connection,
+    default_tls_ca,
+    default_token_file,
+)
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from synergai.client.client import Client
+    from synergai.client.target import ConnectionOptions
 
 ResultT = TypeVar("ResultT")
 
 
+class GatewayAccess(NamedTuple):
+    """A target, and the files that encrypt and authenticate the connection to it."""
+
+    target: str
+    tls_ca: Path | None = None
+    token_file: Path | None = None
+
+    def connection(self) -> ConnectionOptions:
+        """Return the arguments for a client."""
+        return connection(self.tls_ca, self.token_file)
+
+
 class GatewayAddress(NamedTuple):
-    """A gateway, or the cells of a map, as the options of a command name them."""
+    """A gateway, or the cells of a map, as the option of a command names them."""
 
     target: Target = ""
-    tls_ca: TlsCa = None
-    token_file: TokenFile = None
 
-    def resolved(self) -> GatewayAddress:
-        """Return what the context in use adds if no target is given."""
+    def resolved(self) -> GatewayAccess:
+        """Return the target with its files, which the environment names.
+
+        Without a target, it is that of the context in use, which adds its files.
+        """
         from synergai.cli.contexts import context_in_use  # needed by commands that call only
 
+        tls_ca, token_file = default_tls_ca(), default_token_file()
         context = None if self.target else context_in_use()
         if context is None:
-            return self._replace(target=self.target or DEFAULT_TARGET)
-        has_token = self.token_file or os.environ.get(TOKEN_VARIABLE)
-        return GatewayAddress(
-            context.target,
-            self.tls_ca or (Path(context.tls_ca) if context.tls_ca else None),
-            self.token_file if has_token or not context.token_file else Path(context.token_file),
-        )
+            return GatewayAccess(self.target or DEFAULT_TARGET, tls_ca, token_file)
+        if context.token_file and not (token_file or os.environ.get(TOKEN_VARIABLE)):
+            token_file = Path(context.token_file)
+        if context.tls_ca and tls_ca is None:
+            tls_ca = Path(context.tls_ca)
+        return GatewayAccess(context.target, tls_ca, token_file)
 
     def call(self, operation: Callable[[Client], Awaitable[ResultT]], engine: str = "") -> ResultT:
         """Open a client, await `operation` with it and return its result.
@@ -54,8 +74,8 @@ class GatewayAddress(NamedTuple):
 
         from synergai.client.target import cell_of, cells_of
 
-        address = self.resolved()
-        cells = cells_of(address.target)
+        access = self.resolved()
+        cells = cells_of(access.target)
         if engine and len(cells) > 1:
             name = cell_of(cells, engine)
             if not name:
@@ -64,10 +84,10 @@ class GatewayAddress(NamedTuple):
         if len(cells) > 1:
             raise InvalidInput(
                 f"--target names the cells {', '.join(cells)}, and this needs one: write "
-                f"{address.target}:{next(iter(cells))}"
+                f"{access.target}:{next(iter(cells))}"
             )
         [cell] = cells.values()
-        return uvloop.run(_call(address, cell.gateways, operation))
+        return uvloop.run(_call(access, cell.gateways, operation))
 
     def call_each(
         self,
@@ -87,11 +107,11 @@ class GatewayAddress(NamedTuple):
         from synergai.cli.output import print_json
         from synergai.client.target import cells_of
 
-        address = self.resolved()
-        cells = cells_of(address.target)
+        access = self.resolved()
+        cells = cells_of(access.target)
 
         async def run() -> list[ResultT | BaseException]:
-            calls = [_call(address, cell.gateways, operation) for cell in cells.values()]
+            calls = [_call(access, cell.gateways, operation) for cell in cells.values()]
             return await asyncio.gather(*calls, return_exceptions=len(cells) > 1)
 
         results: dict[str, ResultT] = {}
@@ -115,8 +135,7 @@ class GatewayAddress(NamedTuple):
 
 def complete_engine(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the served engines whose names begin so; none if the gateway does not answer soon."""
-    given: dict[str, Any] = {name: ctx.params.get(name) for name in GatewayAddress._fields}
-    address = GatewayAddress(**given)
+    address = GatewayAddress(ctx.params.get("target") or "")
 
     async def names(client: Client) -> set[str]:
         async with asyncio.timeout(_COMPLETION_S):
@@ -139,13 +158,12 @@ ServedEngine = Annotated[
 
 
 async def _call(
-    address: GatewayAddress, target: str, operation: Callable[[Client], Awaitable[ResultT]]
+    access: GatewayAccess, target: str, operation: Callable[[Client], Awaitable[ResultT]]
 ) -> ResultT:
     # As above.
     from synergai.client.client import Client
-    from synergai.client.target import connection
 
-    async with Client(target, **connection(address.tls_ca, address.token_file)) as client:
+    async with Client(target, **access.connection()) as client:
         return await operation(client)
 
 

@@ -60,12 +60,6 @@ APPLICATIONS: Final = {
         _SERVE,
         "agent",
     ),
-    "journal": Application(
-        "gateway.journal.cli:app",
-        "Check a gateway's journal.",
-        _SERVE,
-        "gateway",
-    ),
     "access": Application(
         "gateway.entry.access.cli:app",
         "Make tokens for clients, and check the access table of a gateway.",

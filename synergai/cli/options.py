@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
+from synergai.client.target import TARGET_VARIABLE
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.runtime import setting_types
 from synergai.runtime.paths import default_dictionary
@@ -23,26 +23,6 @@ Target = Annotated[
         show_envvar=True,
         help="Address of the gateway, several with one database separated by commas, or @FILE "
         "with a map of cells. Default: that of the context in use, or 127.0.0.1:8001.",
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
-        envvar=TLS_CA_VARIABLE,
-        show_envvar=True,
-        help="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        envvar=TOKEN_FILE_VARIABLE,
-        show_envvar=False,
-        help="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")

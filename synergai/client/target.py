@@ -23,7 +23,7 @@ TLS_KEY_VARIABLE: Final = "SYNERGAI_TLS_KEY"
 TOKEN_VARIABLE: Final = "SYNERGAI_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE_VARIABLE: Final = "SYNERGAI_TOKEN_FILE"  # noqa: S105 - as above
 INSECURE_VARIABLE: Final = "SYNERGAI_INSECURE"
-"""Environment variables read by every command; a command's own variables and options win."""
+"""Environment variables read by every command; those of a command, and its options, win."""
 DEFAULT_TARGET: Final = "127.0.0.1:8001"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
@@ -68,11 +68,11 @@ def _read_token(path: Path) -> str:
     try:
         token = path.read_text("utf-8").strip()
     except OSError as error:
-        raise InvalidInput(f"--token-file: {path} cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"the token file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"--token-file: {path} is not text") from None
+        raise InvalidInput(f"the token file {path} is not text") from None
     if not token:
-        raise InvalidInput(f"--token-file: {path} is empty")
+        raise InvalidInput(f"the token file {path} is empty")
     return token
 
 

@@ -18,10 +18,10 @@ import msgspec
 
 from synergai.data.files import find, locate, read_file, suffix_of
 from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
-from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
+from synergai.data.manifests import MANIFEST_SUFFIX, read_manifest
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
 from synergai.data.text_files import DEFAULT_TEXT
-from synergai.data.text_rows import TEXT_SUFFIXES, has_values
+from synergai.data.text_rows import TEXT_SUFFIXES
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
@@ -118,17 +118,17 @@ class InputInventory:
         A file that cannot be used becomes one input that fails.
         """
         for pattern in self._patterns:
-            has_values = _is_manifest(pattern) and self._has_values(pattern)
-            if _is_manifest(pattern) and not has_values:
-                for entry in read_manifest(pattern, self._text):
+            if _is_manifest(pattern):
+                for entry in read_manifest(pattern, self._text.encoding):
                     self._add_listed(entry, pattern)
                     yield
                 continue
+            has_rows = Path(pattern).is_file() and suffix_of(pattern) in TEXT_SUFFIXES
             for file in find(pattern):
                 if file.listed and not self._suits(file.path):
                     self.skipped += 1
                 else:
-                    self._add_file(file, file.path, has_values=has_values)
+                    self._add_file(file, file.path, has_rows=has_rows)
                 yield
         self._file.flush()
         where = ", ".join(self._patterns)
@@ -166,16 +166,10 @@ class InputInventory:
             return suffix in _IMAGE_SUFFIXES
         return takes_files(self._engine)
 
-    def _has_values(self, path: str) -> bool:
-        files = takes_files(self._engine)
-        return suffix_of(path) in TEXT_SUFFIXES and has_values(
-            path, self._engine, self._text, takes_files=files
-        )
-
-    def _add_file(self, file: InputFile, name: str, *, has_values: bool = False) -> None:
+    def _add_file(self, file: InputFile, name: str, *, has_rows: bool = False) -> None:
         path, size, modified, _ = file
         entry = _Entry(os.fsencode(path), name, 1, False, False, size, modified)
-        if has_values or suffix_of(path) in ROW_SUFFIXES:
+        if has_rows or suffix_of(path) in ROW_SUFFIXES:
             self._describe_rows(path, entry)
         elif not takes_files(self._engine):
             entry.reason = _TENSORS_ONLY
@@ -268,7 +262,7 @@ class InputInventory:
 
 
 def _is_manifest(pattern: str) -> bool:
-    return suffix_of(pattern) in MANIFEST_SUFFIXES and Path(pattern).is_file()
+    return suffix_of(pattern) == MANIFEST_SUFFIX and Path(pattern).is_file()
 
 
 def _row_name(entry: _Entry, position: int) -> str:

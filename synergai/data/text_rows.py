@@ -2,21 +2,19 @@
 
 The columns of a CSV file, or the keys of the lines of a JSON-lines file, are called like the
 engine's inputs. For an engine with a single input of numbers, a line may have its values alone: the
-cells of CSV, or a JSON number or list. A file that lists others is a manifest.
+cells of CSV, or a JSON number or list.
 """
 
 from __future__ import annotations
 
-import os
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from synergai.data.columns import as_array, check_unique
 from synergai.data.files import suffix_of
 from synergai.data.items import Unusable
-from synergai.data.manifests import PATH_KEYS, resolve
 from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
 from synergai.runtime.text import counted
@@ -35,79 +33,6 @@ _DECIDE: Final = (
     "say --header yes if it names the columns, or --header no if it is an input (in Python, "
     "text=synergai.TextFormat(header=...))"
 )
-
-
-class _Beginning(NamedTuple):
-    """What the first lines of a file show.
-
-    Attributes:
-        text: the first line.
-        names: what may be names of columns.
-        has_numbers: a line has nothing but numbers.
-        lists_files: a line begins with the path of a file.
-        is_decided: whether the first line names columns, if not the inputs, is known.
-    """
-
-    text: str
-    names: Sequence[str]
-    has_numbers: bool
-    lists_files: bool
-    is_decided: bool
-
-
-def has_values(path: str, engine: Engine, text: TextFormat, *, takes_files: bool) -> bool:
-    """Return whether a file has rows of values, by its first lines; otherwise it is a manifest.
-
-    Args:
-        takes_files: whether the engine takes encoded files; a number may then be one's name.
-    """
-    names = [spec.name for spec in engine.inputs]
-    alone = len(names) == 1 and not takes_files
-    is_json = suffix_of(path) == ".jsonl"
-    # File names in a manifest need not be text.
-    lines = read_lines(path, text.encoding, errors="surrogateescape")
-    try:
-        begin = _begin_json(lines) if is_json else _begin_csv(lines, path, text.header)
-        if set(names) <= set(begin.names):
-            return True
-        if set(PATH_KEYS) & set(map(str.lower, begin.names)):
-            return False
-        if alone and begin.has_numbers:
-            return True
-        if begin.lists_files or (alone and begin.is_decided):
-            return not begin.lists_files
-        list(islice(read_lines(path, text.encoding), 2))  # raises if the encoding is another one
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    numbers = ", or numbers alone, between commas" if alone else ""
-    decide = f"; {_DECIDE}" if alone and not is_json else ""
-    raise InvalidInput(
-        f"{path}: its first line, {begin.text[:80]!r}, has neither a path nor values; a list of "
-        f"files has a column 'path', and rows for engine {engine.name!r} have the columns "
-        f"{', '.join(map(repr, names))}{numbers}{decide}"
-    )
-
-
-def _begin_json(lines: Iterable[str]) -> _Beginning:
-    _, value = next(read_json_lines(lines), (0, ""))
-    if isinstance(value, Unusable):
-        raise InvalidInput(value.reason)
-    names = list(value) if isinstance(value, dict) else []
-    is_number = isinstance(value, list | int | float)
-    return _Beginning(str(value), names, is_number, isinstance(value, str), is_decided=False)
-
-
-def _begin_csv(lines: Iterable[str], path: str, header: bool | None) -> _Beginning:
-    rows = [row for _, row in islice(read_csv(lines), 2)]
-    if not rows:
-        return _Beginning("", (), has_numbers=False, lists_files=True, is_decided=False)
-    return _Beginning(
-        ",".join(rows[0]),
-        () if header is False else _stripped(rows[0]),
-        has_numbers=any(map(_are_numbers, rows)),
-        lists_files=any(os.path.lexists(resolve(row[0].strip(), path)) for row in rows),
-        is_decided=header is not None or _names_columns(rows),
-    )
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -148,15 +73,18 @@ class TextRows:
     """Rows of a CSV or JSON-lines file.
 
     Raises:
-        InvalidInput: its text is of another encoding, a row has no end, or it is in doubt whether
-            the first row is an input.
+        InvalidInput: its text is of another encoding, a row has no end, its first line has no
+            values for the engine, or it is in doubt whether that is an input.
     """
 
     single = False
 
     def __init__(self, path: str, engine: Engine, text: TextFormat) -> None:
         self._path = path
+        self._engine = engine.name
         self._specs = engine.inputs
+        takes_numbers = not engine.preprocess and engine.inputs[0].datatype != "BYTES"
+        self._takes_numbers_alone = takes_numbers and len(engine.inputs) == 1
         self._text = text
         self.count = sum(1 for _ in self.rows())
 
@@ -175,12 +103,14 @@ class TextRows:
     def _csv(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
         rows = read_csv(lines)
         begin = list(islice(rows, 2))
-        names, header = _stripped(begin[0][1]), self._text.header
+        names, header = _stripped(begin[0][1] if begin else ()), self._text.header
         columns: dict[TensorSpec, int] = {}
         if header is not False and all(spec.name in names for spec in self._specs):
             check_unique(names, self._specs)
             columns = {spec: names.index(spec.name) for spec in self._specs}
-        elif header is None:
+        elif begin and not self._takes_numbers_alone:
+            raise self._unsuitable(",".join(names))
+        elif begin and header is None:
             header = _is_header([row for _, row in begin])
         for number, row in chain(begin[1:] if columns or header else begin, rows):
             if not columns:
@@ -193,12 +123,30 @@ class TextRows:
                 yield Unusable(f"line {number}: it has {cells}, and the header has {len(names)}")
 
     def _json(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
-        for _, value in read_json_lines(lines):
+        for position, (_, value) in enumerate(read_json_lines(lines)):
             if isinstance(value, Unusable):
+                if position == 0:
+                    raise InvalidInput(value.reason)
                 yield value
                 continue
+            if position == 0 and not self._suits(value):
+                raise self._unsuitable(str(value))
             cells = value if isinstance(value, dict) else {self._specs[0].name: value}
             yield {spec.name: _shaped(cells.get(spec.name), spec) for spec in self._specs}
+
+    def _suits(self, value: object) -> bool:
+        """Return whether a JSON value has the engine's inputs."""
+        if isinstance(value, dict):
+            return all(spec.name in value for spec in self._specs)
+        return self._takes_numbers_alone and isinstance(value, list | int | float)
+
+    def _unsuitable(self, first: str) -> InvalidInput:
+        names = ", ".join(repr(spec.name) for spec in self._specs)
+        numbers = ", or numbers alone" if self._takes_numbers_alone else ""
+        return InvalidInput(
+            f"its first line, {first[:80]!r}, has no values: rows for engine {self._engine!r} have "
+            f"{names}{numbers}; a list of files is a .txt file with a path per line"
+        )
 
 
 def _stripped(row: Sequence[str]) -> list[str]:

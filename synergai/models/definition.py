@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, structs
@@ -30,19 +30,55 @@ from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit, Origin
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
+    SAMPLES_FILE,
     backend_of,
     find_models,
     has_signatures,
     is_frozen_graph,
     is_version,
 )
-from synergai.models.warmup import WarmUpInput
 from synergai.names import validate_name, validate_variant
 from synergai.runtime.toml_file import load_toml, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+
+ADVICE: Final = (
+    f"add a {SAMPLES_FILE}, or a [warmup] table with shapes or values that the model accepts to "
+    f"its {DEFINITION_FILE} (docs/guide/engines.md)"
+)
+"""Advice for an unverified engine."""
+
+_Size = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class WarmUpInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shape and values to try for one input of a model; anything not given is generated.
+
+    The table ``[warmup]`` has one for each input of a model that has no sample set::
+
+        [warmup]
+        tokens = { shape = [1, 16], value = 1 }
+        text = { value = "12.5" }
+        image = { file = "image.npy" }
+
+    Attributes:
+        file: An .npy file with the whole input.
+    """
+
+    shape: Annotated[tuple[_Size, ...], Meta(max_length=64)] | None = None
+    value: bool | int | float | str | None = None
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.file is None:
+            return
+        if self.file.suffix != ".npy" or not str(self.file).isprintable():
+            raise ValueError(f"warmup: {str(self.file)!r} is not the name of an .npy file")
+        if self.shape is not None or self.value is not None:
+            raise ValueError(f"warmup: the array in {self.file} has its own shape and values")
 
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]

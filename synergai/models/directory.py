@@ -4,7 +4,7 @@ A folder only needs a model file, see `synergai.models.formats.model_files`. Thi
 the engine. Folders in it that are named by numbers are its versions, each with a model; version 1
 may be one of them. An ``engine.toml`` in the model's folder is optional, see
 `synergai.models.definition` and ``docs/guide/engines.md``; it may list several model files, the
-variants of the engine. What to try a model with, see `synergai.models.warmup`.
+variants of the engine. What to try a model with, see `synergai.models.definition`.
 
 A ``samples.npz`` there is the engine's sample set, see `synergai.models.samples`. A version
 without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder, but not the
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from synergai.domain import Exit
-    from synergai.models.definition import DefinitionFile
-    from synergai.models.warmup import WarmUpInput
+    from synergai.models.definition import DefinitionFile, WarmUpInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import TensorSpec
+    from synergai.models.definition import WarmUpInput
     from synergai.models.directory import EngineDefinition
-    from synergai.models.warmup import WarmUpInput
 
 Array: TypeAlias = "NDArray[Any]"
 

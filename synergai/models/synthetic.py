@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import TensorSpec
-    from synergai.models.warmup import WarmUpInput
+    from synergai.models.definition import WarmUpInput
 
 Array: TypeAlias = "NDArray[Any]"
 

@@ -174,15 +174,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
                 "of samples that it was measured on"
             )
 
-    def may_replace(self, known: ProfileEntry, *, keep_undisturbed: bool = True) -> bool:
-        """Return whether it is no worse than `known`, the entry of the same configuration.
-
-        A prediction replaces only another prediction.
-        """
-        if self.label == PREDICTED:
-            return known.label == PREDICTED
-        return not (keep_undisturbed and self.label == DISTURBED and known.label == MEASURED)
-
     def is_stale(self, digest: str, runtime: str) -> bool:
         """Return whether it is of another model file or inference runtime than these.
 

@@ -54,11 +54,11 @@ _PUT_IF: Final = (
     + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in KEY)
     + " WHERE "
 )
+# A prediction replaces only another prediction.
 _PUT: Final = _PUT_IF + f"NOT (excluded.label = '{PREDICTED}' AND profile.label <> '{PREDICTED}')"
 _PUT_IF_NO_WORSE: Final = (
     _PUT + f" AND NOT (excluded.label = '{DISTURBED}' AND profile.label = '{MEASURED}')"
 )
-"""See `ProfileEntry.may_replace`."""
 _PUT_OBSERVED: Final = _PUT_IF + f"profile.label IN ('{OBSERVED}', '{PREDICTED}')"
 _IS_KEY: Final = " AND ".join(f"{name} = :{name}" for name in KEY)
 _GET: Final = f"SELECT * FROM profile WHERE {_IS_KEY}"  # noqa: S608  # our own column names

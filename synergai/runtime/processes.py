@@ -17,13 +17,9 @@ _OOM_SCORE_ADJ: Final = 500
 MAX_DESCRIPTORS: Final = 65536
 """Limit that a serving process gives itself at most; more would only let a leak go unnoticed."""
 
-_begun_at: float | None = None
-
 
 def age_s() -> float:
-    """Return the seconds since this process was started, or since it has called `begin_anew`."""
-    if _begun_at is not None:
-        return time.monotonic() - _begun_at
+    """Return the seconds since this process was started."""
     ticks = int(_stat("self")[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
@@ -39,12 +35,6 @@ def is_stopped(pid: int) -> bool:
 def _stat(process: str) -> list[str]:
     """Return the fields of a process behind its name, from its state on; see proc_pid_stat(5)."""
     return Path("/proc", process, "stat").read_text("utf-8").rpartition(")")[2].split()
-
-
-def begin_anew() -> None:
-    """Count the age of this process from now on, as it was started before it had anything to do."""
-    global _begun_at
-    _begun_at = time.monotonic()
 
 
 def prefer_oom_kill() -> None:

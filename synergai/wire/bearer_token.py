@@ -33,8 +33,9 @@ def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) 
     remote = [each for each in target.split(",") if not _is_local(each)]
     if remote and not (encrypted or insecure):
         raise InvalidInput(
-            f"the token would be sent to {remote[0]} without encryption: use TLS (--tls-ca, "
-            "tls_ca=), or accept the risk with SYNERGAI_INSECURE=1 (insecure=True)"
+            f"the token would be sent to {remote[0]} without encryption: use TLS "
+            "(SYNERGAI_TLS_CA, tls_ca=), or accept the risk with SYNERGAI_INSECURE=1 "
+            "(insecure=True)"
         )
     return (("authorization", f"Bearer {token}"),)
 

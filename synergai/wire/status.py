@@ -159,10 +159,10 @@ _UNREACHABLE: Final = re.compile(
     re.DOTALL,
 )
 _TLS_FAILURES: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by the authority of --tls-ca",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by the given authority",
     "Hostname Verification Check failed": "its certificate is for another host",
-    "WRONG_VERSION_NUMBER": "it does not use TLS; remove --tls-ca",
-    "Handshake read failed": "it closed the connection; if it does not use TLS, remove --tls-ca",
+    "WRONG_VERSION_NUMBER": "it does not use TLS; give no authority",
+    "Handshake read failed": "it closed the connection; without TLS, give no authority",
 }
 """Causes of failed TLS handshakes by a fragment of gRPC's message."""
 _NOT_GRPC: Final = "Failed parsing HTTP/2"
@@ -188,7 +188,7 @@ def error_from_call(target: str, code: grpc.StatusCode, details: str) -> Synerga
             cause = _ERRNO.sub("", next(filter(None, unreachable.groups()))).strip().lower()
             if cause == "socket closed":
                 return Unavailable(
-                    f"{target} closed the connection at once; does it need TLS (--tls-ca)?"
+                    f"{target} closed the connection at once; does it need TLS (SYNERGAI_TLS_CA)?"
                 )
             if cause.startswith("secure read failed"):
                 return Unavailable(

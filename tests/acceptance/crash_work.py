@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import onnxruntime
 
+from demo.local_fleet import reserved_port
 from profiler.zoo.recipes import build
 from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.testing import reserved_port
 from tests.acceptance.fleets import HOST
 from tests.staged_engines import ENGINE, build_stages, join_stages
 from tests.tiny_images import COLOURS, picture, save_image_engines

@@ -21,11 +21,11 @@ import numpy as np
 import onnxruntime
 import psutil
 
+from demo.local_fleet import LocalFleet
 from synergai import SyncClient
 from synergai.errors import SynergaiError
 from synergai.models.package import pack
 from synergai.names import stage_positions
-from synergai.testing import LocalFleet
 from tests.layered_engines import features, write_layers
 
 ENGINE: Final = "layers"

@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 
 HOST: Final = "engine host"
 """Stands for an engine host of any agent."""

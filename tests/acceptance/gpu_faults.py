@@ -20,12 +20,12 @@ from typing import Final
 
 import psutil
 
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName
 from synergai.errors import Unavailable
 from synergai.jobs import JobState, JobStatus
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
 CLASS: Final = "gpu"

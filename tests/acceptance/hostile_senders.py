@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import grpc
 
+from demo.local_fleet import LocalFleet
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire.hub import HUB_VERSION
 from synergai.wire.tls import ClientTls, open_channel

@@ -68,11 +68,11 @@ class Release:
                 cluster.name_service(name)
         self.address = cluster.name_service(SERVICES[0])
         self.target = f"{self.address}:8001"
-        self.options: list[str] = []
+        self.variables: list[str] = []
 
     def command(self, *arguments: str) -> list[str]:
-        own = ["--target", self.target, *self.options]
-        return [sys.executable, "-m", "synergai", *arguments, *own]
+        program = [sys.executable, "-m", "synergai"]
+        return ["env", *self.variables, *program, *arguments, "--target", self.target]
 
     def ask(self, *arguments: str) -> Any:
         return json.loads(self.cluster.run(*self.command(*arguments, "--json")))

@@ -30,11 +30,11 @@ import numpy as np
 import psutil
 import uvloop
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai import Client
 from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.jobs import JobState
-from synergai.testing import LocalFleet
 from synergai.wire.tls import ClientTls
 from tests.acceptance import hostile_messages as hostile
 from tests.acceptance.hostile_senders import (

@@ -24,8 +24,8 @@ import onnx
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.errors import SynergaiError
-from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from tests.tiny_tensorflow import graph, saved_model
 from tests.tiny_tflite import save_sum

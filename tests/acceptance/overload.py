@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from demo.local_fleet import LocalFleet
 from profiler.loadgen.traces.arrivals import arrivals, constant
 from profiler.simulator.replay import replay
 from synergai.core.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 from tests.acceptance.scripts import verdict
 from tests.emulated_engines import write_emulated_engines
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import psutil
 
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 
 _BUGS: Final = re.compile(
     "Traceback \\(most recent|internal error [0-9a-f]{8}|never retrieved|never awaited|"

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from profiler.measuring.host_client import HostClient
 from synergai.client.sync import SyncClient
@@ -31,11 +32,9 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
-from worker_agent.providers.choice import ProviderChoice
-from worker_agent.providers.kinds import KINDS
+from worker_agent.providers import KINDS, ProviderChoice
 
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5

@@ -27,9 +27,9 @@ import grpc
 import psutil
 import uvloop
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import LocalFleet
 from tests.acceptance.scripts import verdict
 
 Send: TypeAlias = Callable[[str, bytes, int], Coroutine[Any, Any, None]]

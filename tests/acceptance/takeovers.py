@@ -40,11 +40,11 @@ from typing import Final, TypeVar
 import grpc
 
 import synergai
+from demo.local_fleet import LocalFleet
 from gateway.journal.records.store import DIRECTORY
 from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
-from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.acceptance import crashes
 from tests.acceptance.bare_agents import bare_agents

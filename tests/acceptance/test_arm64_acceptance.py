@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai import Client
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 from tests.acceptance.debian_root import (
     CACHE,
     PROGRAMS,

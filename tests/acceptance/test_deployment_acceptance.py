@@ -11,10 +11,10 @@ import onnxruntime
 import psutil
 import pytest
 
+from demo.local_fleet import LocalFleet
 from synergai import SyncClient
 from synergai.errors import SynergaiError
 from synergai.models.package import pack
-from synergai.testing import LocalFleet
 from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 

@@ -18,9 +18,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from demo.local_fleet import LocalFleet
 from profiler.reports.recorded_page import render_recording
 from profiler.zoo import recipes as zoo
-from synergai.testing import LocalFleet
 from tests.staged_runs import ENGINES, write_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.errors import Overloaded
-from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.waiting import wait_until
 

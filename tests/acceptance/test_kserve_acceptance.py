@@ -4,9 +4,9 @@ import subprocess
 import venv
 from pathlib import Path
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 
 KSERVE = "kserve==0.21.0"
 SCRIPT = Path(__file__).with_name("kserve_script.py")

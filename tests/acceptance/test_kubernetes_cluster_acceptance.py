@@ -167,9 +167,9 @@ def secured(cluster: Cluster, files: Path) -> Release:
         cluster.publish(name)
     release = Release(cluster, files)
     release.target = f"{BALANCER}:8001"
-    release.options = ["--tls-ca", f"{files}/ca.crt"]
+    release.variables = [f"SYNERGAI_TLS_CA={files}/ca.crt"]
     wait_until(lambda: "send credentials" in release.try_to_infer(), 120.0)
-    release.options += ["--token-file", f"{files}/token"]
+    release.variables.append(f"SYNERGAI_TOKEN_FILE={files}/token")
     release.wait_for_workers("n1", "n2")
     release.infer()
     return release

@@ -18,11 +18,11 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
+from demo.local_fleet import LocalFleet, reserved_port
 from profiler.zoo import recipes as zoo
 from synergai import SyncClient
 from synergai.domain import EngineName
 from synergai.errors import DeadlineExceeded, Overloaded
-from synergai.testing import LocalFleet, reserved_port
 from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import XAVIER_NX
 from tests.emulated_engines import write_emulated_engines

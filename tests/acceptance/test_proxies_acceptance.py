@@ -21,7 +21,7 @@ import grpc
 import psutil
 import pytest
 
-from synergai.testing import reserved_port
+from demo.local_fleet import reserved_port
 from tests import http2
 from tests.acceptance.proxies import PROXIES
 from tests.calls import raw_stream, raw_unary

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
+from demo.local_fleet import LocalFleet
 from synergai import SyncClient
-from synergai.testing import LocalFleet
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until

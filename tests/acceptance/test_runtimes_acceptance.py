@@ -11,9 +11,9 @@ from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 from tests.tiny_tflite import save_reshape, save_sum, save_texts
 
 ROOT = Path(__file__).parents[2]

@@ -18,6 +18,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from demo.local_fleet import LocalFleet
 from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
 from profiler.measuring.host_client import HostClient
@@ -30,7 +31,6 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from tests.drawn_graphs import Arrays
 

@@ -12,7 +12,7 @@ from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.models.runtimes import runtime_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.wire.arrays import read_outputs
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 MODELS = Path(sys.argv[1])
 

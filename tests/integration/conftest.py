@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from demo.local_fleet import LocalFleet
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai import SyncClient
-from synergai.testing import LocalFleet
 from tests.grpc_servers import SERVERS
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 

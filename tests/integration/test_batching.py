@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
 from synergai.oip import statistics_pb2
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
 WIDTH, LAYERS = 1024, 4

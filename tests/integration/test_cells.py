@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.jobs import JobState
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 from tests.guides import blocks
 

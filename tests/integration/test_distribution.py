@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pytest
 
+from demo.local_fleet import LocalFleet
 from profiler.installation import write_definition
 from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
@@ -16,7 +17,6 @@ from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
 from synergai.models.package import pack
-from synergai.testing import LocalFleet
 
 WITHIN_S: Final = 60.0
 LOOK: Final = {

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.cutting.stages import MadeExit, cut_engine, make_exits
 from profiler.engines.check import run_samples
 from profiler.measuring.host_client import HostClient
@@ -18,7 +19,6 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, LEAVE, SAMPLE, STAY
 from worker_agent.host.query_codec import BINARY_PARAMETER

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
 from profiler.zoo.recipes import build
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, Session
 from synergai.jobs import JobState
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
 ENGINE = EngineName("echo")

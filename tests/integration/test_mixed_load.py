@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 from tests.emulated_engines import write_emulated_engines
 
 BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import synergai
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 from tests.chains import ENGINE, write_stages
 from tests.waiting import wait_until
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 from tests.acceptance import overload
 from tests.emulated_engines import write_emulated_engines
 

@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.errors import Conflict
-from synergai.testing import LocalFleet
 from tests.tiny_images import COLOURS, picture, save_image_engines
 from tests.waiting import until, wait_until
 

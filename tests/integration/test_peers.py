@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import synergai
+from demo.local_fleet import LocalFleet, reserved_port
 from synergai.cli.workers import app
 from synergai.client.sync import SyncJobHandle
-from synergai.testing import LocalFleet, reserved_port
 from tests.chains import ENGINE, write_stages
 from tests.waiting import wait_until
 

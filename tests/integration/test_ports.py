@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
+from demo.local_fleet import reserved_port
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import Unavailable
 from synergai.runtime.addresses import bind, check_free
-from synergai.testing import reserved_port
 from synergai.wire.unread import UnreadResponses
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 from tests.tiny_tflite import save_sum
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from demo.local_fleet import reserved_port
 from profiler.zoo.recipes import build
 from synergai.domain import EngineName
-from synergai.testing import reserved_port
 from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
-from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks

@@ -15,9 +15,9 @@ import pytest
 from nbclient import NotebookClient
 from onnx import TensorProto, helper
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
-from synergai.testing import LocalFleet
 
 FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
-from synergai.testing import LocalFleet
 from tests.cores import new_entry
 
 SETUP_S = 5.0

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from synergai.testing import reserved_port
+from demo.local_fleet import reserved_port
 
 
 def test_reserved_port_refuses_connections_until_its_server_listens() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import synergai
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 from tests.integration.conftest import journal_in_a_file
 from tests.integration.test_versions import ENGINE
 from tests.saved_state import FOLDER, INPUTS, QUERIES, start

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.domain import EngineName
 from synergai.jobs import JobState
-from synergai.testing import LocalFleet
 from tests.emulated_engines import write_emulated_engines
 from tests.waiting import wait_until
 

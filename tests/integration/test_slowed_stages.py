@@ -6,8 +6,8 @@ import numpy as np
 
 import synergai
 from benchmarks.emulated_stages import INPUT, slow_down, write_stages
+from demo.local_fleet import LocalFleet
 from synergai.names import stage_name
-from synergai.testing import LocalFleet
 from tests.waiting import wait_until
 
 BLOCKS, BLOCK_S = 12, 0.004

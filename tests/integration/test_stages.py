@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.planning.plan_case import read_fleet
 from synergai.cli.workers import app
 from synergai.client.fleet import WorkerLink
@@ -24,7 +25,6 @@ from synergai.data.items import JobResult
 from synergai.jobs import JobState
 from synergai.models.directory import ModelDirectory
 from synergai.names import stage_positions
-from synergai.testing import LocalFleet
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from demo.local_fleet import LocalFleet
 from synergai.domain import EngineName
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import LocalFleet
 from tests.calls import raw_unary
 from tests.emulated_engines import write_emulated_engines
 from tests.waiting import until

@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.oip import inference_pb2_grpc
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request
 from tests.waiting import wait_until
 

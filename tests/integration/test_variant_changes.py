@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.domain import Configuration, Engine
 from synergai.errors import InvalidInput
 from synergai.profiles.store import DictionaryStore
-from synergai.testing import LocalFleet
 from tests.constant_variants import write_definition, write_family
 from tests.cores import new_entry
 from tests.malformed_versions import MALFORMED_VERSIONS

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import load_dictionary
 from profiler.measuring.measurement import measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
 from synergai.profiles.store import DictionaryStore
-from synergai.testing import LocalFleet
 from tests.constant_variants import write_family
 
 ENGINE = "family"

@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.errors import NotFound
-from synergai.testing import LocalFleet
 from tests.waiting import wait_until
 
 ENGINE = "times"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import synergai
 from profiler.zoo.recipes import build
-from synergai.testing import LocalFleet
+from demo.local_fleet import LocalFleet
 
 assert Path(synergai.__file__).is_relative_to(sys.prefix), synergai.__file__
 build("onnx_identity", Path("models"))

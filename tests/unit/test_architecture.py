@@ -47,7 +47,6 @@ ORDER = {
         "models",
         "data",
         "client",
-        "testing",
         "cli",
         "__init__",
         "__main__",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from worker_agent.backends import Array, Backend
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 PACES_FILE: Final = "paces.txt"
 SLOWDOWN_FILE: Final = "slowdown.txt"

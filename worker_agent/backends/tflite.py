@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from worker_agent.backends import Array
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 _MISSING: Final = re.compile("unresolved custom op|Select TensorFlow op")
 """What the runtime says of operators that it lacks, whatever the inputs are."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
     from worker_agent.backends import Array, Backend
     from worker_agent.ipc.arena import Arena
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 
 # A model without a sample set is tried with synthetic inputs. If it accepts none, its tensors say

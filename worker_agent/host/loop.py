@@ -23,7 +23,7 @@ from synergai.errors import (
     ResponseTooLarge,
     SynergaiError,
 )
-from synergai.models.warmup import ADVICE
+from synergai.models.definition import ADVICE
 from synergai.runtime.memory import GlibcHeap
 from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, split_rows

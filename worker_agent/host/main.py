@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import logging
 import os
 import signal
 import socket
 import sys
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.cgroups import usable_cores
-from synergai.runtime.processes import begin_anew, die_with_parent, limit_data, prefer_oom_kill
+from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_kill
 from worker_agent.cpu_affinity import parse_cores, restrict_to
 from worker_agent.ipc.arena import Arena, slots_for
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code.
     """
     options = _parse(arguments)
-    bind_to_agent(options.parent)
+    _bind_to_agent(options.parent)
     arena = Arena(options.arena)
     arena.bound = True
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
@@ -59,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads = options.threads or usable_cores()
     if provider is not None:
         threads = provider.threads(options.threads)
-    set_threads(threads)
-    os.environ |= _QUIET
+    os.environ |= dict.fromkeys(_THREAD_VARIABLES, str(threads)) | _QUIET
     with socket.socket(fileno=options.socket) as agent_socket:
         try:
             return _run(agent_socket, arena, options, threads)
@@ -68,19 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
 
 
-def bind_to_agent(agent: int) -> None:
+def _bind_to_agent(agent: int) -> None:
     """Let this process end when its agent does, and no earlier."""
     die_with_parent(agent)
     prefer_oom_kill()
     # The agent stops its hosts, also when a service manager signals all processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def set_threads(threads: int) -> None:
-    """Tell the libraries that are imported after this how many threads to use."""
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = str(threads)
 
 
 def _run(
@@ -125,27 +115,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def wait_for_engine(descriptor: int, agent: int) -> int:
-    """Start before the engine is known: read the arguments of `main` from the socket, and run it.
-
-    Imports what takes most of a host's start: NumPy, and the runtime that most engines have.
-    """
-    bind_to_agent(agent)
-    set_threads(1)  # of NumPy; ONNX Runtime is told its own for each session
-    for module in ("loading", "loop"):
-        import_module(f"worker_agent.host.{module}")
-    with suppress(ImportError):
-        import_module("onnxruntime")
-    line = b""
-    while not line.endswith(b"\n"):
-        data = os.read(descriptor, 1 << 16)
-        if not data:  # the agent no longer needs a host
-            return 0
-        line += data
-    begin_anew()
-    return main(json.loads(line))
-
-
 if __name__ == "__main__":
-    spare = sys.argv[1:2] == ["--spare"]
-    sys.exit(wait_for_engine(*map(int, sys.argv[2:])) if spare else main())
+    sys.exit(main())

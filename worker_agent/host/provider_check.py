@@ -19,8 +19,7 @@ import numpy as np
 
 from synergai.errors import EngineUnusable, SynergaiError
 from worker_agent.backends import BACKENDS
-from worker_agent.providers.choice import ProviderChoice
-from worker_agent.providers.kinds import ONNXRUNTIME
+from worker_agent.providers import ONNXRUNTIME, ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from synergai.domain import Outcome
 from synergai.errors import InvalidInput, ResponseTooLarge
-from synergai.models.warmup import ADVICE
+from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.wire.arrays import DTYPES

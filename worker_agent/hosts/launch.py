@@ -1,23 +1,18 @@
-"""Start of engine hosts: command line, inherited file descriptors, and the child process.
-
-A spare host is one that starts before its engine is known.
-"""
+"""Start of engine hosts: command line, inherited file descriptors, and the child process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from synergai.domain import EngineName
 from synergai.errors import Unavailable
 from worker_agent.cpu_affinity import format_cores
 from worker_agent.hosts.loads import LoadCrashed
@@ -27,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.domain import Session
+    from synergai.domain import EngineName, Session
     from synergai.errors import SynergaiError
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 
 _HOST: Final = sys.executable, "-m", "worker_agent.host.main"
@@ -49,7 +44,7 @@ class Launch:
     arena: Arena
     interrupt_writer: int
     inherited_fds: tuple[int, int, int]
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...]
 
     @classmethod
     def prepare(
@@ -61,45 +56,23 @@ class Launch:
         provider: ProviderChoice | None = None,
     ) -> Launch:
         """Create the socket pair, arena and interrupt pipe for a host."""
-        launch = cls._open()
-        arguments = launch.arguments(models, session, cores, data_bytes, provider)
-        return replace(launch, command=(*_HOST, *arguments))
-
-    @classmethod
-    def prepare_spare(cls) -> Launch:
-        """Create the same for a host that gets its `arguments` later, through the socket."""
-        launch = cls._open()
-        arguments = str(launch.inherited_fds[0]), str(os.getpid())
-        return replace(launch, command=(*_HOST, "--spare", *arguments))
-
-    @classmethod
-    def _open(cls) -> Launch:
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()
         interrupt_reader, interrupt_writer = os.pipe()
         os.set_blocking(interrupt_writer, False)
         inherited = host_socket.fileno(), arena.fd, interrupt_reader
-        return cls(agent_socket, host_socket, arena, interrupt_writer, inherited)
-
-    def arguments(
-        self,
-        models: Path,
-        session: Session,
-        cores: Sequence[int] = (),
-        data_bytes: int = 0,
-        provider: ProviderChoice | None = None,
-    ) -> tuple[str, ...]:
-        """Return the command-line arguments of the host."""
-        host_socket, arena, interrupts = map(str, self.inherited_fds)
-        return (
+        socket_fd, arena_fd, interrupts = map(str, inherited)
+        command = (
+            *_HOST,
             *("--models", str(models), "--engine", session.engine),
             *("--variant", session.configuration.variant),
             *("--threads", str(session.configuration.threads)),
             *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
-            *("--socket", host_socket, "--arena", arena, "--interrupts", interrupts),
+            *("--socket", socket_fd, "--arena", arena_fd, "--interrupts", interrupts),
             *(() if provider is None else ("--provider", provider.encode())),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
         )
+        return cls(agent_socket, host_socket, arena, interrupt_writer, inherited, command)
 
     def __enter__(self) -> Launch:
         return self
@@ -127,15 +100,11 @@ _log = logging.getLogger(__name__)
 
 
 class Child:
-    """A process that has been started. Created by `start`.
-
-    Attributes:
-        engine: whose output it logs.
-    """
+    """A process that has been started. Created by `start`; it logs the engine's output."""
 
     def __init__(self, process: asyncio.subprocess.Process, engine: EngineName) -> None:
         self._process = process
-        self.engine = engine
+        self._engine = engine
         self._kill_reason = ""
         self._kill_error: SynergaiError | None = None
 
@@ -193,46 +162,4 @@ class Child:
         reader = cast("asyncio.StreamReader", self._process.stdout)
         while chunk := await reader.read(_LOG_CHUNK_BYTES):
             for line in chunk.decode(errors="replace").splitlines():
-                _log.info("[%s] %s", self.engine, line)
-
-
-class SpareHost:
-    """A host without an engine. Created by `start`."""
-
-    def __init__(self, launch: Launch, child: Child) -> None:
-        self._launch = launch
-        self._child = child
-
-    @classmethod
-    async def start(cls) -> SpareHost:
-        """Start the process, which is ready a quarter of a second later."""
-        with Launch.prepare_spare() as launch:
-            return cls(launch, await Child.start(launch, EngineName("")))
-
-    def become(
-        self, models: Path, session: Session, cores: Sequence[int], data_bytes: int
-    ) -> tuple[Launch, Child]:
-        """Let it load an engine; it is that of a `HostProcess` then.
-
-        Raises:
-            OSError: it has exited.
-        """
-        arguments = self._launch.arguments(models, session, cores, data_bytes)
-        try:
-            self._launch.agent_socket.sendall(json.dumps(arguments).encode() + b"\n")
-        except OSError:
-            self._launch.close()
-            raise
-        self._child.engine = session.engine
-        return self._launch, self._child
-
-    @property
-    def pid(self) -> int:
-        """Process id of the host."""
-        return self._child.pid
-
-    async def close(self) -> None:
-        """End it."""
-        self._launch.close()
-        self._child.kill()
-        await self._child.wait_exit()
+                _log.info("[%s] %s", self._engine, line)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from synergai.domain import Session
-    from worker_agent.hosts.launch import SpareHost
     from worker_agent.peers.held import HeldTensorStore
 
 ENFORCEMENT: Final = "sampled, peak of loads, rlimit"
@@ -53,9 +52,6 @@ class HostMemory:
 
     Those that are loading or being inspected are included, and so are tensors that are held.
 
-    Args:
-        spare: a host without an engine, for the next one that is loaded.
-
     Attributes:
         evictors: each evicts idle sessions until the given number of bytes more are allowed.
         enforcing: held while room is made, or a host killed for want of it.
@@ -65,30 +61,17 @@ class HostMemory:
         self,
         limit_bytes: int = 0,
         held: HeldTensorStore | None = None,
-        spare: SpareHost | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
         self.evictors: list[Callable[[int], Awaitable[object]]] = []
         self.enforcing = asyncio.Lock()
-        self._spare = spare
-
-    def take_spare(self) -> SpareHost | None:
-        """Return the spare host, if there is one, which is the caller's then."""
-        spare, self._spare = self._spare, None
-        return spare
-
-    async def close_spare(self) -> None:
-        """End the spare host, if there is one."""
-        if (spare := self.take_spare()) is not None:
-            await spare.close()
 
     def used_bytes(self) -> int:
         """Return the resident memory of all hosts, and the size of the held tensors."""
         held_bytes = 0 if self._held is None else self._held.used_bytes
-        spare_bytes = 0 if self._spare is None else rss_bytes(self._spare.pid)
-        return held_bytes + spare_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
+        return held_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
     def exceeded(self, more_bytes: int = 0) -> bool:
         """Return whether the hosts use more than the limit, or would with some more bytes."""

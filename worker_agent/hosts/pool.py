@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName, Session, UnusableSession
     from worker_agent.hosts.preloads import Preload
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25
 """Interval between two checks of the hosts' resident memory."""
@@ -360,7 +360,6 @@ class HostPool:
                 models,
                 session,
                 memory=self._memory,
-                spare=self._memory.take_spare() if provider is None else None,
                 cores=self._cores,
                 provider=provider,
                 hang_timeout_s=self._hang_timeout_s,

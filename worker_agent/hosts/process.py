@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.hosts.launch import SpareHost
     from worker_agent.ipc.arena import Arena
-    from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0
 """Multiple of the time of a query, as found when its engine was loaded, after which a run hangs."""
@@ -101,7 +100,6 @@ class HostProcess:
         session: Session,
         *,
         memory: HostMemory | None = None,
-        spare: SpareHost | None = None,
         cores: Sequence[int] = (),
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
@@ -114,21 +112,15 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
-        A `spare` one becomes the host, which has no `provider` then. If it `evicts`, idle sessions
-        make room for what it needs at most.
+        If it `evicts`, idle sessions make room for what it needs at most.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
         data_bytes = memory.data_limit_bytes(session.configuration.threads)
         if provider is not None and not provider.uses_threads:
             data_bytes = 0  # drivers of devices map much more memory than they use
-        launch = child = None
-        if spare is not None:
-            with contextlib.suppress(OSError):
-                launch, child = spare.become(models, session, cores, data_bytes)
-        if launch is None or child is None:
-            with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
-                child = await Child.start(launch, session.engine)
+        with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
+            child = await Child.start(launch, session.engine)
         host = cls(session, launch.arena, hang_timeout_s, on_unusable)
         host._interrupt_writer = launch.interrupt_writer
         host._child = child

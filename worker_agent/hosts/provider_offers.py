@@ -16,8 +16,16 @@ from msgspec.structs import replace
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.runtimes import MODULES
 from synergai.runtime.text import printable
-from worker_agent.providers.choice import Offers, ProviderChoice, Refusal, without_cpu
-from worker_agent.providers.kinds import CPU, EMULATED, ONNXRUNTIME, kind_with_runtime_name
+from worker_agent.providers import (
+    CPU,
+    EMULATED,
+    ONNXRUNTIME,
+    Offers,
+    ProviderChoice,
+    Refusal,
+    kind_with_runtime_name,
+    without_cpu,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

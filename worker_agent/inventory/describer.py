@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import Configuration, Session, UnusedVariant
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.models.definition import ADVICE
 from synergai.models.descriptions import (
     EngineDescription,
     LoadFault,
@@ -20,7 +21,6 @@ from synergai.models.descriptions import (
     read_load_faults,
     write_descriptions,
 )
-from synergai.models.warmup import ADVICE
 from synergai.runtime.text import printable
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung

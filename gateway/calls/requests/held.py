@@ -15,7 +15,7 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from gateway.calls.requests.inference import Inference
     from gateway.calls.requests.parameters import InferenceCall
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
     from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.wire.request_codec import Buffer

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.calls.requests.parameters import InferenceCall, RequestOptions
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.admission.admission import Admission
-    from gateway.entry.admission.tenant_usage import TenantUsage
+    from gateway.entry.admission import Admission, TenantUsage
     from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker

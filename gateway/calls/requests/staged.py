@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gateway.calls.requests.inference import Inference, Request
     from gateway.calls.requests.parameters import InferenceCall
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route

@@ -21,7 +21,7 @@ from synergai.wire.converters import UNKNOWN_RANK_PROPERTY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.counts import Duration, EngineStatistics

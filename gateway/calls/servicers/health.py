@@ -17,7 +17,7 @@ from synergai.wire import rpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.entry.admission.admission import Admission
+    from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
     from synergai.wire.server_call import ServerCall
 

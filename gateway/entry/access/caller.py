@@ -139,7 +139,7 @@ class Caller:
         if self.anonymous:
             raise Unauthenticated(
                 f"this call requires the role {needed}{where}: send credentials, such as a "
-                "token in the header 'authorization: Bearer TOKEN', or by --token-file"
+                "token in the header 'authorization: Bearer TOKEN', or in SYNERGAI_TOKEN"
             )
         raise PermissionDenied(
             f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "

@@ -37,7 +37,7 @@ class Permission(Struct, frozen=True):
         elif caller.anonymous and not caller.has_grants:
             raise Unauthenticated(
                 "this needs credentials: send them, such as a token in the header "
-                "'authorization: Bearer TOKEN', or by --token-file"
+                "'authorization: Bearer TOKEN', or in SYNERGAI_TOKEN"
             )
 
 

@@ -66,9 +66,6 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    priority: Annotated[
-        int, "Priority of the requests, 0 (default) to 9 (most urgent).", Meta(ge=0, le=9)
-    ] = 0
     min_accuracy: Annotated[
         float, "Lowest accuracy, 0 to 1, of the variants that may answer.", Meta(ge=0, le=1)
     ] = 0.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from profiler.loadgen.sample_set import samples_for
+from profiler.loadgen.library import samples_for
 from profiler.loadgen.traces.request_log import (
     RequestLog,
     RunSummary,
@@ -120,7 +120,6 @@ async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:
             settings.engine,
             inputs[number % len(inputs)],
             deadline=deadline,
-            priority=settings.priority,
             min_accuracy=settings.min_accuracy,
         )
         return result.version

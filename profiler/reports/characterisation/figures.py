@@ -13,7 +13,7 @@ from profiler.reports.wording import correlation
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from profiler.reports.characterisation.fleet_profile import (
         ClassSummary,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from profiler.reports.characterisation.threads import ThreadScaling
     from profiler.reports.page import Cell
     from profiler.reports.statistics import Distribution
-    from synergai.domain import EngineName, WorkerClass
+    from synergai.domain import WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
 QPS: Final = "queries per second"
@@ -343,55 +343,3 @@ def _fronts_panel(worker_class: WorkerClass, fronts: list[EfficiencyFront]) -> S
         background_name="other engines",
         fronts=True,
     )
-
-
-def draw_set_aside(space: FleetProfile) -> Figure:
-    """Return the best measured QPS next to the best of the entries without computed ones."""
-    others = (*space.predicted, *space.stale)
-    return Figure(
-        key="set-aside",
-        title="Entries set aside.",
-        caption=(
-            f"{len(space.predicted):,} predicted, {len(space.stale):,} stale. Nothing else is "
-            "based on them."
-        ),
-        panels=[
-            _set_aside_panel(space, name) for name in dict.fromkeys(e.worker_class for e in others)
-        ],
-        columns=2,
-        data=[
-            {**_identity(entry), "qps": entry.qps, "reason": reason}
-            for reason, entries in (("predicted", space.predicted), ("stale", space.stale))
-            for entry in entries
-        ],
-    )
-
-
-def _set_aside_panel(space: FleetProfile, worker_class: WorkerClass) -> Dots:
-    columns = {
-        "best measured": _best_qps(space.measured, worker_class),
-        "best of the predicted": _best_qps(space.predicted, worker_class),
-        "best of the stale": _best_qps(space.stale, worker_class),
-    }
-    rows = sorted({engine for column in columns.values() for engine in column})
-    return Dots(
-        title=f"Measured and others on {worker_class}",
-        label=QPS,
-        log=True,
-        rows=rows,
-        series={
-            title: [column.get(row) for row in rows] for title, column in columns.items() if column
-        },
-        hollow=("best of the predicted", "best of the stale"),
-    )
-
-
-def _best_qps(
-    entries: Iterable[ProfileEntry], worker_class: WorkerClass
-) -> dict[EngineName, float]:
-    """Return the highest QPS on a class by engine."""
-    best: dict[EngineName, float] = {}
-    for entry in entries:
-        if entry.worker_class == worker_class:
-            best[entry.engine] = max(entry.qps, best.get(entry.engine, 0.0))
-    return best

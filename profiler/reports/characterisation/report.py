@@ -58,9 +58,6 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
         title = f"{place}. {question}"
         sections.append(Section(key, title, [*drawn[key], *_printed(key, printed)]))
     sections += [_energy(space), _best(space)]
-    if space.predicted or space.stale:
-        drawn_aside = figures.draw_set_aside(space)
-        sections.append(Section("set-aside", "Entries set aside", [drawn_aside]))
     return Report(
         title="Characterisation of engines and workers",
         summary=(
@@ -90,7 +87,6 @@ def _overview(space: FleetProfile) -> Section:
         entries = [entry for entry in space.measured if entry.worker_class == name]
         configurations = space.configurations(name)
         threads = sorted({c.threads for c in configurations if c.threads})
-        {c.execution_provider or "CPU" for c in configurations}
         rows.append(
             {
                 "worker class": name,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,8 +125,8 @@ async def test_enforced_qos_is_sent_to_the_gateway(
     options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
     await run("loadgen", "identity", *options, "--qos-ms", "250", "--enforce")
-    timeouts = {request.parameters["timeout"].int64_param for request in gateway.requests}
-    assert timeouts == {250_000}
+    timeouts = [request.parameters["timeout"].int64_param for request in gateway.requests]
+    assert 0 < min(timeouts) <= max(timeouts) <= 250_000
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,10 @@ async def test_lost_gateway_ends_the_run_with_a_message(
         await gateway.server.stop(0.0)
         result = await wait(process)
     assert result.code == 1
-    assert f"the connection to {gateway.address} was lost (after " in result.err
+    last = result.err.splitlines()[-1]
+    assert gateway.address in last
+    # A query that is under way finds its connection lost, and the next one finds no server.
+    assert re.search(r"(was lost|connection refused.*) \(after [0-9,]+ queries\)$", last)
 
 
 async def test_interruption_ends_the_run(

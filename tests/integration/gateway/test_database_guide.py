@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 import grpc
 import pytest
 
+from demo.local_fleet import LocalFleet, reserved_port
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path
-from synergai.testing import LocalFleet, reserved_port
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.cores import new_entry
 from tests.guides import blocks

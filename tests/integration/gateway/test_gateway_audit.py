@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from demo.local_fleet import LocalFleet
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2
-from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers

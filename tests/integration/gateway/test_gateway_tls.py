@@ -18,13 +18,11 @@ import uvloop
 from msgspec.structs import replace
 
 import synergai
+from demo.local_fleet import LocalFleet
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from profiler.loadgen.sync_client import SyncStreamClient
-from synergai.client.target import connection
-from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.errors import InvalidInput, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.testing import LocalFleet
 from synergai.wire import rpc, work_socket_server
 from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
 from synergai.wire.work_socket import WorkSocket
@@ -292,16 +290,6 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
     )
     output, _ = await process.communicate()
     assert (process.returncode, output.strip()) == (0, b"[]")
-
-
-@both_servers
-async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
-    def ask() -> None:
-        with SyncStreamClient(encrypted.address, **connection(CA, None)) as line:
-            line.engine("nothing")
-
-    with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):
-        await asyncio.to_thread(ask)
 
 
 async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:

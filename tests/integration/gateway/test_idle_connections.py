@@ -6,7 +6,7 @@ import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from synergai.testing import LocalFleet, reserved_port
+from demo.local_fleet import LocalFleet, reserved_port
 from tests import http2
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until

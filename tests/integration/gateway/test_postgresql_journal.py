@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 
+from demo.local_fleet import LocalFleet, reserved_port
 from gateway.gateway_settings import GatewaySettings
 from gateway.journal.errors import Deposed, JournalBroken, StoreFull
 from gateway.journal.files import Space
@@ -32,7 +33,6 @@ from gateway.server import Gateway
 from synergai.domain import AssignmentId, JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError
 from synergai.runtime.clock import Clock, ClockReading
-from synergai.testing import LocalFleet, reserved_port
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from demo.local_fleet import LocalFleet
 from gateway.fleet.versions import PolicyFile
 from gateway.journal.errors import JournalBroken
 from gateway.server import Gateway
@@ -16,7 +17,6 @@ from synergai.client.client import Client
 from synergai.errors import Unavailable
 from synergai.jobs import JobState, JobStatus
 from synergai.models.package import pack
-from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in

@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName
-from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.wire import converters
 from tests.cores import new_entry

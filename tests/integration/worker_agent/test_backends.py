@@ -28,7 +28,7 @@ from tests.tiny_tensorflow import (
     saved_model,
 )
 from tests.tiny_tflite import save_sum
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 Number = TypeVar("Number", np.float32, np.int8)
 

@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock, patch
 
 import psutil
 import pytest
@@ -18,16 +16,12 @@ import worker_agent.hosts.launch
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
 import worker_agent.hosts.residents
-from gateway.serve.server import LocalHub
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.tasks import TaskBag
 from tests.inventories import described
 from tests.waiting import turns, until
-from worker_agent.agent_settings import AgentSettings
-from worker_agent.app import Agent
-from worker_agent.hosts.launch import SpareHost
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
@@ -67,80 +61,6 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
     assert host.is_closed
     assert (await run_samples(host, 1)).fault is Fault.HOST_DIED
     await closing
-
-
-async def test_spare_host_loads_the_next_engine(models: Path) -> None:
-    before = shared_memory()
-    spare = await SpareHost.start()
-    memory = HostMemory(spare=spare)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
-    try:
-        host = await hosts.load(TWICE)
-        assert host.pid == spare.pid
-        assert memory.take_spare() is None
-        assert (await run_samples(host, 5)).outcome is Outcome.COMPLETED
-        assert (await hosts.load(LABELLED)).pid != spare.pid
-    finally:
-        await hosts.close()
-    assert not psutil.pid_exists(spare.pid)
-    assert shared_memory() == before
-
-
-async def test_spare_host_takes_as_long_to_load_an_emulated_engine_as_any_other(
-    tmp_path: Path,
-) -> None:
-    engine = tmp_path / "slow"
-    engine.mkdir()
-    (engine / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
-    model = "[[configurations]]\nthreads = 1\nquery_s = 0.001\nsetup_s = 1.0\n"
-    (engine / "model.toml").write_text(model)
-    spare = await SpareHost.start()
-    await until(lambda: time.time() - psutil.Process(spare.pid).create_time() > 1.0, pause_s=0.05)
-    began = time.monotonic()
-    session = Session(EngineName("slow"), Configuration(1))
-    host = await HostProcess.start(tmp_path, session, spare=spare)
-    try:
-        assert host.pid == spare.pid
-        assert time.monotonic() - began > 1.0
-    finally:
-        await host.close()
-
-
-async def test_spare_host_starts_once_the_agent_is_in_the_cgroup_of_its_power_modes(
-    tmp_path: Path,
-) -> None:
-    config = AgentSettings.load({"models": str(tmp_path), "state": str(tmp_path / "state")})
-    calls = Mock()
-    calls.open = AsyncMock(return_value=AsyncMock())
-    calls.start = AsyncMock(side_effect=Unavailable("far enough"))
-    with (
-        patch("worker_agent.machine.PowerManager.open", calls.open),
-        patch("worker_agent.machine.SpareHost.start", calls.start),
-        pytest.raises(Unavailable, match="far enough"),
-    ):
-        await Agent(config, LocalHub()).__aenter__()
-    assert [name for name, *_ in calls.mock_calls] == ["open", "start"]
-
-
-async def test_engine_gets_a_host_although_the_spare_one_was_killed(models: Path) -> None:
-    spare = await SpareHost.start()
-    process = psutil.Process(spare.pid)
-    process.kill()
-    await until(lambda: not process.is_running())
-    host = await HostProcess.start(models, TWICE, spare=spare)
-    assert host.pid != spare.pid
-    await host.close()
-
-
-async def test_spare_host_that_is_not_needed_ends() -> None:
-    before = shared_memory()
-    spare = await SpareHost.start()
-    memory = HostMemory(100 << 20, spare=spare)
-    await until(memory.used_bytes)
-    await memory.close_spare()
-    await memory.close_spare()
-    assert not psutil.pid_exists(spare.pid)
-    assert (memory.used_bytes(), shared_memory()) == (0, before)
 
 
 class Changes(list[SessionChange]):

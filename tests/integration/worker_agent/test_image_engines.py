@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import LocalFleet
 from synergai.wire.arrays import build_request, read_outputs
 from synergai.wire.parameters import read_parameters
 from tests.tiny_datasets import save_coco, save_imagenet

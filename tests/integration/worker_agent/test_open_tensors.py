@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from synergai.domain import UNKNOWN_RANK
-from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save
 from tests.tiny_tensorflow import FLOAT_TYPE, node, of_tensorflow, saved_model
 from tests.tiny_tflite import save_reshape, save_texts

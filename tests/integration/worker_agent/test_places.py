@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
-from synergai.testing import LocalFleet
 
 ENGINE = "onnx_digits"
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
+from demo.local_fleet import LocalFleet
 from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import of_tensorflow, save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
@@ -143,9 +143,6 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
     assert "cannot be reshaped" in listed["odd"]["unverified"]
     assert listed["pairs"]["unverified"] == ""
-    facts = " ".join(run(tmp_path, "list", "odd").stdout.split())
-    assert "cannot be reshaped" in facts
-    assert "add a samples.npz, or a [warmup] table" in facts
 
     (tmp_path / "models" / "odd" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
     listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from profiler.loadgen.loadgen_settings import TargetSettings
 from synergai.cli.contexts import app
-from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
 from synergai.errors import InvalidInput, NotFound
 
-DEFAULT = GatewayAddress("127.0.0.1:8001")
-LAB = GatewayAddress("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
+DEFAULT = GatewayAccess("127.0.0.1:8001")
+LAB = GatewayAccess("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_a_context_is_used_from_when_it_is_added_until_another_is_chosen() -> No
     assert GatewayAddress().resolved() == DEFAULT
     add_lab()
     run("add", "home", "--target", "127.0.0.1:9")
-    assert GatewayAddress().resolved() == GatewayAddress("127.0.0.1:9")
+    assert GatewayAddress().resolved() == GatewayAccess("127.0.0.1:9")
     run("use", "lab")
     assert GatewayAddress().resolved() == LAB
     run("use")
@@ -51,16 +51,20 @@ def test_a_context_is_used_from_when_it_is_added_until_another_is_chosen() -> No
 
 def test_a_target_that_is_given_gets_neither_token_nor_authority_of_the_context() -> None:
     add_lab()
-    assert GatewayAddress("other:8001").resolved() == GatewayAddress("other:8001")
+    assert GatewayAddress("other:8001").resolved() == GatewayAccess("other:8001")
     load = TargetSettings.load({"engine": "digits", "target": "other:8001"})
     assert load.target == "other:8001"
     assert load.connection()["tls_ca"] is None
 
 
-def test_files_that_are_given_replace_those_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_environment_go_before_the_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     add_lab()
     mine = Path("/tokens/mine")
-    assert GatewayAddress(token_file=mine).resolved() == LAB._replace(token_file=mine)
+    monkeypatch.setenv("SYNERGAI_TOKEN_FILE", str(mine))
+    assert GatewayAddress().resolved() == LAB._replace(token_file=mine)
+    monkeypatch.delenv("SYNERGAI_TOKEN_FILE")
     monkeypatch.setenv("SYNERGAI_TOKEN", "secret")
     assert GatewayAddress().resolved() == LAB._replace(token_file=None)
     load = TargetSettings.load({"engine": "digits"})
@@ -74,7 +78,7 @@ def test_paths_are_kept_for_other_directories_and_only_the_owner_can_read_them(
     (home / "lab.token").write_text("the secret")
     (home / "cells.toml").write_text('[vision]\ngateways = "lab:8001"\n')
     run("add", "lab", "--target", "@cells.toml:vision", "--token-file", "lab.token")
-    expected = GatewayAddress(f"@{home}/cells.toml:vision", token_file=home / "lab.token")
+    expected = GatewayAccess(f"@{home}/cells.toml:vision", token_file=home / "lab.token")
     assert GatewayAddress().resolved() == expected
     file = home / "synergai" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

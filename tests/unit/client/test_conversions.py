@@ -146,10 +146,10 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
     ("details", "text"),
     [
         (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not signed by"),
-        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "remove --tls-ca"),
+        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "give no authority"),
         ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
-        ("Handshake read failed (Socket closed)", "if it does not use TLS, remove --tls-ca"),
-        ("Socket closed", r"does it need TLS \(--tls-ca\)\?"),
+        ("Handshake read failed (Socket closed)", "without TLS, give no authority"),
+        ("Socket closed", r"does it need TLS \(SYNERGAI_TLS_CA\)\?"),
         ("Secure read failed (Socket closed)", "SYNERGAI_TLS_CERT and SYNERGAI_TLS_KEY"),
     ],
 )

@@ -13,7 +13,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.caller import UNRESTRICTED, Caller
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.versions import Versions

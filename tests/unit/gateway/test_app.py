@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from synergai.errors import Overloaded
 from synergai.runtime.clock import Clock
 

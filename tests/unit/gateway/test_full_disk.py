@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from gateway.calls.servicers.health import HealthServicer
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.calls.servicers.health import MAX_WATCHERS, HealthServicer
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from synergai.errors import Overloaded

@@ -12,7 +12,7 @@ from gateway.calls.requests.held import HeldRequests
 from gateway.calls.requests.inference import Admitted, Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from synergai.domain import Engine, JobId, WorkerId

@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.components import quota_families
 from gateway.entry.access.table import AccessTable, Quota
-from gateway.entry.admission.admission import Admission
-from gateway.entry.admission.tenant_usage import TenantUsage, TokenBucket
+from gateway.entry.admission import Admission, TenantUsage, TokenBucket
 from gateway.monitoring.metrics import FamilyCollector
 from synergai.errors import Overloaded, QuotaExceeded
 from tests.unit.gateway.conftest import FakeClock

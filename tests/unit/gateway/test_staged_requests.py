@@ -11,7 +11,7 @@ from gateway.calls.requests.inference import Admitted, Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.calls.requests.staged import MOST_LOSSES, StagedRequests
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.admission.admission import Admission
+from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.journal.journal import Journal

@@ -8,7 +8,7 @@ import pytest
 from gateway.entry.access.caller import Caller
 from gateway.entry.access.roles import Grant, Role
 from gateway.entry.access.table import AccessTable, Quota
-from gateway.entry.admission.tenant_usage import TenantUsage
+from gateway.entry.admission import TenantUsage
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, PermissionDenied, QuotaExceeded

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from synergai.domain import TensorSpec
+from synergai.models.definition import WarmUpInput
 from synergai.models.synthetic import Fill, Synthesiser, SyntheticCandidate
-from synergai.models.warmup import WarmUpInput
 
 TOKENS = TensorSpec("tokens", "INT64", (-1, -1))
 FIXED = TensorSpec("x", "FP32", (1, 3))

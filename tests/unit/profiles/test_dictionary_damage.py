@@ -1,14 +1,11 @@
 """Checksums of the dictionary's database, by which damage is noticed."""
 
-import json
 import random
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from profiler.dictionary.cli import app
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.errors import InvalidInput
 from synergai.profiles.service import ProfileService
@@ -79,17 +76,3 @@ def test_writer_waits_for_another_one_before_it_reads(path: Path) -> None:
         store.put_all([an_entry("waiting")])
         assert waited == [0]
     assert an_entry("waiting") in content(load_dictionary(path))
-
-
-def test_check_reports_the_state(path: Path) -> None:
-    def check(file: Path) -> tuple[int, dict[str, object]]:
-        done = CliRunner().invoke(app, ["check", "--dictionary", str(file), "--json"])
-        return done.exit_code, json.loads(done.stdout)
-
-    code, report = check(path)
-    assert (code, report["ok"], report["entries"]) == (0, True, 200)
-    flip(path, 3 * PAGE)
-    code, report = check(path)
-    assert (code, report["fault"]) == (1, "damaged: the checksum of a page is wrong")
-    shown = CliRunner().invoke(app, ["check", "--dictionary", str(path)])
-    assert "damaged: the checksum of a page is wrong" in shown.output

@@ -1,7 +1,6 @@
 """Configuration dictionaries as CSV, JSON and databases."""
 
 import math
-import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from profiler.dictionary.files import (
-    add_to_dictionary,
-    check_dictionary,
-    load_dictionary,
-    read_csv,
-    write_csv,
-)
+from profiler.dictionary.files import add_to_dictionary, load_dictionary, read_csv, write_csv
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.profiles.dictionary import (
@@ -146,11 +139,8 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         read_csv(text, "f.csv")
 
 
-@pytest.mark.parametrize("name", ["d.csv", "d.db", "d.sqlite"])
-def test_entries_are_added_to_files_of_any_format_and_replace_older_ones(
-    tmp_path: Path, name: str
-) -> None:
-    path = tmp_path / "new" / name
+def test_entries_are_added_to_a_database_and_replace_older_ones(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "d.db"
     add_to_dictionary(path, [an_entry("a", 1.0), an_entry("b", 2.0)])
     add_to_dictionary(path, [an_entry("b", 3.0), an_entry("c", 4.0)])
 
@@ -159,26 +149,27 @@ def test_entries_are_added_to_files_of_any_format_and_replace_older_ones(
         "b": 3.0,
         "c": 4.0,
     }
-    assert [file.name for file in path.parent.iterdir()] == [name]
+    assert [file.name for file in path.parent.iterdir()] == ["d.db"]
 
 
 def test_entries_are_added_atomically(tmp_path: Path) -> None:
     def broken_off() -> list[ProfileEntry]:
         raise RuntimeError
 
-    for name in ("d.csv", "d.db"):
-        path = tmp_path / name
-        add_to_dictionary(path, [an_entry("a")])
-        with pytest.raises(RuntimeError):
-            add_to_dictionary(path, (entry for entry in [an_entry("b"), *broken_off()]))
-        assert len(load_dictionary(path)) == 1
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry("a")])
+    with pytest.raises(RuntimeError):
+        add_to_dictionary(path, (entry for entry in [an_entry("b"), *broken_off()]))
+    assert len(load_dictionary(path)) == 1
 
 
 def test_missing_file_and_unknown_format_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no dictionary file .*; 'synergai profile' makes one"):
         load_dictionary(tmp_path / "d.db")
-    with pytest.raises(InvalidInput, match=r"must end in \.csv, \.db or \.sqlite"):
+    with pytest.raises(InvalidInput, match=r"must end in \.db or \.csv"):
         load_dictionary(tmp_path / "d.xlsx")
+    with pytest.raises(InvalidInput, match=r"must end in \.db; 'synergai dictionary import'"):
+        add_to_dictionary(tmp_path / "d.csv", [an_entry()])
     (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match="not UTF-8"):
         load_dictionary(tmp_path / "d.csv")
@@ -241,9 +232,8 @@ def test_accuracy_has_a_standard_error_that_samples_reduce() -> None:
     assert an_entry().accuracy_error == 0
 
 
-@pytest.mark.parametrize("name", ["d.db", "d.csv"])
-def test_prediction_replaces_only_a_prediction(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
+def test_prediction_replaces_only_a_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
     others = [
         replace(an_entry(label), label=label)
         for label in ("measured", "disturbed", "observed", "reconstructed", "emulated")
@@ -288,9 +278,8 @@ def test_energy_of_a_query_is_power_over_throughput() -> None:
     assert replace(an_entry(qps=10.0), watts=25.0).joules == 2.5
 
 
-@pytest.mark.parametrize("name", ["d.db", "d.csv"])
-def test_disturbed_entry_replaces_a_measured_one_only_on_request(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
+def test_disturbed_entry_replaces_a_measured_one_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
     measured, other = an_entry("a"), replace(an_entry("b"), label="reconstructed")
     disturbed = [replace(entry, label=DISTURBED, qps=5.0) for entry in (measured, other)]
     add_to_dictionary(path, [measured, other])
@@ -301,9 +290,8 @@ def test_disturbed_entry_replaces_a_measured_one_only_on_request(tmp_path: Path,
     assert content(load_dictionary(path)) == set(disturbed)
 
 
-@pytest.mark.parametrize("name", ["d.db", "d.csv"])
-def test_undisturbed_entry_replaces_a_disturbed_one(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
+def test_undisturbed_entry_replaces_a_disturbed_one(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
     add_to_dictionary(path, [replace(an_entry("a"), label=DISTURBED, qps=5.0)])
     assert add_to_dictionary(path, [an_entry("a")], keep_undisturbed=True) == []
     assert content(load_dictionary(path)) == {an_entry("a")}
@@ -367,7 +355,6 @@ def test_value_of_another_type_in_a_database_is_named(
 
     with pytest.raises(InvalidInput, match=complaint):
         load_dictionary(stored)
-    assert re.search(complaint, check_dictionary(stored).fault)
 
 
 def test_column_of_a_later_version_is_ignored(stored: Path) -> None:

@@ -253,19 +253,6 @@ def test_positional_field_is_an_argument() -> None:
     assert settings == Order(engine="digits", queries=3, given=frozenset({"engine", "queries"}))
 
 
-def test_argument_that_is_given_as_an_option_is_refused_with_what_to_write() -> None:
-    class Serve(Settings, frozen=True, kw_only=True):
-        env_prefix = "SERVE_"
-
-        models: Annotated[str, POSITIONAL, "Where the models are."] = "models"
-        queries: Annotated[int, "How many."] = 1
-
-    with pytest.raises(InvalidSettings, match=r"^--models is an argument: write mine without it$"):
-        invoke(Serve, "--models", "mine")
-    _, output = invoke(Serve, "--help")
-    assert "--models" not in output
-
-
 def test_setting_without_default_is_required() -> None:
     with pytest.raises(InvalidSettings, match=r"^engine is missing$"):
         Order.load()

@@ -9,7 +9,7 @@ from synergai.errors import InvalidInput
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.machine import plan_workers
 from worker_agent.power.controller import PowerMode
-from worker_agent.providers.choice import Offers, ProviderChoice, Refusal
+from worker_agent.providers import Offers, ProviderChoice, Refusal
 
 CUDA = ProviderChoice(name="CUDA", kind="CUDA", device="0")
 BESIDE = ProviderChoice(name="CUDA", kind="CUDA", device="1", parallel=True)

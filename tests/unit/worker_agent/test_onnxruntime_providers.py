@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synergai.errors import EngineUnusable, OutOfMemory
 from worker_agent.backends import onnxruntime as backend
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

@@ -10,7 +10,7 @@ from synergai.errors import InvalidInput, Unavailable
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
-from worker_agent.providers.choice import Offers, ProviderChoice, without_cpu
+from worker_agent.providers import Offers, ProviderChoice, without_cpu
 
 
 class FakeRuntimes(Runtimes):

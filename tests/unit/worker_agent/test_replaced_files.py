@@ -26,7 +26,7 @@ from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.machine import Machine, plan_workers
 from worker_agent.peers.exchange import Exchange
-from worker_agent.providers.choice import Offers
+from worker_agent.providers import Offers
 from worker_agent.served_engines import ServedEngines
 from worker_agent.worker import LocalWorker
 

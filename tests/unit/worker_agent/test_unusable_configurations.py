@@ -11,7 +11,7 @@ from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 DIGITS = EngineName("digits")
 ON_CUDA = Session(DIGITS, Configuration(0, "", "CUDA"))

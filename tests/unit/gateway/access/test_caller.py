@@ -67,7 +67,7 @@ def test_priority_above_the_limit_is_refused() -> None:
 
 
 def test_anonymous_caller_is_asked_for_credentials() -> None:
-    with pytest.raises(Unauthenticated, match=r"'infer' for engine 'e': send cred.* --token-file"):
+    with pytest.raises(Unauthenticated, match=r"'infer' for engine 'e': send .* SYNERGAI_TOKEN"):
         Caller(ANONYMOUS, "", ()).check(Role.INFER, engine="e")
 
 

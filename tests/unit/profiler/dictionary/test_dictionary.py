@@ -9,7 +9,12 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from profiler.dictionary import cli as dictionary
-from profiler.dictionary.files import add_to_dictionary, load_dictionary, read_csv
+from profiler.dictionary.files import (
+    add_to_dictionary,
+    export_dictionary,
+    load_dictionary,
+    read_csv,
+)
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
@@ -21,6 +26,7 @@ from synergai.profiles.dictionary import (
     LOADGEN,
     MEASURED,
     PREDICTED,
+    ConfigurationDictionary,
     ProfileEntry,
 )
 from tests.cores import new_entry
@@ -115,7 +121,7 @@ def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
 
 def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
     source, target = str(tmp_path / "new.csv"), str(tmp_path / "d.db")
-    add_to_dictionary(tmp_path / "new.csv", [ENTRY])
+    export_dictionary(tmp_path / "new.csv", ConfigurationDictionary([ENTRY]))
     add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
     arguments = ["import", source, "--dictionary", target]
     done = CliRunner().invoke(dictionary.app, arguments)
@@ -144,7 +150,8 @@ def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
 
 
 def test_import_refuses_an_implausible_entry(tmp_path: Path) -> None:
-    add_to_dictionary(tmp_path / "absurd.csv", [structs.replace(ENTRY, qps=1e-6)])
+    absurd = ConfigurationDictionary([structs.replace(ENTRY, qps=1e-6)])
+    export_dictionary(tmp_path / "absurd.csv", absurd)
     result = CliRunner().invoke(
         dictionary.app,
         ["import", str(tmp_path / "absurd.csv"), "--dictionary", str(tmp_path / "d.db")],
@@ -237,15 +244,3 @@ def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
 
     CliRunner().invoke(dictionary.app, [*arguments, "--replace"])
     assert len(load_dictionary(target)) == 1
-
-
-def test_export_onto_the_dictionary_itself_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    add_to_dictionary(path, [an_entry()])
-
-    refused = CliRunner().invoke(
-        dictionary.app, ["export", str(path), "--dictionary", str(path), "--replace"]
-    )
-
-    assert "itself" in str(refused.exception)
-    assert len(load_dictionary(path)) == 1

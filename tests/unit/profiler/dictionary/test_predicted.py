@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.dictionary.files import load_dictionary
-from profiler.dictionary.predicted import PredictedTimes
+from profiler.dictionary.stages import PredictedTimes
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.domain import EngineName, WorkerClass
 from tests.cores import new_entry

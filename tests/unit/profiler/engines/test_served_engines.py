@@ -6,12 +6,12 @@ import typer
 from profiler.engines import served_engines
 from synergai.cli import infer
 from synergai.cli.gateway_client import GatewayAddress, complete_engine
-from synergai.client.version_policy import VersionFigures, VersionPolicy
+from synergai.client.fleet import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput, Unavailable
 
 
 def rollout(**options: str) -> None:
-    served_engines.rollout(target="h:1", tls_ca=None, token_file=None, engine="a", **options)
+    served_engines.rollout(target="h:1", engine="a", **options)
 
 
 def figures_of(version: str, *, loaded: bool = True) -> VersionFigures:

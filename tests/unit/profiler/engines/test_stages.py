@@ -55,7 +55,7 @@ def test_half_tensors_are_compared_with_the_whole_engine_on_its_samples(models: 
 def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(
     models: Path, tmp_path: Path
 ) -> None:
-    dictionary = tmp_path / "dictionary.csv"
+    dictionary = tmp_path / "dictionary.db"
     times = {"onnx_digits": 4.0, "onnx_digits.s0-3": 1.0, "onnx_digits.s3-11": 3.5}
     add_to_dictionary(
         dictionary,

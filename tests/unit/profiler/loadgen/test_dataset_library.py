@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from profiler.loadgen.dataset_library import Coco, DatasetLibrary, ImageNet, dataset_library
-from profiler.loadgen.sample_set import SampleSet
+from profiler.loadgen.library import SampleSet
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.samples import Samples

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from profiler.loadgen.completion import QueryCounter
-from profiler.loadgen.library import read_accuracy_log
+from profiler.loadgen.library import SampleSet, read_accuracy_log
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import scenario_settings
-from profiler.loadgen.sample_set import SampleSet
 from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.models.samples import Samples
@@ -99,7 +98,7 @@ def test_target_defaults_to_that_of_other_commands(
     assert model.load({"engine": "identity"}).target == "there:9000"
     assert model.load({"engine": "identity", "target": "here:1"}).target == "here:1"
     monkeypatch.setenv("SYNERGAI_TLS_CA", "ca.pem")
-    assert model.load({"engine": "identity"}).tls_ca == Path("ca.pem")
+    assert model.load({"engine": "identity"}).connection()["tls_ca"] == Path("ca.pem")
     monkeypatch.setenv("SYNERGAI_TARGET", "nowhere")
     with pytest.raises(InvalidSettings, match="'nowhere' is not an address"):
         model.load({"engine": "identity"})

@@ -11,7 +11,7 @@ from profiler.measuring.search_run import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition
 from worker_agent.power.controller import PowerMode
-from worker_agent.providers.choice import Offers, ProviderChoice
+from worker_agent.providers import Offers, ProviderChoice
 
 ENGINE = EngineDefinition(
     name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8

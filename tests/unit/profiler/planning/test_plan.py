@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dictionary(tmp_path: Path) -> Path:
     """One class is slow behind conv1/pool, the other one before it."""
-    return uneven(tmp_path / "dictionary.csv", 1.0, 9.0)
+    return uneven(tmp_path / "dictionary.db", 1.0, 9.0)
 
 
 def uneven(path: Path, fast_s: float, slow_s: float) -> Path:
@@ -83,7 +83,7 @@ def test_engine_is_split_where_workers_are_good_at_different_parts(
 def test_split_that_hardly_saves_time_is_chosen_for_a_deadline_only(
     models: Path, tmp_path: Path, fleet: Path
 ) -> None:
-    given = (models, uneven(tmp_path / "even.csv", 4.95, 5.05), "--fleet", fleet)
+    given = (models, uneven(tmp_path / "even.db", 4.95, 5.05), "--fleet", fleet)
     assert run(*given).startswith(
         "do not split onnx_digits: run it whole on edge, which answers about as early as the best "
         "route of stages"
@@ -111,7 +111,7 @@ def test_missed_deadline_is_told_and_exits_with_1(
 
 
 def test_class_without_times_of_stages_runs_the_engine_whole(models: Path, tmp_path: Path) -> None:
-    dictionary = tmp_path / "whole.csv"
+    dictionary = tmp_path / "whole.db"
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
     said = run(models, dictionary)
     assert "run it whole on x86, the only worker" in said
@@ -129,15 +129,15 @@ def test_times_of_a_class_without_profile_are_predicted_with_the_command_that_me
 
 
 def test_fleet_without_any_profile_is_refused(models: Path, tmp_path: Path, fleet: Path) -> None:
-    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    add_to_dictionary(tmp_path / "other.db", [entry("other", "x86", 1.0)])
     with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on agx; measure.* on x86; mea"):
-        run(models, tmp_path / "other.csv", "--fleet", fleet)
+        run(models, tmp_path / "other.db", "--fleet", fleet)
 
 
 def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
-    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    add_to_dictionary(tmp_path / "other.db", [entry("other", "x86", 1.0)])
     with pytest.raises(NotFound, match="has no entry of 'onnx_digits'; measure it with"):
-        run(models, tmp_path / "other.csv")
+        run(models, tmp_path / "other.db")
 
 
 def test_budget_that_no_stage_fits_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
@@ -160,7 +160,7 @@ def test_workers_that_are_too_small_for_stages_are_told_what_each_one_needs(
 def test_entries_of_another_model_file_are_not_used(
     models: Path, tmp_path: Path, fleet: Path
 ) -> None:
-    dictionary = tmp_path / "stale.csv"
+    dictionary = tmp_path / "stale.db"
     digest = cut_engine(models, ENGINE).digest
     add_to_dictionary(
         dictionary,
@@ -172,7 +172,7 @@ def test_entries_of_another_model_file_are_not_used(
 
 
 def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
-    models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
+    models, dictionary = tmp_path / "models", tmp_path / "dictionary.db"
     (models / ENGINE).mkdir(parents=True)
     (models / ENGINE / "model.onnx").write_bytes(b"no model")
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
@@ -194,7 +194,7 @@ def test_queries_of_a_worker_take_no_hop_to_it(models: Path, dictionary: Path, f
 
 
 def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
-    dictionary = tmp_path / "busy.csv"
+    dictionary = tmp_path / "busy.db"
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
     assert "1 entry measured on a busy machine" in run(models, dictionary)
 

@@ -10,16 +10,203 @@ import math
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from gateway.entry.admission.tenant_usage import TenantUsage
 from gateway.monitoring.counts import TenantLabels
-from synergai.errors import Overloaded, Unavailable
+from synergai.errors import Overloaded, QuotaExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     from gateway.entry.access.table import AccessTable, Quota
-    from synergai.errors import QuotaExceeded
     from synergai.runtime.clock import Clock
+
+
+_PROMPT_REFUSALS_PER_S: Final = 50.0
+"""Refusals of a tenant that are sent at once; further ones are delayed."""
+_REFUSAL_DELAY_S: Final = 0.25
+"""Delay of these, which is also the default retry delay for clients."""
+
+
+class TenantUsage:
+    """Usage of one tenant, and its quota."""
+
+    def __init__(
+        self, tenant: str, quota: Quota, now: float, on_rejection: Callable[[QuotaExceeded], None]
+    ) -> None:
+        self.tenant = tenant
+        self._on_rejection = on_rejection
+        self.in_flight = self.streams = self.jobs = self.stored_bytes = 0
+        self.connections: dict[str, int] = {}
+        self._rates: dict[str, TokenBucket] = {}
+        self.change_quota(quota, now)
+        self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
+
+    def change_quota(self, quota: Quota, now: float) -> None:
+        """Apply other limits; current usage is kept."""
+        self.quota = quota
+        rates = {"requests_per_s": quota.requests_per_s, "bytes_per_s": quota.bytes_per_s}
+        self._rates = {
+            name: _bucket(self._rates.get(name), rate, now)
+            for name, rate in rates.items()
+            if rate is not None
+        }
+
+    def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
+        """Count a request, towards the rates only if it was not charged before."""
+        quota = self.quota
+        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
+        if not charged:
+            self._take_rates(size_bytes, now)
+        self.in_flight += 1
+
+    def end_request(self) -> None:
+        """Free the room of a request."""
+        self.in_flight -= 1
+
+    def start_stream(self, now: float) -> None:
+        """Count a stream."""
+        self._check("streams", self.streams, self.quota.streams, now)
+        self.streams += 1
+
+    def end_stream(self) -> None:
+        """Free the room of a stream."""
+        self.streams -= 1
+
+    def start_call(self, connection: str, now: float) -> None:
+        """Count a call on a connection."""
+        calls = self.connections.get(connection, 0)
+        if not calls:
+            self._check("connections", len(self.connections), self.quota.connections, now)
+        self.connections[connection] = calls + 1
+
+    def end_call(self, connection: str) -> None:
+        """Free the room of a call, and of its connection after the last call."""
+        self.connections[connection] -= 1
+        if not self.connections[connection]:
+            del self.connections[connection]
+
+    def start_job(self, queries: int, now: float) -> None:
+        """Count a job."""
+        if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
+            self._refuse("queries_per_job", self.quota.queries_per_job, now, asked=queries)
+        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
+        self.jobs += 1
+
+    def end_job(self) -> None:
+        """Free the room of a job."""
+        self.jobs -= 1
+
+    def store(self, used: int, added: int, now: float) -> None:
+        """Count stored bytes, and those to store in addition."""
+        self.stored_bytes = used
+        limit = self.quota.stored_bytes
+        if added and limit is not None and used + added > limit:
+            self._refuse("stored_bytes", limit, now, asked=added if added > limit else None)
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing would be lost by forgetting the usage."""
+        return not (
+            self.in_flight
+            or self.streams
+            or self.jobs
+            or self.connections
+            or any(bucket.used(now) > 0 for bucket in (self._refusals, *self._rates.values()))
+        )
+
+    def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
+        """Yield name, usage and limit of each quota that has a limit."""
+        quota = self.quota
+        for name, bucket in self._rates.items():
+            yield name, bucket.used(now), bucket.rate
+        for name, used, limit in (
+            ("requests_in_flight", self.in_flight, quota.requests_in_flight),
+            ("streams", self.streams, quota.streams),
+            ("connections", len(self.connections), quota.connections),
+            ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
+            ("stored_bytes", self.stored_bytes, quota.stored_bytes),
+        ):
+            if limit is not None:
+                yield name, float(used), float(limit)
+
+    def _take_rates(self, size_bytes: int, now: float) -> None:
+        costs = {"requests_per_s": 1.0, "bytes_per_s": float(size_bytes)}
+        for name, bucket in self._rates.items():
+            if wait_s := bucket.wait_s(costs[name], now):
+                self._refuse(name, bucket.rate, now, wait_s)
+        for name, bucket in self._rates.items():
+            bucket.take(costs[name], now)
+
+    def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
+        if limit is not None and used >= limit:
+            self._refuse(name, limit, now)
+
+    def _refuse(
+        self,
+        name: str,
+        limit: float | None,
+        now: float,
+        retry_after_s: float | None = None,
+        *,
+        asked: int | None = None,
+    ) -> NoReturn:
+        delay_s = _REFUSAL_DELAY_S
+        if not self._refusals.wait_s(1.0, now):
+            self._refusals.take(1.0, now)
+            delay_s = 0.0
+        error = QuotaExceeded(
+            self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s, asked=asked
+        )
+        self._on_rejection(error)
+        raise error
+
+
+def _bucket(bucket: TokenBucket | None, rate: float, now: float) -> TokenBucket:
+    """Return a bucket for a rate that continues an earlier one."""
+    if bucket is None:
+        return TokenBucket(rate, now)
+    bucket.change_rate(rate, now)
+    return bucket
+
+
+class TokenBucket:
+    """Limit on a rate. Time is passed in, in monotonic seconds.
+
+    The bucket fills at `rate` and holds what arrives in a second, but at least one token. Something
+    that costs more than a full bucket passes when the bucket is full, and leaves a debt that has
+    to be filled before anything else passes: it is late, but not refused for ever.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self.capacity = max(rate, 1.0)
+        self._level = self.capacity
+        self._at = now
+
+    def wait_s(self, cost: float, now: float) -> float:
+        """Return the seconds until `cost` may be taken; 0 if it may now."""
+        missing = min(cost, self.capacity) - self._filled(now)
+        return missing / self.rate if missing > 0 else 0.0
+
+    def take(self, cost: float, now: float) -> None:
+        """Take `cost`, for which `wait_s` must have returned 0."""
+        self._level = self._filled(now) - cost
+        self._at = now
+
+    def used(self, now: float) -> float:
+        """Return the tokens that are missing from a full bucket."""
+        return self.capacity - self._filled(now)
+
+    def change_rate(self, rate: float, now: float) -> None:
+        """Fill at another rate from now on; what was taken stays taken."""
+        used = self.used(now)
+        self.rate = rate
+        self.capacity = max(rate, 1.0)
+        self._level = self.capacity - used
+        self._at = now
+
+    def _filled(self, now: float) -> float:
+        return min(self.capacity, self._level + (now - self._at) * self.rate)
+
 
 MAX_TENANTS: Final = 10_000
 """Tenants whose usage is tracked at a time. Clients may be allowed to choose the names."""

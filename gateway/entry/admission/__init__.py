@@ -1,1 +1,0 @@
-"""Admission control: limits of the gateway, and quotas of tenants."""
