@@ -9,10 +9,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from synergai.errors import Unavailable
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
 from synergai.models.runtimes import OPERATORS_VARIABLE
-from synergai.runtime.files import ready_file
+from synergai.runtime.files import lock_directory, ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.remote import open_link
@@ -59,6 +60,8 @@ async def build_parts(
     token = os.environ.pop(TOKEN_VARIABLE, "") if link is None else ""
     main = HubClient(link or open_link(config, token=token))
     config.state.mkdir(parents=True, exist_ok=True)
+    if link is None:
+        _lock_state(config.state, stack)
     machine = await open_machine(config, main.send_power_changed, stack)
     power, fetched = machine.power, config.state / FOLDER
     # The mode in force comes last, so that it is preferred among modes of the same speed.
@@ -99,6 +102,17 @@ async def build_parts(
         workers.append(worker)
     stack.push_async_callback(engines.close)  # before the hosts that it loads
     return AgentParts(tuple(workers), engines, reconciler)
+
+
+def _lock_state(state: Path, stack: AsyncExitStack) -> None:
+    """Keep the state directory, whose secret and engines are one agent's, until `stack` closes."""
+    lock = lock_directory(state, "lock")
+    if lock is None:
+        raise Unavailable(
+            f"another agent uses the state directory {state}: give each agent of a machine its own "
+            "(--state)"
+        )
+    stack.callback(os.close, lock)
 
 
 def _own_engines(settings: WorkerSettings) -> dict[EngineName, Path]:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.runtime.files import own_like
+from synergai.runtime.files import lock_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,18 +39,9 @@ class StateInUse(Unavailable):
 
 def lock(directory: Path) -> int:
     """Create the state directory if it is missing, and lock it; return the descriptor to close."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(directory / LOCK, flags, 0o600)
-        own_like(directory, descriptor)  # root may check or restore before the first start
-    except OSError as error:
-        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StateInUse(directory) from None
+    descriptor = lock_directory(directory, LOCK)
+    if descriptor is None:
+        raise StateInUse(directory)
     return descriptor
 
 

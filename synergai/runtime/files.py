@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
@@ -78,6 +79,26 @@ def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def lock_directory(directory: Path, name: str) -> int | None:
+    """Lock a directory by a file in it, both of which are created if they are missing.
+
+    Return the descriptor to close; None if another process holds the lock.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(directory / name, flags, 0o600)
+        own_like(directory, descriptor)  # root may run a command before the first start
+    except OSError as error:
+        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def own_like(directory: Path, file: Path | int) -> None:

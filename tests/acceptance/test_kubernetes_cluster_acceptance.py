@@ -46,6 +46,10 @@ to = ["ops"]
 roles = ["infer", "submit", "observe"]
 """
 # The base is of policy/v1, which Kubernetes 1.20 does not know.
+GRACE_OF_PROBE: Final = (
+    "/spec/template/spec/containers/0/livenessProbe/terminationGracePeriodSeconds"
+)
+# What Kubernetes 1.20 lacks is replaced or removed.
 OVERLAY: Final = {
     "apiVersion": "kustomize.config.k8s.io/v1beta1",
     "kind": "Kustomization",
@@ -55,6 +59,13 @@ OVERLAY: Final = {
             "target": {"kind": "PodDisruptionBudget"},
             "patch": '[{"op": "replace", "path": "/apiVersion", "value": "policy/v1beta1"}]',
         },
+        *(
+            {
+                "target": {"kind": kind},
+                "patch": json.dumps([{"op": "remove", "path": GRACE_OF_PROBE}]),
+            }
+            for kind in ("StatefulSet", "DaemonSet")
+        ),
         {
             "target": {"kind": "Service"},
             "patch": '[{"op": "replace", "path": "/spec/type", "value": "LoadBalancer"}]',

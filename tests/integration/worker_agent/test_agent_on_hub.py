@@ -284,6 +284,16 @@ async def test_agent_that_cannot_write_its_ready_file_does_not_register(
     assert hub.registrations.empty()
 
 
+@pytest.mark.usefixtures("agent")
+async def test_second_agent_on_a_state_directory_is_refused(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    async with running_agent(hub, models, state) as second:
+        output, _ = await second.communicate()
+    assert second.returncode == 1
+    assert b"another agent uses the state directory" in output
+
+
 async def test_heartbeats_count_up_on_both_connections_and_missing_answers_end_them(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
