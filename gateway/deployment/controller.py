@@ -142,7 +142,8 @@ class DeploymentController:
         wanted, (fault, _) = self._wanted.get(engine), self._faults.get(engine, ("", 0.0))
         is_planned = wanted is not None and wanted.is_possible
         routes = wanted.routes if wanted is not None else ()
-        state = self._states.get(engine, "planning")
+        is_staged = self._catalogue.is_staged(engine)
+        state = self._states.get(engine, "deployed" if is_staged else "planning")
         return EngineDeployment(
             engine=engine,
             state="failed" if fault else state if routes or not is_planned else "whole",

@@ -387,6 +387,21 @@ async def test_stage_is_loaded_only_where_it_is_wanted() -> None:
     assert world.workers[WorkerId("a")].sessions == set()
 
 
+async def test_stages_of_a_version_that_is_no_longer_planned_are_told_as_deployed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await deployed(World())
+
+    async def nothing(_: StoredEngines) -> dict[EngineName, Candidate]:
+        return {}
+
+    monkeypatch.setattr(world, "candidates", nothing)
+    await world.look()
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
+    world.start()
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
+
+
 async def test_change_of_the_store_hides_no_deployment() -> None:
     world = await deployed(World())
     world.put(stored("other", pushed_by="me"))
