@@ -116,7 +116,8 @@ class ServedEngines:
         if engine is None:
             _log.info("engine %s was removed", name)
             fault = "it was removed from the worker"
-            removed = replace(self._engines[name], fault=fault, pending=False)
+            former = self._engines[name]
+            removed = replace(former, fault=fault, pending=False, too_large=False)
             for worker in self._workers:
                 worker.hosts.retire(name)
                 worker.remove_engine(removed)

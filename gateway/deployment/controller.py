@@ -48,7 +48,7 @@ from synergai.names import by_version, engine_of_stage, split_version, stage_nam
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
 
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
@@ -76,7 +76,7 @@ class DeploymentController:
 
     Args:
         workers: those of the fleet at any time.
-        load: loads an engine on the workers that have it.
+        load: loads an engine on some of the workers that have it, or without any on all.
         queued: returns the engines of the queries that wait for a worker.
     """
 
@@ -87,7 +87,7 @@ class DeploymentController:
         workshop: Workshop,
         versions: Versions,
         workers: Mapping[WorkerId, ConnectedWorker],
-        load: Callable[[EngineName], Awaitable[None]],
+        load: Callable[[EngineName, Collection[str]], Awaitable[None]],
         queued: Callable[[], Set[EngineName]],
         clock: Callable[[], float],
     ) -> None:
@@ -142,7 +142,8 @@ class DeploymentController:
         wanted, (fault, _) = self._wanted.get(engine), self._faults.get(engine, ("", 0.0))
         is_planned = wanted is not None and wanted.is_possible
         routes = wanted.routes if wanted is not None else ()
-        state = self._states.get(engine, "planning")
+        is_staged = self._catalogue.is_staged(engine)
+        state = self._states.get(engine, "deployed" if is_staged else "planning")
         return EngineDeployment(
             engine=engine,
             state="failed" if fault else state if routes or not is_planned else "whole",

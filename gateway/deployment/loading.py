@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.hub.model_control import LOAD_WITHIN_S
 from synergai.domain import WorkerId
-from synergai.errors import SynergaiError, Unavailable
+from synergai.errors import DeadlineExceeded, SynergaiError, Unavailable
 from synergai.names import stage_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.routes.deployment import Stages
     from synergai.domain import EngineName
-
-_LOOK_S: Final = 0.5
-"""Interval at which a load is looked at."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,14 +27,15 @@ class Loading:
 
     Args:
         workers: those of the fleet at any time.
-        load: loads an engine on the workers that have it; returns when the first one is ready.
+        load: loads an engine on some of the workers that have it, or without any on all; returns
+            when the first one is ready.
         on_loaded: called with an engine and why it cannot be loaded, or an empty reason.
     """
 
     def __init__(
         self,
         workers: Mapping[WorkerId, ConnectedWorker],
-        load: Callable[[EngineName], Awaitable[None]],
+        load: Callable[[EngineName, Collection[str]], Awaitable[None]],
         on_loaded: Callable[[EngineName, str], object],
     ) -> None:
         self._workers = workers
@@ -82,11 +80,9 @@ class Loading:
     async def _load_all(self, engine: EngineName, stages: Stages) -> None:
         try:
             for stage in sorted(stages):
-                name = stage_name(engine, *stage)
-                await self._load(name)
-                await self._wait_loaded(name, stages[stage])
+                await self._load_stage(stage_name(engine, *stage), stages[stage])
             if not stages:
-                await self._load(engine)
+                await self._load(engine, ())
         except SynergaiError as error:
             self._on_loaded(engine, str(error))
             return
@@ -94,16 +90,20 @@ class Loading:
         self._on_loaded(engine, "")
         _log.info("engine %s runs %s", engine, "in stages" if stages else "whole")
 
-    async def _wait_loaded(self, stage: EngineName, workers: frozenset[str]) -> None:
-        """Wait for all workers of a stage, some of which may have had it before."""
-        lacking: list[str] = []
+    async def _load_stage(self, stage: EngineName, workers: frozenset[str]) -> None:
+        """Load a stage on all of its workers, some of which may have it already.
+
+        The load is ordered again from those that have failed, or evicted it meanwhile.
+        """
         try:
             async with asyncio.timeout(LOAD_WITHIN_S):
-                while lacking := self._lacking(stage, workers):  # noqa: ASYNC110 - it is rare
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
+                await self._load(stage, workers)
+                while lacking := self._lacking(stage, workers):
+                    await self._load(stage, lacking)
+        except (TimeoutError, DeadlineExceeded):
+            where = ", ".join(self._lacking(stage, workers))
             raise Unavailable(
-                f"stage {stage} was not loaded on {', '.join(lacking)} within {LOAD_WITHIN_S:g} s"
+                f"stage {stage} was not loaded on {where} within {LOAD_WITHIN_S:g} s"
             ) from None
 
     def _lacking(self, stage: EngineName, workers: frozenset[str]) -> list[str]:

@@ -25,7 +25,7 @@ from synergai.core.routes.deployment import (
     slowdown,
 )
 from synergai.errors import SynergaiError
-from synergai.names import stage_name
+from synergai.names import engine_of_stage, split_version, stage_name
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 
@@ -65,6 +65,21 @@ _PARTS: Final = (
     "the memory for stages has changed",
 )
 """What it means that a part of what is planned for has changed."""
+
+
+class _Cause(NamedTuple):
+    """What is planned for, or has changed: a text with the name of an engine or stage, if any."""
+
+    before: str
+    name: str = ""
+    after: str = ""
+
+    def told_of(self, engine: EngineName) -> str:
+        """Return the text for those who may observe an engine, and maybe no other."""
+        name = self.name
+        if name and _without_version(name) != _without_version(engine):
+            name = "another engine"
+        return " ".join(filter(None, (self.before, name, self.after)))
 
 
 class Candidate(NamedTuple):
@@ -131,9 +146,9 @@ class Planning:
         self._planned: Sequence[object] = ()
         self._again_at = 0.0
         # Why the last plan was not the first one.
-        self._cause = ""
+        self._cause: _Cause | None = None
         # Figures that were planned with, and when others may be.
-        self._figures: dict[str, float] = {}
+        self._figures: dict[_Cause, float] = {}
         self._pause_s = _AGAIN_S
         self._figures_again_at = 0.0
         self._routes: object = None
@@ -185,21 +200,25 @@ class Planning:
 
     def _observe(
         self, candidates: Mapping[EngineName, Candidate], workers: Sequence[ConnectedWorker]
-    ) -> dict[str, float]:
+    ) -> dict[_Cause, float]:
         """Return what was measured of stages, links and loads, by what it is."""
         figures = {
-            f"the time of {stage_name(name, each.first, each.last)} on {each.worker}": each.seconds
+            _Cause(
+                "the time of", stage_name(name, each.first, each.last), f"on {each.worker}"
+            ): each.seconds
             for name in candidates
             for each in self.times.of(name)
         }
         if figures:  # links of an engine that nobody uses do not matter
             figures |= {
-                f"the speed of the link from {source} to {target}": link.bytes_per_s
+                _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
                 for (source, target), link in known_links(workers).items()
             }
         if len(candidates) > 1:  # an engine gets all that its workers have otherwise
             figures |= {
-                f"the load of {name} on {worker.id}": slowdown(self.times.load(name, worker))
+                _Cause("the load of", name, f"on {worker.id}"): slowdown(
+                    self.times.load(name, worker)
+                )
                 for name, one in candidates.items()
                 for worker in one.workers
             }
@@ -268,8 +287,11 @@ class Planning:
             WantedEngine(name=name, reason=fault, is_possible=False)
             for name, fault in faults.items()
         )
-        again = f"; planned again: {self._cause}" if self._cause else ""
-        found = [replace(wanted, reason=f"{wanted.reason}{again}") for wanted in found]
+        if (cause := self._cause) is not None:
+            found = [
+                replace(each, reason=f"{each.reason}; planned again: {cause.told_of(each.name)}")
+                for each in found
+            ]
         found += impossible
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
@@ -288,18 +310,20 @@ class Planning:
                     faults[name] = str(error)
         return faults
 
-    def _is_due(self, seen: Sequence[object], figures: Mapping[str, float]) -> tuple[bool, str]:
+    def _is_due(
+        self, seen: Sequence[object], figures: Mapping[_Cause, float]
+    ) -> tuple[bool, _Cause | None]:
         """Return whether there is something to plan for, which has not just changed, and what."""
         now = self._clock()
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if now < self._seen_at + SETTLE_S:
-            return False, ""
+            return False, None
         if seen != self._planned:
             parts = zip(_PARTS, seen, self._planned, strict=False)  # at first, there are none
-            return True, next((what for what, new, old in parts if new != old), "")
-        change = _change(figures, self._figures) if now >= self._figures_again_at else ""
-        return bool(change) or now >= self._again_at, change
+            return True, next((_Cause(what) for what, new, old in parts if new != old), None)
+        change = _change(figures, self._figures) if now >= self._figures_again_at else None
+        return change is not None or now >= self._again_at, change
 
     def _order(
         self,
@@ -328,15 +352,20 @@ class Planning:
         )
 
 
-def _change(figures: Mapping[str, float], planned: Mapping[str, float]) -> str:
-    """Return which figure is new, or differs from the one that was planned with; empty if none."""
+def _change(figures: Mapping[_Cause, float], planned: Mapping[_Cause, float]) -> _Cause | None:
+    """Return which figure is new, or differs from the one that was planned with; None if none."""
     for what, figure in figures.items():
         before = planned.get(what)
-        if before is None:
-            return f"{what} is known"
-        if abs(figure - before) > CHANGE * before:
-            return f"{what} has {'risen' if figure > before else 'fallen'}"
-    return ""
+        if before is not None and abs(figure - before) <= CHANGE * before:
+            continue
+        change = "is known" if before is None else "has risen" if figure > before else "has fallen"
+        return what._replace(after=f"{what.after} {change}".lstrip())
+    return None
+
+
+def _without_version(engine: str) -> str:
+    """Return the name of an engine, or of that of a stage, by which callers may observe it."""
+    return split_version(engine_of_stage(engine))[0]
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:

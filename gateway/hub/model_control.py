@@ -25,7 +25,7 @@ from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
@@ -72,10 +72,15 @@ class ModelControl:
 
     # --- client requests --------------------------------------------------------------------
 
-    async def load(self, name: str, budget_s: float | None = None) -> None:
+    async def load(
+        self, name: str, on: Collection[str] = (), budget_s: float | None = None
+    ) -> None:
         """Load an engine and put it into service; return when the first worker is ready.
 
         Workers try again to load one that is faulty on all of them: the fault may be of the past.
+
+        Args:
+            on: the workers that are to load it; by default, all that have it.
         """
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         loop = asyncio.get_running_loop()
@@ -84,7 +89,7 @@ class ModelControl:
         while load is None:
             await self._catalogue.wait_inspected(name, deadline - loop.time())
             with suppress(EnginePending):  # again, by the time this continues
-                load = self._loads.get(EngineName(name)) or self._find_and_load(name)
+                load = self._find_and_load(name, on)
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(await asyncio.shield(load.done))
@@ -98,7 +103,7 @@ class ModelControl:
         """Load versions of an engine like `load`; those that cannot run now serve once they can."""
         usable = [each for each in engines if self._catalogue.is_usable(each)]
         loading = usable or engines[-1:]
-        loads = (self.load(engine, budget_s) for engine in loading)
+        loads = (self.load(engine, budget_s=budget_s) for engine in loading)
         results = await asyncio.gather(*loads, return_exceptions=True)
         failed = {each: error for each, error in zip(loading, results, strict=True) if error}
         stay = [each for each in failed if each in self._catalogue.unloaded]
@@ -166,37 +171,45 @@ class ModelControl:
 
     # --- internals --------------------------------------------------------------------------
 
-    def _find_and_load(self, name: str) -> _Load:
+    def _find_and_load(self, name: str, on: Collection[str]) -> _Load:
+        able = [
+            worker
+            for worker in self._workers.values()
+            if not worker.draining and (not on or worker.id in on)
+        ]
         try:
-            return self._start_load(self._catalogue.find_usable(name).name)
+            return self._start_load(self._catalogue.find_usable(name).name, able)
         except EngineUnusable:
             engine = EngineName(name)
             workers = [
-                worker
-                for worker in self._workers.values()
-                if not worker.draining and engine in worker.offered and worker.offered[engine].fault
+                each for each in able if engine in each.offered and each.offered[engine].fault
             ]
             if not workers:
                 raise
-        load = self._loads[engine] = _Load({worker.id for worker in workers})
-        for worker in workers:
-            self._order_load(worker, engine)
-        return load
+        return self._order_loads(engine, workers)
 
-    def _start_load(self, engine: EngineName) -> _Load:
-        """Order all workers with the engine to load it; finish at once if one has a session."""
-        workers = [worker for worker in self._workers_with(engine) if not worker.draining]
+    def _start_load(self, engine: EngineName, able: Iterable[ConnectedWorker]) -> _Load:
+        """Order the workers with the engine to load it; finish at once if one has a session."""
+        workers = [worker for worker in able if engine in worker.usable_engines]
         if not workers:
             raise Unavailable(f"all workers that have engine {engine!r} are joining or draining")
-        load = self._loads[engine] = _Load({worker.id for worker in workers})
-        ready = False
-        for worker in workers:
-            if any(session.engine == engine for session in worker.sessions):
-                ready = True
-                continue
-            self._order_load(worker, engine)
-        if ready:
+        lacking = [
+            worker
+            for worker in workers
+            if all(session.engine != engine for session in worker.sessions)
+        ]
+        load = self._order_loads(engine, lacking)
+        if len(lacking) < len(workers):
             self._finish_load(engine)
+        return load
+
+    def _order_loads(self, engine: EngineName, workers: Iterable[ConnectedWorker]) -> _Load:
+        """Order workers to load an engine, except for those that are loading it."""
+        load = self._loads.setdefault(engine, _Load(set()))
+        for worker in workers:
+            if worker.id not in load.pending:
+                load.pending.add(worker.id)
+                self._order_load(worker, engine)
         return load
 
     def _order_load(self, worker: ConnectedWorker, engine: EngineName) -> None:
@@ -232,9 +245,6 @@ class ModelControl:
         else:
             done.set_exception(error)
             done.exception()  # avoids asyncio's warning if no caller is waiting
-
-    def _workers_with(self, engine: EngineName) -> Iterator[ConnectedWorker]:
-        return (w for w in self._workers.values() if engine in w.usable_engines)
 
     def _fastest_configuration(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
         """Return the profiled configuration with the highest throughput, or the last configuration.

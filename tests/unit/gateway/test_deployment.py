@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -28,7 +28,7 @@ from tests.clocks import FakeClock
 from tests.cores import new_assignment
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_stages import stage
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 NET = EngineName("net")
 MODEL = "a" * 64
@@ -84,6 +84,7 @@ class World:
         self.loads: list[str] = []
         self.queued: set[EngineName] = set()
         self.slow: set[str] = set()
+        self.crowded: set[str] = set()
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
         self.fails_at = 0
@@ -164,12 +165,18 @@ class World:
         worker.engines[engine.name] = engine
         self.catalogue.update(worker.id, engine)
 
-    async def load(self, engine: EngineName) -> None:
+    async def load(self, engine: EngineName, on: Collection[str]) -> None:
         self.step()
         self.loads.append(engine)
-        for worker in self.workers.values():
-            if engine in worker.engines and worker.id not in self.slow:
+        workers = [each for each in self.workers.values() if not on or each.id in on]
+        if all(worker.id in self.crowded for worker in workers):
+            raise EngineUnusable(f"{engine} was not loaded: other engines use the memory")
+        for worker in workers:
+            if engine in worker.engines and worker.id not in self.slow | self.crowded:
                 worker.sessions.add(Session(engine, Configuration(1)))
+        await until(
+            lambda: any(each.engine == engine for worker in workers for each in worker.sessions)
+        )
 
     # --- planner and workshop ---------------------------------------------------------------
 
@@ -333,6 +340,66 @@ async def test_stage_that_its_workers_do_not_load_in_time_is_told(
     await world.look(2)
     [told] = world.controller.deployments()
     assert (told.state, told.fault) == ("deployed", "")
+
+
+async def test_worker_that_cannot_load_its_stage_now_is_told_at_once_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.deployment.loading.LOAD_WITHIN_S", 0.01)
+    world = await deployed(World())
+    world.crowded.add("c")
+    world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("c", 0, 4), ("b", 4, 9)]))
+    await world.look(6)
+    [told] = world.controller.deployments()
+    assert (told.state, told.fault) == (
+        "failed",
+        "net.s0-4 was not loaded: other engines use the memory",
+    )
+    world.crowded.clear()
+    world.clock.now += RETRY_S
+    await world.look(4)
+    [told] = world.controller.deployments()
+    assert (told.state, told.fault) == ("deployed", "")
+
+
+async def test_stage_that_leaves_memory_while_others_load_it_is_loaded_again() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("c", 0, 4), ("b", 4, 9)]))
+    for _ in range(4):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    former, other = world.workers[WorkerId("a")], world.workers[WorkerId("c")]
+    session = Session(EngineName("net.s0-4"), Configuration(1))
+    former.sessions.discard(session)
+    other.sessions.add(session)
+    await world.look(3)
+    assert session in former.sessions
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
+
+
+async def test_stage_is_loaded_only_where_it_is_wanted() -> None:
+    world = await deployed(World())
+    world.workers[WorkerId("a")].sessions.clear()  # as other engines need its memory
+    world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
+    await world.look(6)
+    assert world.stages() == {"0-4": ("c",), "4-9": ("b",)}
+    assert world.workers[WorkerId("a")].sessions == set()
+
+
+async def test_stages_of_a_version_that_is_no_longer_planned_are_told_as_deployed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await deployed(World())
+
+    async def nothing(_: StoredEngines) -> dict[EngineName, Candidate]:
+        return {}
+
+    monkeypatch.setattr(world, "candidates", nothing)
+    await world.look()
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
+    world.start()
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
 
 
 async def test_change_of_the_store_hides_no_deployment() -> None:

@@ -325,12 +325,16 @@ async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
     assert await ask(300) > before
     assert [each.queries_per_s for each in world.orders[-1].engines] == pytest.approx([2, 60], 0.5)
     before = len(world.orders)
-    [reason] = {each.reason for each in world.found}
-    assert reason == "as asked; planned again: the load of other on a has risen"
+    assert [each.reason for each in world.found] == [
+        f"as asked; planned again: the load of {name} on a has risen"
+        for name in ("another engine", "other")
+    ]
     assert await ask(320) == before
     assert await ask(0) > before
-    [reason] = {each.reason for each in world.found}
-    assert reason == "as asked; planned again: the load of other on a has fallen"
+    assert [each.reason for each in world.found] == [
+        f"as asked; planned again: the load of {name} on a has fallen"
+        for name in ("another engine", "other")
+    ]
 
 
 async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
@@ -356,6 +360,18 @@ async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
         "; planned again: the workers have changed",
         "; planned again: the memory for stages has changed",
         "; planned again: the workers have changed",
+    ]
+
+
+async def test_reason_of_a_plan_names_the_stages_of_its_own_engine_only(world: World) -> None:
+    worker = world.workers[WorkerId("a")]
+    world.add("other/2")
+    for _ in range(8):
+        run(worker, "other.s0-4/2", 0.1, 20)
+        await world.look(2, pause_s=WINDOW_S)
+    assert [each.reason for each in world.found] == [
+        f"as asked; planned again: the time of {name} on a is known"
+        for name in ("another engine", "other.s0-4/2")
     ]
 
 

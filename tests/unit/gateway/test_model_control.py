@@ -40,8 +40,8 @@ class Fleet:
         worker.control = SendQueue(100)
         return worker
 
-    async def start_load(self, budget_s: float | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self.control.load(ECHO, budget_s))
+    async def start_load(self, on: str = "", budget_s: float | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.control.load(ECHO, on.split(), budget_s))
         await asyncio.sleep(0)
         return task
 
@@ -118,7 +118,7 @@ async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
     pending = replace(engine, fault="it is being inspected", pending=True)
     fleet.harness.catalogue.update(worker.id, pending)
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
-        await fleet.control.load(ECHO, 0.0)
+        await fleet.control.load(ECHO, budget_s=0.0)
     task = await fleet.start_load()
     assert orders(worker) == []
     fleet.harness.catalogue.update(worker.id, engine)
@@ -146,6 +146,15 @@ async def test_load_fails_once_all_workers_have_failed(fleet: Fleet) -> None:
     error = await error_of(task)
     assert isinstance(error, EngineUnusable)
     assert "'w2': truncated file" in str(error)
+
+
+async def test_load_on_some_workers_is_ordered_from_no_others(fleet: Fleet) -> None:
+    workers = [fleet.add_worker(name) for name in ("w1", "w2", "w3")]
+    task = await fleet.start_load("w1")
+    other = await fleet.start_load("w1 w2")
+    assert [orders(worker) for worker in workers] == [[("load", SESSION)], [("load", SESSION)], []]
+    fleet.set_resident(workers[1])
+    await asyncio.gather(task, other)
 
 
 async def test_load_of_an_engine_that_is_faulty_everywhere_is_tried_again(fleet: Fleet) -> None:

@@ -246,6 +246,14 @@ async def test_ordered_load_of_an_engine_that_is_removed_fails(
     assert len(starts.begun) == 1
 
 
+async def test_engine_that_is_removed_is_no_longer_too_large(reports: Reports) -> None:
+    reports.engines._set_engine(replace(ENGINE, fault="it used 300 MB", too_large=True))
+    reports.engines._engine_changed(ENGINE.name, None)
+    assert [(each.fault, each.too_large) for each in reports.told] == [
+        ("it was removed from the worker", False)
+    ]
+
+
 async def test_ordered_load_that_is_cancelled_by_closing_does_not_begin_again(
     starts: Starts, reports: Reports
 ) -> None:
