@@ -7,7 +7,7 @@ import heapq
 import math
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -280,9 +280,11 @@ class GatewayConnection:
     async def close(self) -> None:
         """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
         channel = self._channel
-        await self._shared_stream.close()
-        await channel.close()
-        await self._inputs.close()
+        channel.closed = True  # so that `connect` opens another, even if this is cancelled
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._inputs.close)
+            closing.push_async_callback(channel.close)
+            closing.push_async_callback(self._shared_stream.close)
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.connect().__await__()
