@@ -138,7 +138,8 @@ class Client(FleetOperations):
         """Run many queries over one call and yield their results in the order of `inputs`.
 
         A query that fails has its error in its own result, and the others are answered:
-        ``result["name"]`` raises the error, and ``result.error`` is it.
+        ``result["name"]`` raises the error, and ``result.error`` is it. What `inputs` itself raises
+        is raised here, after the results of the inputs before it.
 
         To end the call when leaving the loop early, wrap it in ``contextlib.aclosing``, or that of
         a `SyncClient` in ``contextlib.closing``.
@@ -189,6 +190,7 @@ class Client(FleetOperations):
         Inputs are uploaded first. They are read while they are sent, in a thread, and never all in
         memory; an upload that is interrupted continues, for up to the client's `patience`. An input
         that cannot be read, or does not suit the engine, fails alone: its result has the error.
+        What an iterable raises is raised here, and no job is submitted.
 
         Args:
             inputs: instead of `queries`, one of the following. A path, directory or pattern, or a

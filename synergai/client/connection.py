@@ -7,7 +7,7 @@ import heapq
 import math
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -121,7 +121,6 @@ class SharedStream:
         self._max_streamed_bytes = min(MAX_STREAMED_BYTES, max_message_bytes)
         self._in_flight = in_flight
         self._stream: QueryStream | None = None
-        self._closed = False
 
     async def infer(
         self,
@@ -135,8 +134,7 @@ class SharedStream:
         return await self._channel.retry(partial(self._infer_once, request), timeout)
 
     async def close(self) -> None:
-        """End the stream; queries in flight fail with `Cancelled`."""
-        self._closed = True
+        """End the stream, once the channel counts as closed; queries in flight fail."""
         stream, self._stream = self._stream, None  # the client may be closed again
         if stream is not None:
             await stream.close()
@@ -147,15 +145,13 @@ class SharedStream:
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> inference_pb2.ModelInferResponse:
         self._channel.ensure_open()
-        if self._closed:
-            raise Cancelled("the client was closed")
         if self._stream is None or self._stream.closed:
             self._stream = QueryStream(self._channel, self._in_flight)
         stream = self._stream
         deadline = None if timeout is None else time.monotonic() + timeout
         reply = await stream.request(request, timeout)
         if reply is None:
-            if self._closed:
+            if self._channel.closed:
                 raise Cancelled("the client was closed")
             if isinstance(stream.failure, Unavailable):
                 # A new error per query: each collects its own traceback.
@@ -280,9 +276,11 @@ class GatewayConnection:
     async def close(self) -> None:
         """Close the client; calls in flight fail with `Cancelled`, and so do further ones."""
         channel = self._channel
-        await self._shared_stream.close()
-        await channel.close()
-        await self._inputs.close()
+        channel.closed = True  # no more calls; `connect` opens another, even if this is cancelled
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._inputs.close)
+            closing.push_async_callback(channel.close)
+            closing.push_async_callback(self._shared_stream.close)
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.connect().__await__()

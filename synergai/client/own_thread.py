@@ -7,12 +7,14 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
 T = TypeVar("T")
+_Step: TypeAlias = "tuple[T, BaseException | None]"
+"""An item, or an error: as a future's exception, asyncio would replace it by one of its own."""
 _END: Final[Any] = object()
 
 
@@ -21,15 +23,18 @@ async def advance_in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
 
     It may wait for ever. Threads of a pool would run out, and keep the interpreter from exiting.
     """
-    wanted: SimpleQueue[Future[T] | None] = SimpleQueue()
+    wanted: SimpleQueue[Future[_Step[T]] | None] = SimpleQueue()
     arguments = (copy_context().run, items, wanted)
     Thread(target=_advance, args=arguments, name="synergai-inputs", daemon=True).start()
     del items, arguments  # else the loop would close the caller's generator
     try:
         while True:
-            found: Future[T] = Future()
+            found: Future[_Step[T]] = Future()
             wanted.put(found)
-            if (item := await asyncio.wrap_future(found)) is _END:
+            item, error = await asyncio.wrap_future(found)
+            if error is not None:
+                raise error
+            if item is _END:
                 return
             yield item
     finally:
@@ -37,11 +42,11 @@ async def advance_in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
 
 
 def _advance(
-    run: Callable[..., T], items: Iterator[T], wanted: SimpleQueue[Future[T] | None]
+    run: Callable[..., T], items: Iterator[T], wanted: SimpleQueue[Future[_Step[T]] | None]
 ) -> None:
     """Take an item for each future that is wanted, until one is None or cancelled."""
     while (found := wanted.get()) is not None and found.set_running_or_notify_cancel():
         try:
-            found.set_result(run(next, items, _END))
+            found.set_result((run(next, items, _END), None))
         except BaseException as error:  # noqa: BLE001 - raised where the item is awaited
-            found.set_exception(error)
+            found.set_result((_END, error))

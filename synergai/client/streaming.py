@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.client.multiplexer import QueryMultiplexer
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.parameters import read_parameters
 from synergai.wire.status import error_from_stream
 
@@ -82,30 +83,42 @@ async def stream_queries(
     make_request: Callable[[Inputs], Awaitable[Request]],
     window: int,
 ) -> AsyncGenerator[InferResult, None]:
-    """Yield the result of each query, in the order of `inputs`; a failed one has its error."""
+    """Yield the result of each query, in the order of `inputs`; a failed one has its error.
+
+    An error of reading the inputs is raised after the results of those before it.
+    """
     channel.ensure_open()
     slots = asyncio.Semaphore(window)
-    # In the order of the inputs; bounded by the slots. None follows the end of the call.
-    replies: asyncio.Queue[asyncio.Future[Reply] | InvalidInput | None] = asyncio.Queue()
+    # In the order of the inputs; bounded by the slots. An error is one of reading the inputs; None
+    # follows the end of the call.
+    replies: asyncio.Queue[asyncio.Future[Reply] | InferResult | BaseException | None]
+    replies = asyncio.Queue()
 
     async def requests() -> AsyncIterator[Request]:
-        async for item in iterate(inputs):
-            await slots.acquire()
-            try:
-                request = await make_request(item)
-            except InvalidInput as error:
-                replies.put_nowait(error)
-                continue
-            replies.put_nowait(multiplexer.expect(request))
-            yield request
+        try:
+            async for item in iterate(inputs):
+                await slots.acquire()
+                try:
+                    request = await make_request(item)
+                except InvalidInput as error:
+                    replies.put_nowait(InferResult({}, error=error))
+                    continue
+                replies.put_nowait(multiplexer.expect(request))
+                yield request
+        except BaseException as error:
+            if is_being_cancelled():
+                raise
+            replies.put_nowait(error)  # the caller's, in whose task alone it may be raised
 
     multiplexer = QueryMultiplexer(channel, window, requests(), cancellable=False)
     multiplexer.reader.add_done_callback(lambda _: replies.put_nowait(None))
     try:
         while (reply := await replies.get()) is not None:
-            if isinstance(reply, InvalidInput):
+            if isinstance(reply, BaseException):
+                raise reply
+            if isinstance(reply, InferResult):
                 slots.release()
-                yield InferResult({}, error=reply)
+                yield reply
                 continue
             message = await reply
             if message is None:

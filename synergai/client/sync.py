@@ -14,10 +14,12 @@ runs, and from several threads. All blocking clients of a process share that loo
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import sys
 import threading
 from collections.abc import AsyncIterable
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -198,9 +200,14 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        run = self._loop.run_forever
-        self._thread = Thread(target=run, name="synergai-client", daemon=True)
+        self._thread = Thread(target=self._serve, name="synergai-client", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            # The caller's code may raise them in a task: they are for who awaits it, not the loop.
+            with suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call and return its result; interrupting the caller cancels it."""
@@ -213,6 +220,8 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
+        except asyncio.CancelledError as error:  # which asyncio makes of the other one
+            raise concurrent.futures.CancelledError(*error.args) from error
         except BaseException:
             future.cancel()
             raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.client.multiplexer import DuplexCall
 from synergai.client.reconnecting import Patience
 from synergai.errors import InternalError, Unavailable
-from synergai.runtime.tasks import TaskBag
+from synergai.runtime.tasks import TaskBag, is_being_cancelled
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Upload:
         self._reading = TaskBag()
         self._begun = False
         self._exhausted = False
+        self._failure: BaseException | None = None  # of reading the inputs
         self._unstored: deque[UploadMessage] = deque()
         self._unstored_bytes = 0
         self._changed = asyncio.Event()
@@ -85,7 +86,10 @@ class Upload:
         self._greeted = asyncio.Event()
 
     async def run(self) -> jobs_pb2.UploadReceipt:
-        """Send all inputs that the gateway has not stored yet; return the receipt for all."""
+        """Send all inputs that the gateway has not stored yet; return the receipt for all.
+
+        An error of reading the inputs is raised once those before it are stored.
+        """
         patience = Patience(self._patience, self._channel.backoff)
         try:
             while True:
@@ -101,6 +105,8 @@ class Upload:
                         patience.reset()
                     await patience.wait(error)
                 else:
+                    if self._failure is not None:
+                        raise self._failure
                     return self._receipt
         finally:
             await self._reading.close()
@@ -134,11 +140,9 @@ class Upload:
             if self._exhausted:
                 return
             match await self._messages.get():
-                case None:
-                    self._exhausted = True
+                case None | BaseException() as failure:
+                    self._exhausted, self._failure = True, failure
                     return
-                case BaseException() as error:
-                    raise error
                 case message:
                     self._unstored.append(message)
                     self._unstored_bytes += len(message.data)
@@ -150,7 +154,9 @@ class Upload:
             async with aclosing(self._read(stored)) as messages:
                 async for message in messages:
                     await self._messages.put(message)
-        except Exception as error:  # noqa: BLE001 - raised by `run`
+        except BaseException as error:
+            if is_being_cancelled():
+                raise
             await self._messages.put(error)
         else:
             await self._messages.put(None)

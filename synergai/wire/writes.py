@@ -11,15 +11,20 @@ Remove `keep_status` once a call of grpc.aio keeps the server's status after a f
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
+
+from synergai.runtime.tasks import is_being_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 CallT = TypeVar("CallT", bound="grpc.aio.Call")
 RequestT = TypeVar("RequestT")
+_ENDED: Final = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+"""What a write raises once the call has ended; the reader gets the reason."""
 
 
 def keep_status(call: CallT) -> CallT:
@@ -44,12 +49,15 @@ async def write_all(
     """
     try:
         async for request in requests:
-            await call.write(request)
-        await call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return  # the call has ended; the reader gets the reason
-    except Exception:
-        call.cancel()
+            try:
+                await call.write(request)
+            except _ENDED:
+                return
+        with suppress(*_ENDED):
+            await call.done_writing()
+    except BaseException:
+        if not is_being_cancelled():
+            call.cancel()
         raise
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from synergai.client.client import Client
 from synergai.errors import InvalidInput
+from tests.waiting import turns
 
 CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "infer": lambda client: client.infer("e", {"x": np.zeros(1)}),
@@ -66,4 +67,24 @@ async def test_call_in_another_loop_that_runs_asks_for_a_client_of_its_own() -> 
     client = await Client("127.0.0.1:9")
     with pytest.raises(InvalidInput, match="another event loop; use a client for each"):
         await asyncio.to_thread(asyncio.run, client.workers())
+    await client.close()
+
+
+async def test_client_connects_again_once_its_close_was_begun() -> None:
+    """Also if that is cancelled, or has not ended yet."""
+
+    async def wait_for_the_gateway() -> None:
+        await asyncio.Event().wait()
+
+    client = await Client("127.0.0.1:9")
+    first = client._channel
+    client._shared_stream.close = wait_for_the_gateway  # type: ignore[method-assign]  # stands still
+    closing = asyncio.create_task(client.close())
+    await turns()
+    second = (await client.connect())._channel
+    assert second is not first
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert first._channel.calls._channel.closed()  # type: ignore[attr-defined]  # grpcio's own
+    second.ensure_open()
     await client.close()

@@ -1,10 +1,12 @@
 """Correlation of replies with queries on one stream."""
 
 import asyncio
+import concurrent.futures
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Self, cast
 
+import grpc
 import pytest
 
 from synergai.client.channel import GatewayChannel
@@ -207,3 +209,43 @@ async def test_server_that_omits_ids_is_read_in_order() -> None:
     call.answer("", "", "")
     call.replies.put_nowait(None)
     assert len(await collecting) == 3
+
+
+@pytest.mark.timeout(15)
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidInput("the inputs are broken"),
+        Unavailable("another gateway is"),
+        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
+        asyncio.CancelledError(),
+        asyncio.InvalidStateError(),
+        concurrent.futures.CancelledError(),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        SystemExit(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_error_of_the_inputs_is_raised_after_the_results_of_those_before_it(
+    error: BaseException,
+) -> None:
+    async def inputs() -> AsyncIterator[dict[str, float]]:
+        yield {}
+        await answered.wait()
+        raise error
+
+    class EndingCall(FakeCall):
+        async def done_writing(self) -> None:
+            self.replies.put_nowait(None)
+
+    call, answered = EndingCall(), asyncio.Event()
+    results = stream_queries(channel_with(call), inputs(), an_empty_request, window=4)
+    first = asyncio.ensure_future(anext(results))
+    call.answer((await call.written.get()).id)
+    assert (await first).error is None
+    answered.set()
+    with pytest.raises(type(error)) as failure:
+        await anext(results)
+    assert failure.value is error
+    assert call.cancelled

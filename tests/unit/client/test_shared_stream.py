@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from synergai.client.channel import GatewayChannel
+from synergai.client.client import Client
 from synergai.client.connection import QueryStream, SharedStream
 from synergai.errors import Cancelled
 from synergai.oip import inference_pb2 as oip
@@ -56,6 +57,7 @@ def channel_over(call: StalledCall) -> GatewayChannel:
         oip=SimpleNamespace(ModelStreamInfer=lambda **_: call),
         cancellation_cause=lambda cancellation: cancellation,
         ensure_open=lambda: None,
+        closed=False,
         retry=lambda attempt, timeout: attempt(timeout),
     )
     return cast("GatewayChannel", channel)
@@ -97,9 +99,11 @@ async def test_failed_write_ends_all_pending_queries() -> None:
 
 
 async def test_stream_may_be_closed_again_and_by_two_tasks_at_once() -> None:
-    shared = SharedStream(channel_over(StalledCall()), max_message_bytes=1000, in_flight=4)
+    channel = channel_over(StalledCall())
+    shared = SharedStream(channel, max_message_bytes=1000, in_flight=4)
     query = asyncio.create_task(shared.infer(oip.ModelInferRequest(), timeout=None))
     await settle()
+    channel.closed = True
     await asyncio.gather(shared.close(), shared.close())
     await shared.close()
     with pytest.raises(Cancelled, match="the client was closed"):
@@ -113,18 +117,19 @@ class SilentCall(StalledCall):
         pass
 
 
-async def test_query_while_the_stream_is_closed_opens_no_other() -> None:
+async def test_query_while_the_client_closes_opens_no_other_stream() -> None:
     call = SilentCall()
-    channel = channel_over(call)
-    shared = SharedStream(channel, max_message_bytes=1000, in_flight=4)
+    client = await Client("127.0.0.1:9")
+    stub = client._channel.oip = Mock(ModelStreamInfer=Mock(return_value=call))
+    shared = client._shared_stream
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.0):
             await shared.infer(oip.ModelInferRequest(), timeout=None)
-    closing = asyncio.create_task(shared.close())
+    closing = asyncio.create_task(client.close())
     await settle()
-    channel.oip.ModelStreamInfer = Mock(side_effect=AssertionError("another stream"))
-    with pytest.raises(Cancelled, match="the client was closed"):
+    with pytest.raises(Cancelled, match="the client is closed"):
         await shared.infer(oip.ModelInferRequest(), timeout=None)
+    stub.ModelStreamInfer.assert_called_once()
     closing.cancel()
     await asyncio.wait([closing])
     assert call.is_cancelled

@@ -1,3 +1,5 @@
+import asyncio
+import concurrent.futures
 import gc
 import subprocess
 import sys
@@ -105,6 +107,58 @@ def test_inputs_that_wait_for_ever_hold_up_neither_others_nor_the_exit() -> None
         [sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=20, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.timeout(15)
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (concurrent.futures.CancelledError, concurrent.futures.CancelledError),
+        (asyncio.CancelledError, concurrent.futures.CancelledError),
+        (GeneratorExit, GeneratorExit),
+        (KeyboardInterrupt, KeyboardInterrupt),
+        (SystemExit, SystemExit),
+    ],
+)
+def test_whatever_a_call_raises_reaches_the_caller_and_leaves_the_loop_running(
+    raised: type[BaseException], expected: type[BaseException]
+) -> None:
+    async def fail() -> None:
+        raise raised("no more")
+
+    async def fail_in_a_task() -> None:
+        await asyncio.create_task(fail())
+
+    loop = sync.shared_loop()
+    for call in (fail, fail_in_a_task):
+        with pytest.raises(expected):
+            loop.run(call())
+    assert loop.run(asyncio.sleep(0, "running")) == "running"
+
+
+@pytest.mark.timeout(15)
+@pytest.mark.parametrize(
+    "raised",
+    [
+        asyncio.CancelledError,
+        concurrent.futures.CancelledError,
+        concurrent.futures.InvalidStateError,
+        GeneratorExit,
+        KeyboardInterrupt,
+        SystemExit,
+    ],
+)
+async def test_iterator_in_a_thread_raises_its_own_error(raised: type[BaseException]) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            raise raised("no more")
+
+    with pytest.raises(raised, match="no more") as failure:
+        await anext(advance_in_thread(Broken()))
+    assert failure.type is raised
 
 
 def test_generator_of_inputs_ends_in_its_thread_where_the_client_may_be_called() -> None:

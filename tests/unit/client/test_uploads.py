@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -171,14 +172,40 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
     assert spool.calls == 5  # four that lasted, and one that did not
 
 
-def test_error_of_the_inputs_ends_the_upload() -> None:
+@pytest.mark.timeout(15)
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidInput("the inputs are broken"),
+        Unavailable("another gateway is"),
+        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
+        asyncio.CancelledError(),
+        asyncio.InvalidStateError(),
+        concurrent.futures.CancelledError(),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        SystemExit(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_error_of_the_inputs_ends_the_upload_once_those_before_it_are_stored(
+    error: BaseException,
+) -> None:
     async def read(stored: UploadReceipt) -> AsyncGenerator[UploadMessage, None]:
-        if not stored.stored:
-            raise InvalidInput("the inputs are broken")
-        yield UploadMessage(0, 0, b"", ())
+        async for message in messages(["a"], [])(stored):
+            yield message
+        raise error
 
-    with pytest.raises(InvalidInput, match="inputs are broken"):
-        run(Spool([]), read)
+    async def upload() -> BaseException | None:
+        try:
+            await Upload(channel_to(spool), "id", read, patience=60.0).run()
+        except BaseException as raised:  # noqa: BLE001 - compared
+            return raised
+        return None
+
+    spool = Spool([(1, 0)])
+    assert asyncio.run(upload()) is error
+    assert spool.names == ["a"]
 
 
 def test_unavailable_gateway_is_given_up_after_the_patience() -> None:

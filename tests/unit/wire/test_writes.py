@@ -1,9 +1,14 @@
 """Calls keep the server's status when a write fails."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
-from synergai.wire.writes import keep_status
+import pytest
+
+from synergai.wire.writes import keep_status, write_all
 
 
 class CythonCall:
@@ -40,3 +45,39 @@ def test_second_of_two_writes_at_once_fails_the_call() -> None:
     call: Any = keep_status(SimpleNamespace(_cython_call=inner))  # type: ignore[type-var]  # a fake
     call._cython_call.set_internal_error("Failed grpc_call_start_batch: 8 with ...")
     assert inner.status.startswith("INTERNAL")
+
+
+@pytest.mark.parametrize(
+    "raised", [ValueError, GeneratorExit, asyncio.CancelledError, asyncio.InvalidStateError]
+)
+async def test_error_of_making_a_request_ends_the_call(raised: type[BaseException]) -> None:
+    async def requests() -> AsyncIterator[str]:
+        yield "first"
+        raise raised
+
+    call = Mock(write=AsyncMock(), done_writing=AsyncMock())
+    with pytest.raises(raised):
+        await write_all(call, requests())
+    call.cancel.assert_called_once_with()
+
+
+async def test_cancelled_writer_leaves_the_call_to_its_owner() -> None:
+    async def requests() -> AsyncIterator[str]:
+        await asyncio.Event().wait()
+        yield "first"
+
+    call = Mock(write=AsyncMock())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await write_all(call, requests())
+    call.cancel.assert_not_called()
+
+
+async def test_call_that_has_ended_takes_no_more_requests() -> None:
+    async def requests() -> AsyncIterator[str]:
+        yield "first"
+        raise AssertionError
+
+    call = Mock(write=AsyncMock(side_effect=asyncio.InvalidStateError))
+    await write_all(call, requests())
+    call.cancel.assert_not_called()
