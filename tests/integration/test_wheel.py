@@ -15,6 +15,8 @@ from pathlib import Path
 
 import synergai
 from profiler.zoo.recipes import build
+
+sys.path.append(sys.argv[1])
 from demo.local_fleet import LocalFleet
 
 assert Path(synergai.__file__).is_relative_to(sys.prefix), synergai.__file__
@@ -63,7 +65,8 @@ def test_installed_command_writes_what_monitoring_needs(python: Path, tmp_path: 
 
 
 def test_installed_gateway_and_agent_find_each_other(python: Path, tmp_path: Path) -> None:
-    assert run(python, tmp_path, "-c", SERVE) == "served\n"
+    root = Path(__file__).parents[2]
+    assert run(python, tmp_path, "-c", SERVE, str(root)) == "served\n"
 
 
 def test_wheel_has_the_types_and_the_units_of_systemd(python: Path) -> None:
