@@ -466,7 +466,7 @@ async def test_preload_whose_host_dies_before_it_is_resident_fails(
     async def end_after_death(preload: Preload) -> None:
         assert preload.host is not None
         os.kill(preload.host.pid, signal.SIGKILL)
-        await preload.host._connection.lost.wait()
+        await preload.host._supervising.wait()
         await end(preload)
 
     monkeypatch.setattr(Preload, "end", end_after_death)
