@@ -23,6 +23,9 @@ class LoadedHost:
     def __init__(self) -> None:
         self._idle = asyncio.get_running_loop().create_future()
 
+    def require_open(self) -> None:
+        """Do nothing: it accepts runs."""
+
     def retire(self) -> asyncio.Future[None]:
         """Return a future that completes once the host is closed: until then, it keeps its runs."""
         return self._idle

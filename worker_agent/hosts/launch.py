@@ -100,13 +100,17 @@ _log = logging.getLogger(__name__)
 
 
 class Child:
-    """A process that has been started. Created by `start`; it logs the engine's output."""
+    """A process that has been started. Created by `start`; it logs the engine's output.
+
+    Attributes:
+        kill_error: why it was killed, if a load fails for that reason.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, engine: EngineName) -> None:
         self._process = process
         self._engine = engine
         self._kill_reason = ""
-        self._kill_error: SynergaiError | None = None
+        self.kill_error: SynergaiError | None = None
 
     @classmethod
     async def start(cls, launch: Launch, engine: EngineName) -> Child:
@@ -129,7 +133,7 @@ class Child:
 
     def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
         """Kill the process; `wait_exit` then returns the reason, and `load_error` the error."""
-        self._kill_reason, self._kill_error = reason, error
+        self._kill_reason, self.kill_error = reason, error
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -155,7 +159,7 @@ class Child:
     def load_error(self, reason: str) -> SynergaiError:
         """Return why a load failed during which the process died."""
         ended = -(self._process.returncode or 0) in _FROM_OUTSIDE
-        return self._kill_error or (Unavailable if ended else LoadCrashed)(reason)
+        return self.kill_error or (Unavailable if ended else LoadCrashed)(reason)
 
     async def log_output(self) -> None:
         """Log the output of the runtime until the process closes it."""

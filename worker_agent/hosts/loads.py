@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable, Unavailable
@@ -96,22 +97,27 @@ class HostLoads:
             raise message.error()
         raise EngineUnusable(f"unexpected answer from the host: {message}")
 
-    async def unload(self, variant: str) -> None:
-        """Free a variant."""
-        await self._order(UnloadVariant(variant))
+    def unload(self, variant: str) -> asyncio.Future[Message]:
+        """Free a variant without orders in flight; return the answer to come."""
+        return self._send_order(UnloadVariant(variant))
 
     async def _order(self, order: Order) -> Message:
         while (before := self._answers.get(order.variant)) is not None:
             await asyncio.wait([before])
+        return await self._send_order(order)
+
+    def _send_order(self, order: Order) -> asyncio.Future[Message]:
         if self._exit:
             raise Unavailable(self._exit)
         answer = self._answers[order.variant] = self._loop.create_future()
+        answer.add_done_callback(partial(self._end_order, order.variant))
         self._send(order)
-        try:
-            message: Message = await answer
-        finally:
-            del self._answers[order.variant]
-        return message
+        return answer
+
+    def _end_order(self, variant: str, answer: asyncio.Future[Message]) -> None:
+        del self._answers[variant]
+        if not answer.cancelled():
+            answer.exception()  # which is no fault if nothing waits for it any longer
 
     def receive(self, message: LoadStarted | Ready | LoadFailed | VariantUnloaded) -> None:
         """Handle a message about loads: pass an answer on to the order that waits for it."""

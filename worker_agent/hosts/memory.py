@@ -41,7 +41,7 @@ class Host(Protocol):
 
     @property
     def is_loading(self) -> bool:
-        """Whether its engine is still being loaded."""
+        """Whether its engine is still being loaded, or waits for room."""
 
     def kill(self, reason: str, error: SynergaiError) -> None:
         """Kill the process for a reason; if it is loading, its start raises `error`."""
@@ -87,13 +87,25 @@ class HostMemory:
         return self.limit_bytes + _DATA_BYTES + threads * _DATA_BYTES_PER_THREAD
 
     def kill_largest(self) -> None:
-        """Kill the host that uses most; if none exceeds the limit alone, of those that load."""
+        """Kill the hosts that exceed the limit alone; if none does, the largest of those that load.
+
+        If none loads either, kill the largest of all.
+        """
+        if self._kill_oversized():
+            return
         sizes = {host: rss_bytes(host.pid) for host in self.hosts}
-        if all(size <= self.limit_bytes for size in sizes.values()):
-            sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
+        sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
         largest = max(sizes, key=sizes.__getitem__, default=None)
         if largest is not None:
             self._kill(largest, sizes[largest])
+
+    def _kill_oversized(self) -> bool:
+        """Kill the hosts that exceed the limit alone; return whether any does."""
+        sizes = {host: rss_bytes(host.pid) for host in self.hosts}
+        oversized = [host for host, size in sizes.items() if size > self.limit_bytes]
+        for host in oversized:
+            self._kill(host, sizes[host])
+        return bool(oversized)
 
     async def check_load(self, host: Host, *, evicts: bool) -> None:
         """Kill a host that exceeded the limit while it loaded, which samples may have missed.
@@ -111,6 +123,8 @@ class HostMemory:
             for evict in self.evictors if evicts else ():
                 if self.exceeded(peak - size):
                     await evict(peak - size)
+            if self.exceeded(peak - size):
+                self._kill_oversized()
             if self.exceeded(peak - size):
                 raise self._kill(host, peak)
 
@@ -135,4 +149,5 @@ class HostMemory:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
             error = CrowdedOut(f"engine {host.session.engine!r} {reason}")
         host.kill(reason, error)
+        self.hosts.discard(host)  # its memory is about to be free
         return error

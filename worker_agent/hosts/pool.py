@@ -301,6 +301,7 @@ class HostPool:
                 alone = self._unusable.is_suspected(session)
                 host = shared
                 ready = await shared.load_variant(session.configuration.variant, alone=alone)
+            host.require_open()
         except PreloadAborted:
             raise
         except SynergaiError as failure:

@@ -73,6 +73,8 @@ class HostProcess:
     ) -> None:
         self.session = session
         self.ready: Ready
+        # Until `start` returns: a host that waits for room serves nothing yet.
+        self.is_loading = True
         self.was_suspended = False
         self._is_suspended = False
         self._arena = arena
@@ -138,9 +140,12 @@ class HostProcess:
             host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
             await memory.check_load(host, evicts=evicts)
-            host._require_open()
+            if child.kill_error is not None:  # while it waited for room; it may not have exited yet
+                raise child.kill_error
+            host.require_open()
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
+        host.is_loading = False
         return host
 
     async def load_variant(
@@ -151,7 +156,7 @@ class HostProcess:
         If it kills the process, they are lost. If `alone`, no queries are computed during the load,
         which is then to blame if the process dies.
         """
-        self._require_open()
+        self.require_open()
         self._begin_watch()
         is_measured = forget_peak_rss(self.pid)
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
@@ -160,12 +165,17 @@ class HostProcess:
         self._arena.grow(slots_for(ready.max_batch))
         return ready
 
-    async def unload_variant(self, variant: str) -> None:
-        """Free a variant without runs, while another one stays loaded."""
-        self._require_open()
-        await self._loads.unload(variant)
+    def unload_variant(self, variant: str) -> asyncio.Future[Message]:
+        """Free a variant without runs, while another one stays loaded; return the answer to come.
 
-    def _require_open(self) -> None:
+        The host answers once it has computed the runs that it has.
+        """
+        self.require_open()
+        self._begin_watch()
+        return self._loads.unload(variant)
+
+    def require_open(self) -> None:
+        """Raise Unavailable if the host accepts no runs."""
         if self.is_closed:
             raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
 
@@ -173,11 +183,6 @@ class HostProcess:
     def pid(self) -> int:
         """Process id of the host."""
         return self._child.pid
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether its engine is not loaded yet."""
-        return self._loads.is_starting
 
     @property
     def is_closed(self) -> bool:
@@ -371,12 +376,11 @@ class HostProcess:
             self._memory.hosts.discard(self)
             self._arena.close()
             os.close(self._interrupt_writer)
-        has_started = not self._loads.is_starting
         error = self._death(f"{reason} while loading")
         self._loads.fail(reason, error, computed=bool(self._runs.by_id))
         self._runs.end_all(reason, crashed)
         self._complete_retirement()
-        if has_started and not self._closing:
+        if not self.is_loading and not self._closing:
             _log.warning("%s", reason)
             on_exit(self)
 

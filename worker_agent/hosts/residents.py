@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Unavailable
 from synergai.runtime.memory import rss_bytes
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc.frames import Ready
+
+UNLOAD_WAIT_S: Final = 5.0
+"""A host that computes frees a variant later; nothing else waits longer than this for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ class ResidentSessions:
             await host.close()
             return
         with suppress(Unavailable):  # it died, which frees even more
-            await host.unload_variant(session.configuration.variant)
+            answer = host.unload_variant(session.configuration.variant)
+            await asyncio.wait([answer], timeout=UNLOAD_WAIT_S)
 
     def retire_host(self, host: HostProcess) -> None:
         """Let a host complete its runs, and close it then."""

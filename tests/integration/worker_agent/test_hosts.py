@@ -25,7 +25,7 @@ from tests.waiting import turns, until
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
-from worker_agent.hosts.preloads import PreloadAborted
+from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
@@ -396,6 +396,97 @@ async def test_host_that_dies_while_others_make_room_is_not_resident(
     with pytest.raises(Unavailable, match="has exited"):
         await hosts.load(TWICE)
     assert hosts.resident_sessions() == []
+    await hosts.close()
+
+
+async def waiting_for_room(memory: HostMemory, session: Session) -> HostProcess:
+    """Return the host that has loaded a session and waits until others have made room."""
+    hosts: list[HostProcess] = []
+    while not hosts:
+        await asyncio.sleep(0.005)
+        hosts = [
+            host
+            for host in memory.hosts
+            if isinstance(host, HostProcess) and host.session == session and hasattr(host, "ready")
+        ]
+    return hosts[0]
+
+
+async def test_limit_kills_a_host_that_waits_for_room_before_one_that_serves(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(1_000_000_000)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    busy = await hosts.load(TWICE)
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    run = busy.run_samples(0, FOREVER, lambda _: None, ended.set_result)
+    await hosts.load(LABELLED)
+    sizes_of(monkeypatch, lambda pid: 550_000_000 if pid == busy.pid else 500_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 500_000_000)
+    loads: list[asyncio.Task[HostProcess]] = []
+
+    async def load_another() -> None:
+        loads.append(hosts.load(TWICE_2))
+        await waiting_for_room(memory, TWICE_2)
+
+    before_evictions(monkeypatch, hosts, load_another)
+    async with asyncio.timeout(60):
+        await hosts.check_memory()
+        with pytest.raises(CrowdedOut, match="used 500 MB while all engines used more"):
+            await loads[0]
+        busy.stop_run(run)
+        assert (await ended).outcome is Outcome.STOPPED
+    await hosts.close()
+
+
+@pytest.mark.parametrize("exits", [False, True], ids=["killed", "exited"])
+async def test_preload_that_is_aborted_while_it_waits_for_room_has_not_failed(
+    models: Path, changes: Changes, *, exits: bool
+) -> None:
+    memory = HostMemory()
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, on_change=changes.append)
+    async with asyncio.timeout(60):
+        async with memory.enforcing:
+            preload = hosts.preload(TWICE)
+            await waiting_for_room(memory, TWICE)
+            hosts.end_preloads("the power mode changes")
+            if exits:
+                await until(lambda: not memory.hosts, 0.005)
+        with pytest.raises(PreloadAborted, match="the power mode changes"):
+            await preload
+    assert changes == [SessionChange(TWICE, resident=False)]
+    await hosts.close()
+
+
+async def test_preload_whose_host_dies_before_it_is_resident_fails(
+    hosts: HostPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = Preload.end
+
+    async def end_after_death(preload: Preload) -> None:
+        assert preload.host is not None
+        os.kill(preload.host.pid, signal.SIGKILL)
+        await preload.host._supervising.wait()
+        await end(preload)
+
+    monkeypatch.setattr(Preload, "end", end_after_death)
+    with pytest.raises(Unavailable, match="has exited"):
+        await hosts.preload(TWICE)
+    assert hosts._residents.by_use() == []
+
+
+async def test_load_is_not_refused_for_a_host_that_exceeds_the_limit_alone(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
+    large = await hosts.load(LABELLED)
+    cut = run_samples(large, FOREVER)
+    sizes_of(monkeypatch, lambda pid: 150_000_000 if pid == large.pid else 10_000_000)
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 10_000_000)
+    host = await hosts.load(TWICE)
+    assert "used 150 MB, above the 100 MB" in (await cut).detail
+    assert not host.is_closed
+    assert hosts.resident_sessions() == [TWICE]
     await hosts.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import worker_agent.hosts.memory
+import worker_agent.hosts.residents
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -226,20 +227,43 @@ async def test_crash_costs_all_variants_of_the_host(
     assert await answer(again, "small") == ("1.small", 2.0)
 
 
-async def test_hung_host_is_killed_while_a_variant_is_unloaded(family: Path) -> None:
+@pytest.mark.parametrize("computes", [False, True])
+async def test_hung_host_is_killed_while_a_variant_is_unloaded(
+    family: Path, *, computes: bool
+) -> None:
     hosts = HostPool(family, memory_bytes=1 << 40, on_change=lambda _: None, hang_timeout_s=0.5)
     try:
         host = await hosts.load(session("large"))
         await hosts.load(session("small"))
+        await until(lambda: host._watchdog is None, 0.01)
         os.kill(host.pid, signal.SIGSTOP)
         ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-        host.run_query(b"", ended.set_result, variant="small")
-        unloading = asyncio.create_task(hosts.unload(session("large")))
+        if computes:
+            host.run_query(b"", ended.set_result, variant="small")
         async with asyncio.timeout(30):
-            assert (await ended).fault is Fault.HOST_DIED
-            assert await unloading
+            assert await hosts.unload(session("large"))
+            await until(lambda: host.is_closed, 0.01)
+            assert not computes or (await ended).fault is Fault.HOST_DIED
     finally:
         await hosts.close()
+
+
+async def test_eviction_of_a_variant_does_not_wait_for_the_runs_of_another(
+    hosts: HostPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_agent.hosts.residents, "UNLOAD_WAIT_S", 0.01)
+    host = await hosts.load(session("large"))
+    await hosts.load(session("small"))
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    run = host.run_samples(0, 10**12, lambda _: None, ended.set_result, variant="large")
+    async with asyncio.timeout(30):
+        assert await hosts.unload(session("small"))
+        assert hosts.resident_sessions() == [session("large")]
+        again = hosts.load(session("small"))
+        host.stop_run(run)
+        assert (await ended).outcome is Outcome.STOPPED
+        assert await again is host
+        assert await answer(host, "small") == ("1.small", 2.0)
 
 
 @pytest.mark.parametrize("ending", ["crash", "hang"])
@@ -292,6 +316,21 @@ async def test_variant_whose_load_exceeds_the_limit_between_two_samples_is_refus
         await until(lambda: host.is_closed, 0.01)
     finally:
         await hosts.close()
+
+
+async def test_variant_loaded_into_a_host_that_accepts_no_more_runs_is_not_resident(
+    hosts: HostPool,
+) -> None:
+    host = await hosts.load(session("large"))
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    host.run_samples(0, 10**12, lambda _: None, ended.set_result, variant="large")
+    loading = hosts.load(session("small"))
+    await until(lambda: host._loads)
+    host._on_unusable("large", "the engine failed")
+    assert host.is_closed
+    with pytest.raises(Unavailable):
+        await loading
+    assert hosts._residents.by_use() == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from worker_agent.ipc.frames import (
     ArenaRef,
     LoadFailed,
     LoadStarted,
+    LoadVariant,
     Order,
     RunEnded,
     UnloadVariant,
@@ -81,7 +82,7 @@ class Host:
         self.loads = HostLoads(self.orders.put_nowait, self.kills.append)
 
 
-async def failed(*tasks: asyncio.Task[object]) -> list[object]:
+async def failed(*tasks: Awaitable[object]) -> list[object]:
     async with asyncio.timeout(5):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -128,24 +129,27 @@ async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
 
 async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
     host = Host()
-    first = asyncio.create_task(host.loads.unload("small"))
-    second = asyncio.create_task(host.loads.unload("small"))
+    host.loads.receive(LoadFailed("the first"))
+    first = host.loads.unload("small")
+    second = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
     assert await host.orders.get() == UnloadVariant("small")
     assert host.orders.empty()
     host.loads.receive(VariantUnloaded("small"))
     await first
-    assert await host.orders.get() == UnloadVariant("small")
-    host.loads.receive(VariantUnloaded("small"))
-    await second
+    assert await host.orders.get() == LoadVariant("small", alone=False)
+    host.loads.receive(LoadFailed("damaged", variant="small"))
+    with pytest.raises(EngineUnusable, match="damaged"):
+        await second
 
 
 async def test_order_that_waits_for_another_one_fails_with_the_host() -> None:
     host = Host()
     host.loads.receive(LoadFailed("the first"))
-    tasks = [asyncio.create_task(host.loads.unload("small")) for _ in range(2)]
+    unload = host.loads.unload("small")
+    load = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
     await asyncio.sleep(0)
     host.loads.fail("it died", Unavailable("it died while loading"), computed=False)
-    errors = await failed(*tasks)
+    errors = await failed(unload, load)
     assert [str(error) for error in errors] == ["it died", "it died"]
 
 
