@@ -79,6 +79,10 @@ def take_inventory(
     return inventory
 
 
+class OtherInputs(Conflict):
+    """Other inputs than those of the caller are stored."""
+
+
 class ArraySource:
     """Rows of arrays, one array for each input of the engine."""
 
@@ -156,7 +160,7 @@ async def read_messages(
 ) -> AsyncGenerator[UploadMessage, None]:
     """Yield the messages of a source's inputs that are not stored yet.
 
-    To `compare`, the others are read as well; `Conflict` is raised if something else is stored.
+    To `compare`, the others are read as well; `OtherInputs` is raised if something else is stored.
     Iterables that are not asynchronous are advanced in a thread, as they may read files or wait.
     """
     builder = MessageBuilder(encoder, stored.stored)
@@ -190,7 +194,7 @@ def _skip_same(items: Iterator[NamedInput], encoder: InputEncoder, stored: Uploa
 
 def _check_same(digest: int, stored: UploadReceipt) -> None:
     if stored.stored and (not stored.HasField("digest") or digest != stored.digest):
-        raise Conflict("other inputs are stored")
+        raise OtherInputs("other inputs are stored")
 
 
 def _build(

@@ -6,7 +6,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.client.input_sources import open_source, read_messages, take_inventory
+from synergai.client.input_sources import OtherInputs, open_source, read_messages, take_inventory
 from synergai.client.upload_messages import InputEncoder
 from synergai.client.uploads import Upload, UploadProgress
 from synergai.data.inventory import InputInventory
@@ -60,15 +60,19 @@ async def submit_inputs(
         take_inventory, engine=engine, limit=max_input_bytes, text=text or DEFAULT_TEXT
     )
     source = await open_source(inputs, engine, list_files)
+    # A key that follows from the files needs no second look at those that are stored.
+    named_by_key = isinstance(source, InputInventory) and source.named_by_key
     try:
         encoder = InputEncoder(engine, outputs, max_input_bytes)
-        # A key that follows from the files needs no second look at those that are stored.
-        named_by_key = isinstance(source, InputInventory) and source.named_by_key
         read = partial(read_messages, source, encoder, compare=not named_by_key)
         upload = Upload(channel, upload_id, read, patience=patience, on_progress=on_progress)
-        receipt = await upload.run()
-    except (Conflict, EngineUnusable) as error:  # a job uses the upload, and there are more inputs
-        raise IdempotencyConflict(idempotency_key, ["inputs or outputs"]) from error
+        try:
+            receipt = await upload.run()
+        except (Conflict, EngineUnusable) as error:
+            if error is upload.failure and not isinstance(error, OtherInputs):
+                raise  # by the caller's iterable
+            # A job uses the upload, and there are more inputs.
+            raise IdempotencyConflict(idempotency_key, ["inputs or outputs"]) from error
     finally:
         if isinstance(source, InputInventory) and source is not inputs:
             source.close()

@@ -54,6 +54,9 @@ class Upload:
     Args:
         read: yields the messages of the inputs behind those that a receipt names; called once.
         patience: seconds without progress after which an unavailable gateway is given up.
+
+    Attributes:
+        failure: the error of reading the inputs, if that has failed.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Upload:
         self._reading = TaskBag()
         self._begun = False
         self._exhausted = False
-        self._failure: BaseException | None = None  # of reading the inputs
+        self.failure: BaseException | None = None
         self._unstored: deque[UploadMessage] = deque()
         self._unstored_bytes = 0
         self._changed = asyncio.Event()
@@ -105,8 +108,8 @@ class Upload:
                         patience.reset()
                     await patience.wait(error)
                 else:
-                    if self._failure is not None:
-                        raise self._failure
+                    if self.failure is not None:
+                        raise self.failure
                     return self._receipt
         finally:
             await self._reading.close()
@@ -141,7 +144,7 @@ class Upload:
                 return
             match await self._messages.get():
                 case None | BaseException() as failure:
-                    self._exhausted, self._failure = True, failure
+                    self._exhausted, self.failure = True, failure
                     return
                 case message:
                     self._unstored.append(message)

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.errors import Cancelled, InvalidInput, Overloaded
+from synergai.errors import (
+    Cancelled,
+    Conflict,
+    EngineUnusable,
+    InvalidInput,
+    Overloaded,
+    SynergaiError,
+)
 from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
@@ -88,6 +95,20 @@ async def test_submitting_again_continues_the_upload(gateway: FakeGateway) -> No
         again = await client.submit("identity", inputs=rows, idempotency_key="k")
         assert first.id == again.id
         assert [each.name for each in stored] == [str(number) for number in range(100)]
+
+
+@pytest.mark.parametrize("error", [EngineUnusable("mine"), Conflict("mine")])
+async def test_error_of_an_iterable_is_not_taken_for_one_of_its_upload(
+    gateway: FakeGateway, error: SynergaiError
+) -> None:
+    async def broken() -> AsyncIterator[dict[str, list[float]]]:
+        yield {"x": [1.0]}
+        raise error
+
+    async with synergai.Client(gateway.address) as client:
+        with pytest.raises(type(error), match="mine") as raised:
+            await client.submit("identity", inputs=broken(), idempotency_key="k")
+    assert raised.value is error
 
 
 async def test_blocking_client_reads_results(gateway: FakeGateway) -> None:
