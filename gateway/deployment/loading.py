@@ -112,6 +112,7 @@ class Loading:
             each
             for each in sorted(workers)
             if (worker := self._workers.get(WorkerId(each))) is not None
+            and not worker.draining
             and stage in worker.usable_engines
             and worker.usable(stage)
             and all(session.engine != stage for session in worker.sessions)

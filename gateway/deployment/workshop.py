@@ -15,6 +15,7 @@ from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
 from synergai.models.package import pack
 from synergai.names import split_version
+from synergai.runtime.tasks import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,11 +57,11 @@ class Workshop:
         if await asyncio.to_thread(lambda: mark.is_file() and mark.read_text() == stored.digest):
             return
         try:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await run_to_end(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
             await asyncio.to_thread(self._check_room, stored)
             for file in stored.manifest.files:
                 await self._copy(file.sha256, file.size, folder / file.path)
-            await asyncio.to_thread(mark.write_text, stored.digest)
+            await run_to_end(asyncio.to_thread(mark.write_text, stored.digest))
         except OSError as error:
             raise Overloaded(
                 f"engine {stored.name!r} cannot be copied to {folder}: {error.strerror}"
@@ -81,7 +82,7 @@ class Workshop:
         with closing(await asyncio.to_thread(path.open, "wb")) as file:
             for offset in range(0, size, _PIECE):
                 piece = await self._store.read(sha256, offset, _PIECE)
-                await asyncio.to_thread(file.write, piece)
+                await run_to_end(asyncio.to_thread(file.write, piece))
 
     async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> None:
         """Make the stages of an engine that is here between cuts."""
@@ -104,7 +105,7 @@ class Workshop:
                 while piece := await asyncio.to_thread(file.read, _PIECE):
                     offset = await self._store.append(key, content.sha256, offset, piece)
         await self._store.publish(GATEWAY, name, version, digest, placement)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await run_to_end(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
     async def tidy(self, kept: Collection[EngineName]) -> None:
         """Remove all engines but some, and all stages: they are in the store.
@@ -114,7 +115,8 @@ class Workshop:
         folders = {self._folder(engine) for engine in kept}
         async with self._moving:
             if not self.turn.locked():
-                await asyncio.to_thread(partial(_remove_others, self.models, folders))
+                removal = partial(_remove_others, self.models, folders)
+                await run_to_end(asyncio.to_thread(removal))
 
     def _folder(self, engine: EngineName) -> Path:
         return ModelDirectories(self.models, self.models).folder(engine)

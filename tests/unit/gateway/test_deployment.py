@@ -168,7 +168,8 @@ class World:
     async def load(self, engine: EngineName, on: Collection[str]) -> None:
         self.step()
         self.loads.append(engine)
-        workers = [each for each in self.workers.values() if not on or each.id in on]
+        able = [each for each in self.workers.values() if not each.draining]
+        workers = [each for each in able if not on or each.id in on]
         if all(worker.id in self.crowded for worker in workers):
             raise EngineUnusable(f"{engine} was not loaded: other engines use the memory")
         for worker in workers:
@@ -375,6 +376,14 @@ async def test_stage_that_leaves_memory_while_others_load_it_is_loaded_again() -
     other.sessions.add(session)
     await world.look(3)
     assert session in former.sessions
+    assert [each.state for each in world.controller.deployments()] == ["deployed"]
+
+
+async def test_stage_is_deployed_while_one_of_its_workers_drains() -> None:
+    world = World()
+    world.workers[WorkerId("c")].draining = True
+    world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("c", 0, 4), ("b", 4, 9)]))
+    await world.look(6)
     assert [each.state for each in world.controller.deployments()] == ["deployed"]
 
 

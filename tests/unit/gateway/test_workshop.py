@@ -1,6 +1,7 @@
 """Where the gateway cuts engines."""
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -13,6 +14,7 @@ from gateway.hub.store.store import EngineStore
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from tests.unit.gateway.test_deployment import NET, stored
+from tests.waiting import turns
 
 
 class Store:
@@ -43,6 +45,27 @@ async def test_engine_is_copied_if_that_leaves_room_on_the_disk(
     await shop.bring(stored(NET))
     [model] = shop.models.rglob("model.onnx")
     assert model.stat().st_size == 1000
+
+
+async def test_copy_that_is_cancelled_lets_no_other_begin_before_its_thread_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop(cast("EngineStore", Store()), tmp_path)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def remove(*_: object, **__: object) -> None:
+        begun.set()
+        goes_on.wait(30)
+
+    monkeypatch.setattr("shutil.rmtree", remove)
+    cancelled = asyncio.create_task(shop.bring(stored(NET)))
+    await asyncio.to_thread(begun.wait, 30)
+    cancelled.cancel()
+    await turns()
+    assert shop._moving.locked()
+    goes_on.set()
+    await asyncio.wait([cancelled])
+    assert not shop._moving.locked()
 
 
 async def test_plan_and_cut_that_need_an_engine_at_once_copy_it_once(tmp_path: Path) -> None:
