@@ -171,6 +171,8 @@ class HostProcess:
         The host answers once it has computed the runs that it has.
         """
         self.require_open()
+        if not self._runs.by_id:
+            self._connection.heard_at = self._loop.time()
         self._begin_watch()
         return self._loads.unload(variant)
 
@@ -340,12 +342,12 @@ class HostProcess:
             self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
 
     def _watch(self) -> None:
-        """Kill the host if it is silent for too long with runs, or stopped during a load."""
+        """Kill the host if it owes answers and is silent for too long, or stopped in a load."""
         self._watchdog = None
         runs, loads = self._runs.by_id, self._loads
         if self._connection.is_lost or not (runs or loads or loads.is_starting):
             return
-        if not runs or loads.is_starting or loads.loading is not None:
+        if loads.is_starting or loads.loading is not None:
             # A load may take long, and has a limit of its own.
             before = self._was_stopped
             self._was_stopped = not self._is_suspended and is_stopped(self.pid)
