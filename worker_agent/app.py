@@ -106,7 +106,7 @@ async def build_parts(
 
 def _lock_state(state: Path, stack: AsyncExitStack) -> None:
     """Keep the state directory, whose secret and engines are one agent's, until `stack` closes."""
-    lock = lock_directory(state, "lock")
+    lock = lock_directory(state, "agent.lock")
     if lock is None:
         raise Unavailable(
             f"another agent uses the state directory {state}: give each agent of a machine its own "

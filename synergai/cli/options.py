@@ -30,7 +30,11 @@ Models = Annotated[Path, typer.Option("--models", metavar="DIR", help="The model
 DEFAULT_DICTIONARY: Final = default_dictionary()
 Dictionary = Annotated[
     Path,
-    typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db or .csv file."),
+    typer.Option(
+        "--dictionary",
+        metavar="FILE",
+        help="The dictionary, a .db file.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9 (most urgent).")]

@@ -95,9 +95,11 @@ def lock_directory(directory: Path, name: str) -> int | None:
         raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
-        return None
+        if isinstance(error, BlockingIOError):
+            return None
+        raise Unavailable(f"cannot lock {directory}: {error.strerror}") from error
     return descriptor
 
 
