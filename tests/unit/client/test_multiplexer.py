@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Self, cast
+from typing import Final, Self, cast
 
 import grpc
 import pytest
@@ -211,22 +211,21 @@ async def test_server_that_omits_ids_is_read_in_order() -> None:
     assert len(await collecting) == 3
 
 
-@pytest.mark.timeout(15)
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidInput("the inputs are broken"),
-        Unavailable("another gateway is"),
-        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
-        asyncio.CancelledError(),
-        asyncio.InvalidStateError(),
-        concurrent.futures.CancelledError(),
-        GeneratorExit(),
-        KeyboardInterrupt(),
-        SystemExit(),
-    ],
-    ids=lambda error: type(error).__name__,
+INPUT_ERRORS: Final = (
+    InvalidInput("the inputs are broken"),
+    Unavailable("another gateway is"),
+    grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
+    asyncio.CancelledError(),
+    asyncio.InvalidStateError(),
+    concurrent.futures.CancelledError(),
+    GeneratorExit(),
+    KeyboardInterrupt(),
+    SystemExit(),
 )
+
+
+@pytest.mark.timeout(15)
+@pytest.mark.parametrize("error", INPUT_ERRORS, ids=lambda error: type(error).__name__)
 async def test_error_of_the_inputs_is_raised_after_the_results_of_those_before_it(
     error: BaseException,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -17,8 +16,9 @@ from synergai.client import uploads
 from synergai.client.channel import GatewayChannel
 from synergai.client.upload_messages import UploadMessage
 from synergai.client.uploads import Upload
-from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
+from synergai.errors import InternalError, SynergaiError, Unavailable
 from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
+from tests.unit.client.test_multiplexer import INPUT_ERRORS
 
 NO_DELAYS = (0.0,) * 1000
 
@@ -173,21 +173,7 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.timeout(15)
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidInput("the inputs are broken"),
-        Unavailable("another gateway is"),
-        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
-        asyncio.CancelledError(),
-        asyncio.InvalidStateError(),
-        concurrent.futures.CancelledError(),
-        GeneratorExit(),
-        KeyboardInterrupt(),
-        SystemExit(),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", INPUT_ERRORS, ids=lambda error: type(error).__name__)
 def test_error_of_the_inputs_ends_the_upload_once_those_before_it_are_stored(
     error: BaseException,
 ) -> None:
