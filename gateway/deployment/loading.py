@@ -93,7 +93,7 @@ class Loading:
     async def _load_stage(self, stage: EngineName, workers: frozenset[str]) -> None:
         """Load a stage on all of its workers, some of which may have it already.
 
-        The load is ordered again from those that have failed, or evicted it meanwhile.
+        Workers that fail, or evict the stage meanwhile, are asked again.
         """
         try:
             async with asyncio.timeout(LOAD_WITHIN_S):

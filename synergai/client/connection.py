@@ -134,7 +134,7 @@ class SharedStream:
         return await self._channel.retry(partial(self._infer_once, request), timeout)
 
     async def close(self) -> None:
-        """End the stream, once the channel counts as closed; queries in flight fail."""
+        """End the stream of a closed channel; queries in flight fail."""
         stream, self._stream = self._stream, None  # the client may be closed again
         if stream is not None:
             await stream.close()

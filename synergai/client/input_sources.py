@@ -80,7 +80,7 @@ def take_inventory(
 
 
 class OtherInputs(Conflict):
-    """Other inputs than those of the caller are stored."""
+    """The upload has other inputs than the caller's."""
 
 
 class ArraySource:
