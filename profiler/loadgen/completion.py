@@ -36,11 +36,6 @@ class SampleCompleter:
     def __init__(self, library: SampleLibrary | None) -> None:
         self._library = library
 
-    @property
-    def logs_responses(self) -> bool:
-        """Whether responses are logged."""
-        return self._library is not None
-
     def encode(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
         """Return the bytes to log for a sample's outputs."""
         if self._library is None:

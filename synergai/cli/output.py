@@ -180,11 +180,6 @@ def cut_text(text: str, style: str) -> Text:
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def format_count(value: int | None) -> str:
-    """Format a count; ``-`` if it is unknown."""
-    return "-" if value is None else f"{value:,}"
-
-
 def format_percent(share: float | None) -> str:
     """Format a share from 0 to 1; empty for None."""
     return "" if share is None else f"{share:.2%}"

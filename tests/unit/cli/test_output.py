@@ -5,14 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.text import Text
 
-from synergai.cli.output import (
-    cut_text,
-    format_age,
-    format_count,
-    format_seconds,
-    print_facts,
-    print_table,
-)
+from synergai.cli.output import cut_text, format_age, format_seconds, print_facts, print_table
 
 
 def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
@@ -115,7 +108,3 @@ def test_fault_is_cut_at_the_terminals_width_and_whole_in_a_pipe(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "…" in lines[2]
-
-
-def test_unknown_count_is_a_dash() -> None:
-    assert (format_count(None), format_count(0), format_count(1234567)) == ("-", "0", "1,234,567")
