@@ -308,9 +308,11 @@ async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
+        slots = retrying.inventory._slots._free
+        waiting = len(slots._waiters or ())
         put_whole(models, "new")
         group.create_task(poll(retrying.inventory))
-        await until(lambda: "new" in retrying.inventory._describer._keys)
+        await until(lambda: len(slots._waiters or ()) > waiting)
         for name in (ONE, TWO, THREE, EngineName("new")):
             held.ends[name].set_result(None)
         await retrying.run_due(0)
