@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from profiler.simulator.outcomes import job_outcomes
+from profiler.simulator.simulation import job_outcomes
 from profiler.simulator.simulator_settings import WATTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from profiler.simulator.outcomes import JobOutcome
-    from profiler.simulator.simulation import SimulationRun
+    from profiler.simulator.simulation import JobOutcome, SimulationRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
