@@ -1,4 +1,4 @@
-"""Simulation: drives the scheduling core through a workload in virtual time; outcomes of its jobs."""
+"""Simulation: drives the scheduling core through a workload in virtual time."""
 
 from __future__ import annotations
 
