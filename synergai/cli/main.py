@@ -125,7 +125,7 @@ APPLICATIONS: Final = {
         "simulator",
     ),
     "capacity": Application(
-        "profiler.simulator.capacity_cli:app",
+        "profiler.simulator.cli:capacity_app",
         "Find the workers that a demand needs, in virtual time.",
         _PREPARE,
         "simulator",
