@@ -28,7 +28,7 @@ from profiler.simulator.pipelines.interference import (
     drawn_slowdowns,
     served,
 )
-from profiler.simulator.pipelines.streams import SLOS, STREAMS, draw_stream, measured_widths
+from profiler.simulator.pipelines.places import SLOS, STREAMS, draw_stream, measured_widths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
