@@ -18,8 +18,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
-from profiler.zoo.builders import ssd
-from profiler.zoo.builders.architectures import ARCHITECTURES
+from profiler.zoo.builders.architectures import (
+    ARCHITECTURES,
+    CENTRE_CODE,
+    DETECTIONS,
+    IOU_THRESHOLD,
+    PIXEL_SCALE,
+    SCORE_THRESHOLD,
+    SIZE_CODE,
+    MobileNet,
+    ResNet50,
+)
 from profiler.zoo.builders.calibration import RELU6_CEILING, range_name
 from profiler.zoo.builders.layer_builder import (
     POOL,
@@ -29,9 +38,6 @@ from profiler.zoo.builders.layer_builder import (
     LayerCollector,
     Weights,
 )
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.resnet50 import ResNet50
-from profiler.zoo.builders.ssd import PIXEL_SCALE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,21 +146,21 @@ def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
     highs: list[Any] = []
     for axis in (0, 1):
         centre, length = anchors[:, axis], anchors[:, axis + 2]
-        middle = encodings[:, :, axis] * (length / np.float32(ssd.CENTRE_CODE)) + centre
-        half = tf.exp(encodings[:, :, axis + 2] / ssd.SIZE_CODE) * (length / np.float32(2))
+        middle = encodings[:, :, axis] * (length / np.float32(CENTRE_CODE)) + centre
+        half = tf.exp(encodings[:, :, axis + 2] / SIZE_CODE) * (length / np.float32(2))
         lows.append(middle - half)
         highs.append(middle + half)
     boxes = tf.stack([*lows, *highs], axis=2)
     picked = tf.image.combined_non_max_suppression(
         boxes[:, :, tf.newaxis],
         tf.sigmoid(logits[:, :, 1:]),
-        max_output_size_per_class=ssd.DETECTIONS,
-        max_total_size=ssd.DETECTIONS,
-        iou_threshold=ssd.IOU_THRESHOLD,
-        score_threshold=ssd.SCORE_THRESHOLD,
+        max_output_size_per_class=DETECTIONS,
+        max_total_size=DETECTIONS,
+        iou_threshold=IOU_THRESHOLD,
+        score_threshold=SCORE_THRESHOLD,
         clip_boxes=True,
     )
-    there = tf.cast(picked.nmsed_scores > ssd.SCORE_THRESHOLD, tf.float32)
+    there = tf.cast(picked.nmsed_scores > SCORE_THRESHOLD, tf.float32)
     return {
         "num_detections": tf.cast(picked.valid_detections, tf.float32),
         "detection_boxes": picked.nmsed_boxes,

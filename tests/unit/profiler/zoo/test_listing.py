@@ -7,8 +7,8 @@ from rich.console import Console
 
 from profiler.zoo import recipes as zoo
 from profiler.zoo.builders import image_engines
+from profiler.zoo.builders.architectures import MobileNet
 from profiler.zoo.builders.image_engines import ModelExport, export_models
-from profiler.zoo.builders.mobilenet import MobileNet
 from profiler.zoo.listing import EngineListing, list_engines
 from profiler.zoo.published import PUBLISHED
 from profiler.zoo.recipes import RECIPES
