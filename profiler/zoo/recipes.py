@@ -1,6 +1,6 @@
 """The zoo: recipes of the thesis's twelve engines and two small ones, and their building.
 
-The twelve have the architectures of the files in `profiler.zoo.published`, but not their weights.
+The twelve have the architectures of the files in `profiler.zoo.listing`, but not their weights.
 """
 
 from __future__ import annotations

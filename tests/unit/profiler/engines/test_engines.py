@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
-from profiler.zoo.published import find_published
+from profiler.zoo.listing import find_published
 from synergai.cli import contexts
 from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
 from synergai.domain import Engine
@@ -141,7 +141,7 @@ def test_recipe_names_an_engine_and_its_processing(
     model = models / "family/full.onnx"
     digest = hashlib.md5(model.read_bytes()).hexdigest()
     published = structs.replace(find_published("onnx_resnet50_op11"), md5=digest)
-    monkeypatch.setattr("profiler.zoo.published.PUBLISHED", (published,))
+    monkeypatch.setattr("profiler.zoo.listing.PUBLISHED", (published,))
 
     run("add", model, "--recipe", published.name, "--models", tmp_path / "new", "--no-check")
 

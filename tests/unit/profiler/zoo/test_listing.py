@@ -9,8 +9,7 @@ from profiler.zoo import recipes as zoo
 from profiler.zoo.builders import image_engines
 from profiler.zoo.builders.architectures import MobileNet
 from profiler.zoo.builders.image_engines import ModelExport, export_models
-from profiler.zoo.listing import EngineListing, list_engines
-from profiler.zoo.published import PUBLISHED
+from profiler.zoo.listing import PUBLISHED, EngineListing, list_engines
 from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
 from synergai.cli import output
