@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from profiler.loadgen.async_system import AsyncSystem
-from profiler.loadgen.completion import QueryCounter, SampleCompleter
+from profiler.loadgen.async_system import AsyncSystem, QueryCounter, SampleCompleter
 from profiler.loadgen.dataset_library import dataset_library
 from profiler.loadgen.library import ACCURACY_FILE, SampleSet, samples_for
 from profiler.loadgen.loadgen_settings import LoadgenSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.loadgen.completion import QueryCounter
+from profiler.loadgen.async_system import QueryCounter
 from profiler.loadgen.library import SampleSet, read_accuracy_log
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import scenario_settings

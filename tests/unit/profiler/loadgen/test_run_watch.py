@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from profiler.loadgen import run
-from profiler.loadgen.completion import QueryCounter
+from profiler.loadgen.async_system import QueryCounter
 from profiler.loadgen.messages import LoadProgress, Message, RunFailed
 from synergai.errors import EngineUnusable, InternalError, SynergaiError, Unavailable
 
