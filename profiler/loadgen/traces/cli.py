@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from profiler.loadgen.traces.request_log import RunSummary, VariantFigures
-    from profiler.loadgen.traces.run import TraceRun
-    from profiler.loadgen.traces.search import RateTrial, SearchResult
+    from profiler.loadgen.traces.run import RateTrial, SearchResult, TraceRun
 
 
 _STATUS_INTERVAL_S: Final = 0.5
