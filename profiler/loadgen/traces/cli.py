@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from profiler.loadgen.loadgen_settings import LoadSettings
 from profiler.loadgen.outcome import raise_on_failures
-from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import (
     format_rate,

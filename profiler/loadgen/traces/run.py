@@ -28,7 +28,7 @@ from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, Synergai
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from profiler.loadgen.traces.load_settings import LoadSettings
+    from profiler.loadgen.loadgen_settings import LoadSettings
 
 
 MAX_RATES: Final = 30
