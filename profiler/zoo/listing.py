@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from profiler.zoo.recipes import RECIPES
-from synergai.domain import EngineName
+from synergai.domain import EngineName  # noqa: TC001 - msgspec reads it
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
