@@ -20,8 +20,7 @@ import mlperf_loadgen
 import numpy as np
 import uvloop
 
-from profiler.loadgen.messages import RunCounts
-from profiler.loadgen.outcome import RequestOutcome, outcome_of
+from profiler.loadgen.outcome import RequestOutcome, RunCounts, outcome_of
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
 

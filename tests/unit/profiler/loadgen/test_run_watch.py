@@ -9,7 +9,7 @@ import pytest
 
 from profiler.loadgen import run
 from profiler.loadgen.async_system import QueryCounter
-from profiler.loadgen.messages import LoadProgress, Message, RunFailed
+from profiler.loadgen.outcome import LoadProgress, Message, RunFailed
 from synergai.errors import EngineUnusable, InternalError, SynergaiError, Unavailable
 
 
