@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
     Array: TypeAlias = NDArray[Any]
-
-    Array: TypeAlias = NDArray[Any]
     Predictions: TypeAlias = Mapping[int, NDArray[np.float32]]
 
 

@@ -1,4 +1,4 @@
-"""What becomes of requests, and what a LoadGen process tells its parent: a line of JSON a message."""
+"""What becomes of requests, and what a LoadGen process tells its parent in lines of JSON."""
 
 from __future__ import annotations
 
