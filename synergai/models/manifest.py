@@ -17,13 +17,14 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from synergai.errors import InvalidInput
-from synergai.models.formats.engine_paths import RULE, is_engine_path
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     MAX_MODEL_BYTES,
     MAX_MODEL_FILES,
+    PATH_RULE,
     SAMPLES_FILE,
     SAVED_MODEL_FILE,
+    is_engine_path,
 )
 from synergai.names import validate_name
 
@@ -151,7 +152,7 @@ def check_manifest(manifest: Manifest) -> None:
 def _check_path(path: str, paths: set[str]) -> None:
     if not is_engine_path(path):
         raise InvalidInput(
-            f"{path[:_SHOWN]!r} is not a path of an engine's file: it must be {RULE}"
+            f"{path[:_SHOWN]!r} is not a path of an engine's file: it must be {PATH_RULE}"
         )
     parts = path.split("/")
     for count in range(1, len(parts)):
