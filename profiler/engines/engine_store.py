@@ -71,7 +71,7 @@ def push(
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     from synergai.models.formats.model_files import DEFINITION_FILE
-    from synergai.models.package import pack, packed_name
+    from synergai.models.manifest import pack, packed_name
 
     engine = packed_name(path) if name is None else name
     if version is None:

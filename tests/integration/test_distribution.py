@@ -16,7 +16,7 @@ from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 
 WITHIN_S: Final = 60.0
 LOOK: Final = {

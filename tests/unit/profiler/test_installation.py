@@ -23,7 +23,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats import onnx_weights
 from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from tests.tiny_classifier import save_classifier
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
