@@ -1,4 +1,4 @@
-"""Manifests: the files of one version of an engine, named by their digests.
+"""Manifests: the files of one version of an engine, named by their digests; and their packages.
 
 The folder of an engine travels between machines as a manifest and the content of its files. Two
 folders with the same files have the same manifest, byte by byte, whose SHA-256 is the digest of the

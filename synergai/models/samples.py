@@ -68,7 +68,11 @@ class SyntheticCandidate:
 
 
 class Synthesiser:
-    """Generates inputs for a model."""
+    """Generates inputs for a model without a sample set.
+
+    A model may accept only some of the inputs that its tensors allow: sequences of at least two
+    elements, images of at least 32 pixels, strings that are numbers.
+    """
 
     def __init__(
         self, inputs: Sequence[TensorSpec], warmup: Mapping[str, WarmUpInput] | None = None

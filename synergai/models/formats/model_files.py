@@ -1,9 +1,9 @@
 """Model files: their backend, their parts, and their digest.
 
-ONNX files, TFLite files and frozen TensorFlow graphs are single files; an ONNX file may name others
-with its weights. A SavedModel is a folder
-with a ``saved_model.pb``; it may be the engine's own folder, whose ``engine.toml`` and
-``samples.npz`` are then not part of the model.
+ONNX files, TFLite files and frozen TensorFlow graphs are single files. An ONNX file may name others
+with its weights: it is parsed on the wire level, without the ``onnx`` package, which workers need
+not have. A SavedModel is a folder with a ``saved_model.pb``; it may be the engine's own folder,
+whose ``engine.toml`` and ``samples.npz`` are then not part of the model.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def weight_files(model: Path) -> list[Path]:
             raise InvalidInput(f"{refers} is outside of its folder")
         if not is_engine_path(path.as_posix()):
             raise InvalidInput(
-                f"{refers} cannot be the name of a file of an engine: it must be {PATH_RULE}; export "
-                "the model again"
+                f"{refers} cannot be the name of a file of an engine: it must be {PATH_RULE}; "
+                "export the model again"
             )
         file = folder / path
         # Unlike Path.resolve, this does not fail for a loop of links.
