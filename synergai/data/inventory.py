@@ -16,9 +16,8 @@ from typing import IO, TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from synergai.data.files import find, locate, read_file, suffix_of
+from synergai.data.files import MANIFEST_SUFFIX, find, locate, read_file, read_manifest, suffix_of
 from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
-from synergai.data.manifests import MANIFEST_SUFFIX, read_manifest
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
 from synergai.data.text_files import DEFAULT_TEXT
 from synergai.data.text_rows import TEXT_SUFFIXES
@@ -27,8 +26,7 @@ from synergai.errors import InvalidInput, SynergaiError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.files import InputFile
-    from synergai.data.manifests import ManifestEntry
+    from synergai.data.files import InputFile, ManifestEntry
     from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
