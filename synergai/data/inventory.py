@@ -18,9 +18,8 @@ import msgspec
 
 from synergai.data.files import MANIFEST_SUFFIX, find, locate, read_file, read_manifest, suffix_of
 from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
-from synergai.data.row_files import ROW_SUFFIXES, open_rows
+from synergai.data.row_files import ROW_SUFFIXES, TEXT_SUFFIXES, open_rows
 from synergai.data.text_files import DEFAULT_TEXT
-from synergai.data.text_rows import TEXT_SUFFIXES
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
