@@ -1,4 +1,8 @@
-"""Files of inputs: finding those that a path, pattern or manifest names, and reading them."""
+"""Files of inputs: finding those that a path, pattern or manifest names, and reading them.
+
+Each line of a manifest is a path, relative to the manifest. Empty lines and lines that begin with
+``#`` are left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Directory with the results of one job: a marker with the job, and numbered shards."""
+"""Directory with the results of one job: a marker with the job, and numbered shards.
+
+Shards are Parquet files of consecutive results, which never change once they have their name. A
+shard describes itself: its job, the outputs, and the cursor after its last result, where fetching
+continues.
+"""
 
 from __future__ import annotations
 

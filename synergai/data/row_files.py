@@ -1,6 +1,10 @@
 """Files whose rows are inputs: arrays (.npy), archives of arrays (.npz), Parquet and text.
 
 Every reader is a context manager with the number of inputs in its file, and yields them lazily.
+
+The columns of a CSV file, or the keys of the lines of a JSON-lines file, are called like the
+engine's inputs. For an engine with a single input of numbers, a line may have its values alone: the
+cells of CSV, or a JSON number or list.
 """
 
 from __future__ import annotations
