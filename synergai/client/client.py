@@ -245,7 +245,7 @@ class Client(FleetOperations):
             raise InvalidInput("pass either queries or inputs")
         # Imported late: other jobs need no NumPy.
 
-        from synergai.client.submission import submit_inputs  # imports numpy
+        from synergai.client.uploads import submit_inputs  # imports numpy
 
         job_id = await submit_inputs(
             self._channel,
