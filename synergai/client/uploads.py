@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.client.input_sources import OtherInputs, open_source, read_messages, take_inventory
-from synergai.client.multiplexer import DuplexCall
 from synergai.client.reconnecting import Patience
+from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
 from synergai.data.text_files import DEFAULT_TEXT
