@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from synergai.client.channel import Patience
 from synergai.client.input_sources import OtherInputs, open_source, read_messages, take_inventory
-from synergai.client.reconnecting import Patience
 from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
