@@ -14,8 +14,7 @@ import typer
 from gateway.gateway_settings import GatewaySettings
 from gateway.installer import SERVICE, GatewayInstallation, removal_steps
 from gateway.journal.files import check_leads, is_running
-from synergai.cli.commands import require, settings_command
-from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_facts, print_json, print_table
 from synergai.cli.serving import serve_instead
