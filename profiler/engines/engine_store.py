@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
+from synergai.cli.fleet import placed_text
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, print_json, print_table
-from synergai.cli.workers import placed_text
 
 if TYPE_CHECKING:
     from synergai.client.client import Client

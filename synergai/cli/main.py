@@ -82,15 +82,20 @@ APPLICATIONS: Final = {
         "cli,client",
     ),
     "explain": Application(
-        "synergai.cli.explain:app", "Say why a request or job is late.", _USE, "cli,client"
+        "synergai.cli.fleet:explain_app", "Say why a request or job is late.", _USE, "cli,client"
     ),
     "routes": Application(
-        "synergai.cli.routes:app", "Show the engines that are deployed in stages.", _USE, "cli"
+        "synergai.cli.fleet:routes_app",
+        "Show the engines that are deployed in stages.",
+        _USE,
+        "cli",
     ),
     "context": Application(
         "synergai.cli.contexts:app", "Save gateways by name, and choose one.", _USE, "cli"
     ),
-    "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
+    "workers": Application(
+        "synergai.cli.fleet:workers_app", "Show the registered workers.", _USE, "cli"
+    ),
     "engines": Application(
         "profiler.engines.cli:app",
         "Build, add, list, inspect, load, unload and push engines.",
