@@ -137,7 +137,7 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.cli.contexts import context_in_use
+    from synergai.cli.gateway_client import context_in_use
     from synergai.errors import NotFound
 
     if target is None:

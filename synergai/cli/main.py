@@ -91,7 +91,10 @@ APPLICATIONS: Final = {
         "cli",
     ),
     "context": Application(
-        "synergai.cli.contexts:app", "Save gateways by name, and choose one.", _USE, "cli"
+        "synergai.cli.gateway_client:context_app",
+        "Save gateways by name, and choose one.",
+        _USE,
+        "cli",
     ),
     "workers": Application(
         "synergai.cli.fleet:workers_app", "Show the registered workers.", _USE, "cli"

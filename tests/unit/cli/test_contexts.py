@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.loadgen.loadgen_settings import TargetSettings
-from synergai.cli.contexts import app
-from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
+from synergai.cli.gateway_client import GatewayAccess, GatewayAddress, app
 from synergai.errors import InvalidInput, NotFound
 
 DEFAULT = GatewayAccess("127.0.0.1:8001")
