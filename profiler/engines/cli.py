@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from profiler.engines import engine_store, served_engines, stages, variants
-from synergai.cli.gateway_client import GatewayAddress
+from synergai.cli.gateway_client import GatewayAddress, context_in_use
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -137,7 +137,6 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.cli.gateway_client import context_in_use
     from synergai.errors import NotFound
 
     if target is None:
