@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from profiler.engines import engine_store, served_engines, stages, variants
+from profiler.engines import served_engines, stages, variants
 from synergai.cli.gateway_client import GatewayAddress, context_in_use
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
@@ -358,7 +358,7 @@ def add(
     _print_found_by(1)
 
 
-for _module in (served_engines, engine_store, variants, stages):
+for _module in (served_engines, variants, stages):
     app.add_typer(_module.app)
 
 
