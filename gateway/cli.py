@@ -226,7 +226,7 @@ def _print_backup(folder: Path, made: Backup) -> None:
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
     from synergai.profiles.store import DictionaryDamaged
-    from synergai.runtime.state_file import StateDamaged
+    from synergai.runtime.files import StateDamaged
 
     try:
         read()

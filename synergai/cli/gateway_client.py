@@ -31,8 +31,8 @@ from synergai.client.target import (
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_target
+from synergai.runtime.files import StateFile
 from synergai.runtime.paths import contexts_file
-from synergai.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
