@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.deadlines import to_microseconds
-from synergai.client.requests import InputConverter
+from synergai.client.requests import InputConverter, to_microseconds
 from synergai.client.streaming import QueryMultiplexer
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import Engine, EngineName

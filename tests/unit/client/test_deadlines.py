@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from synergai.client import deadlines
-from synergai.client.deadlines import Budget, to_timestamp
+from synergai.client.requests import Budget, to_timestamp
 from synergai.errors import DeadlineExceeded, InvalidInput
 
 
