@@ -14,8 +14,7 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from profiler.reports.evaluation.demand import ExecutionTimes
-    from profiler.reports.evaluation.study import Study
+    from profiler.reports.evaluation.study import ExecutionTimes, Study
     from profiler.reports.page import Cell
     from profiler.reports.printed import PrintedCell
     from profiler.simulator.results import SimulationResult
