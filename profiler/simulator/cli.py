@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from profiler.simulator.results import Spread
+from profiler.simulator.simulation import Spread
 from profiler.simulator.simulator_settings import (
     WATTS,
     AccordionSettings,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from profiler.simulator.capacity import CapacityPlanner, Fleet, FleetOption
-    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import SimulationResult
     from profiler.simulator.workload import Profile, Workload
     from synergai.domain import WorkerClass
 

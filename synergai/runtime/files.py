@@ -1,4 +1,4 @@
-"""Files of services: replaced atomically, changed durably, owned by the service; and shared state."""
+"""Files of services: replaced atomically, changed durably, owned by the service, and shared."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from profiler.reports.evaluation.study import ExecutionTimes, Study
     from profiler.reports.page import Cell
     from profiler.reports.printed import PrintedCell
-    from profiler.simulator.results import SimulationResult
-    from profiler.simulator.simulation import JobOutcome
+    from profiler.simulator.simulation import JobOutcome, SimulationResult
 
 HIGHLIGHTED: Final = ("synergai", "malleable")
 _NUMBERS: Final = dict(zip(EXPERIMENTS, ("7.3", "7.4", "7.5", "7.6"), strict=True))

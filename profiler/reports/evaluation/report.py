@@ -12,7 +12,7 @@ from profiler.reports.page import Report, Section, Table
 from profiler.reports.printed import CELLS, P99_OVER_SYNERGAI
 from profiler.reports.statistics import Factors
 from profiler.reports.wording import UNKNOWN, duration, factor, listing, number, share
-from profiler.simulator.results import Spread
+from profiler.simulator.simulation import Spread
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from profiler.reports.evaluation.study import ExecutionTimes, Study
     from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import PrintedCell
-    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import SimulationResult
     from profiler.simulator.workload import Profile
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.reports.printed import TABLE_7_1
 from profiler.reports.statistics import Distribution, margin, mean
 from profiler.simulator.recording import read_log
-from profiler.simulator.results import Spread, summarize, summarize_jobs
-from profiler.simulator.simulation import job_outcomes
+from profiler.simulator.simulation import Spread, job_outcomes, summarize, summarize_jobs
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profiler.simulator.recording import GatewayLog
-    from profiler.simulator.results import SimulationResult
-    from profiler.simulator.simulation import JobOutcome, SimulationRun
+    from profiler.simulator.simulation import JobOutcome, SimulationResult, SimulationRun
     from profiler.simulator.virtual_worker import BusySpan
     from profiler.simulator.workload import Profile
     from synergai.domain import Configuration, EngineName, WorkerId
