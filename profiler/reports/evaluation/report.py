@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.evaluation import figures
-from profiler.reports.evaluation.study import measure_demand, printed_qos_s
+from profiler.reports.evaluation.figures import measure_demand, printed_qos_s
 from profiler.reports.page import Report, Section, Table
 from profiler.reports.printed import CELLS, P99_OVER_SYNERGAI
 from profiler.reports.statistics import Factors
@@ -19,7 +19,8 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from profiler.reports.evaluation.study import ExecutionTimes, Study
+    from profiler.reports.evaluation.figures import ExecutionTimes
+    from profiler.reports.evaluation.study import Study
     from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import PrintedCell
     from profiler.simulator.simulation import SimulationResult

@@ -7,11 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.printed import TABLE_7_1
 from profiler.reports.statistics import Distribution, margin, mean
 from profiler.simulator.recording import read_log
 from profiler.simulator.simulation import Spread, job_outcomes, summarize, summarize_jobs
-from profiler.simulator.workload import QUERY_COUNTS
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
 
@@ -24,55 +22,6 @@ if TYPE_CHECKING:
     from profiler.simulator.virtual_worker import BusySpan
     from profiler.simulator.workload import Profile
     from synergai.domain import Configuration, EngineName, WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionTimes:
-    """Execution times over all configurations and worker classes.
-
-    Attributes:
-        times: by number of queries, then by engine; seconds. Their 25th percentile is the QoS
-            time of high demand, their median that of low demand.
-        gaps: over all engines and numbers of queries; the same percentiles are the mean gaps
-            between arrivals at high and low frequency.
-    """
-
-    times: Mapping[int, Mapping[str, Distribution]]
-    gaps: Distribution
-
-    def qos_s(self, engine: str, queries: int) -> tuple[float, float]:
-        """Return the QoS times of high and low demand."""
-        times = self.times[queries][engine]
-        return times.lower, times.median
-
-
-def measure_demand(profile: Profile) -> ExecutionTimes:
-    """Return the demand that follows from a profile."""
-    rates = {
-        engine: [e.qps for name in profile.classes for e in profile.entries(engine, name)]
-        for engine in profile.engines
-    }
-    return ExecutionTimes(
-        times={
-            queries: {
-                engine: Distribution.of(queries / qps for qps in of_engine)
-                for engine, of_engine in rates.items()
-            }
-            for queries in QUERY_COUNTS
-        },
-        gaps=Distribution.of(
-            queries / qps for each in rates.values() for qps in each for queries in QUERY_COUNTS
-        ),
-    )
-
-
-def printed_qos_s(engine: str, queries: int) -> tuple[float, float] | None:
-    """Return the QoS times of high and low demand in Table 7.1; None if it has none."""
-    if engine not in TABLE_7_1 or queries not in QUERY_COUNTS:
-        return None
-    at = 2 * QUERY_COUNTS.index(queries)
-    row = TABLE_7_1[engine]
-    return row[at], row[at + 1]
 
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
