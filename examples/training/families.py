@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCnn, Training
 from profiler.installation import stage_engine, write_definition
 from profiler.zoo.builders.onnx_graph import write_model
-from profiler.zoo.int8 import quantise
+from profiler.zoo.variants import quantise
 from synergai.domain import EngineName, Origin
 from synergai.models.definition import VariantKeys
 from synergai.models.formats.model_files import digest

@@ -16,7 +16,7 @@ from examples.training import families, fashion_mnist, layers
 from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
 from profiler.zoo import recipes as zoo
 from profiler.zoo.builders.onnx_graph import write_model
-from profiler.zoo.int8 import quantise
+from profiler.zoo.variants import quantise
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
 
