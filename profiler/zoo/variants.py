@@ -51,6 +51,11 @@ _NEVER: Final = frozenset({"ArgMax", "Softmax", "TopK", "NonMaxSuppression"})
 def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
     """Write the model of a file with 8-bit integers.
 
+    Weights are signed, with one scale per output channel; activations are unsigned, with ranges
+    from calibration on samples. The result has pairs of QuantizeLinear and DequantizeLinear around
+    each operator (QDQ), which runtimes fuse into integer kernels. Inputs and outputs stay as they
+    are.
+
     Args:
         samples: inputs by name, as the model takes them; `CALIBRATION_SAMPLES` of them, spread
             evenly, are used.

@@ -294,7 +294,12 @@ class ThreadScaling:
 
 
 def scale_threads(space: FleetProfile) -> list[ThreadScaling]:
-    """Return the scaling of every class on which thread counts were compared."""
+    """Return the scaling of every class on which thread counts were compared (Figure 5.2).
+
+    They are compared with everything else equal: in the power mode, on the execution provider and
+    with the variant with which an engine was measured with most thread counts; of several, with the
+    fastest.
+    """
     scalings = []
     for name in space.classes:
         engines = [s for engine in space.engines if (s := _scale(space, engine, name)) is not None]

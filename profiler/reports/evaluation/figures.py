@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionTimes:
-    """Execution times over all configurations and worker classes.
+    """Execution times over all configurations and worker classes, of the queries alone.
+
+    The thesis's printed QoS times follow from the QPS and do not have T_pre in them.
 
     Attributes:
         times: by number of queries, then by engine; seconds. Their 25th percentile is the QoS

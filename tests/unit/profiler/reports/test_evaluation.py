@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from profiler.dictionary.files import load_dictionary
+from profiler.reports.evaluation.figures import measure_demand, printed_qos_s
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import (
     Study,
-    measure_demand,
     outcome_of_log,
     outcome_of_run,
     outcomes_of_logs,
-    printed_qos_s,
 )
 from profiler.reports.page import Report
 from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, PrintedCell
