@@ -20,7 +20,6 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from synergai.data.columns import as_array, check_unique, count_rows, match_columns
-from synergai.data.files import suffix_of
 from synergai.data.items import Unusable
 from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
@@ -108,7 +107,7 @@ class TextRows:
     def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on. A value that is none is left to the engine's check."""
         lines = read_lines(self._path, self._text.encoding)
-        is_json = suffix_of(self._path) == ".jsonl"
+        is_json = Path(self._path).suffix.lower() == ".jsonl"
         return islice(self._json(lines) if is_json else self._csv(lines), start, None)
 
     def _csv(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
@@ -221,13 +220,13 @@ class RowFile(Protocol):
 
 def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
     """Open a file of rows by its suffix."""
-    if suffix_of(path) in TEXT_SUFFIXES:
+    if Path(path).suffix.lower() in TEXT_SUFFIXES:
         return TextRows(path, engine, text)
-    if suffix_of(path) == ".parquet":
+    if Path(path).suffix.lower() == ".parquet":
         from synergai.data.parquet import ParquetRows
 
         return ParquetRows(Path(path).open("rb"), engine)
-    return ArrayRows(Path(path).open("rb"), engine, archive=suffix_of(path) == ".npz")
+    return ArrayRows(Path(path).open("rb"), engine, archive=Path(path).suffix.lower() == ".npz")
 
 
 class ArrayRows:
