@@ -17,7 +17,7 @@ from gateway.journal.files import check_leads, is_running
 from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_facts, print_json, print_table
-from synergai.cli.serving import serve_instead
+from synergai.cli.process import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free

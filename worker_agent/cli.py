@@ -11,7 +11,7 @@ import typer
 
 from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
-from synergai.cli.serving import serve_instead
+from synergai.cli.process import serve_instead
 from synergai.errors import SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.installation import (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from synergai.cli.errors import exit_on_error
+from synergai.cli.process import exit_on_error
 from synergai.errors import NotSupported
 from synergai.runtime.text import pip_install
 
