@@ -11,7 +11,7 @@ import pytest
 from demo.local_fleet import LocalFleet
 from profiler.installation import write_definition
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient

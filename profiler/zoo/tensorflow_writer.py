@@ -1,6 +1,6 @@
-"""Export process: ``python -m profiler.zoo.builders.tensorflow_writer``.
+"""Export process: ``python -m profiler.zoo.tensorflow_writer``.
 
-It reads tasks from standard input, see `profiler.zoo.builders.image_engines`, and writes the
+It reads tasks from standard input, see `profiler.zoo.image_engines`, and writes the
 inputs' quantisation as the last line of standard output. The parent shows other output only if
 the process fails.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
-from profiler.zoo.builders.architectures import (
+from profiler.zoo.architectures import (
     ARCHITECTURES,
     CENTRE_CODE,
     DETECTIONS,
@@ -29,21 +29,14 @@ from profiler.zoo.builders.architectures import (
     MobileNet,
     ResNet50,
 )
-from profiler.zoo.builders.calibration import RELU6_CEILING, range_name
-from profiler.zoo.builders.layer_builder import (
-    POOL,
-    Convolution,
-    Dense,
-    Layer,
-    LayerCollector,
-    Weights,
-)
+from profiler.zoo.calibration import RELU6_CEILING, range_name
+from profiler.zoo.layer_builder import POOL, Convolution, Dense, Layer, LayerCollector, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from profiler.zoo.builders.architectures import Architecture
-    from profiler.zoo.builders.layer_builder import Array
+    from profiler.zoo.architectures import Architecture
+    from profiler.zoo.layer_builder import Array
 
 
 IMAGE_RANGE: Final = (-1.0, 1.0)
@@ -132,7 +125,7 @@ class TensorflowLayerBuilder:
 
 
 def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
-    """Decode SSD's two outputs to detections, see `profiler.zoo.builders.onnx_models`.
+    """Decode SSD's two outputs to detections, see `profiler.zoo.onnx_models`.
 
     Args:
         encodings: float32 [batch, anchors, 4].

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from profiler.zoo.builders.calibration import seeded_weights
-from profiler.zoo.builders.layer_builder import Array, Convolution, Dense
+from profiler.zoo.calibration import seeded_weights
+from profiler.zoo.layer_builder import Array, Convolution, Dense
 from profiler.zoo.photographs import augmented_views, load_photographs, random_crops
 from synergai.models.preprocess import FAMILIES, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from profiler.zoo.builders.layer_builder import LayerBuilder, Value, Weights
+    from profiler.zoo.layer_builder import LayerBuilder, Value, Weights
     from profiler.zoo.recipes import ProgressCallback
     from synergai.models.images import Pixels
 
@@ -214,8 +214,8 @@ class SsdMobileNet:
     """SSD (arXiv:1512.02325) on MobileNet v1, 300 x 300, as in ``ssd_mobilenet_v1_coco``.
 
     The body yields six feature maps. For each, one 1 x 1 convolution encodes boxes relative to
-    anchors, another the class scores. They are decoded in `profiler.zoo.builders.onnx_models` and
-    `profiler.zoo.builders.tensorflow_writer`, with the constants above.
+    anchors, another the class scores. They are decoded in `profiler.zoo.onnx_models` and
+    `profiler.zoo.tensorflow_writer`, with the constants above.
 
     Attributes:
         width: Multiplier of all channel counts.

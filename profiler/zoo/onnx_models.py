@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from onnx import TensorProto
 
-from profiler.zoo.builders.architectures import (
+from profiler.zoo.architectures import (
     CENTRE_CODE,
     DETECTIONS,
     IOU_THRESHOLD,
@@ -18,17 +18,17 @@ from profiler.zoo.builders.architectures import (
     MobileNet,
     ResNet50,
 )
-from profiler.zoo.builders.calibration import RELU6_CEILING
-from profiler.zoo.builders.layer_builder import POOL, Convolution, Dense, Weights, same_padding
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
+from profiler.zoo.calibration import RELU6_CEILING
+from profiler.zoo.layer_builder import POOL, Convolution, Dense, Weights, same_padding
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx
 
-    from profiler.zoo.builders.architectures import Architecture, SsdMobileNet
-    from profiler.zoo.builders.layer_builder import Array
+    from profiler.zoo.architectures import Architecture, SsdMobileNet
+    from profiler.zoo.layer_builder import Array
 
 
 BATCH: Final = "batch"
