@@ -17,7 +17,7 @@ import numpy as np
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import EngineDefinition, ModelDirectory
-from synergai.models.postprocess import BOX_FIELDS, BOXES, CLASSES
+from synergai.models.processing import BOX_FIELDS, BOXES, CLASSES
 from synergai.models.samples import Samples, load_samples, random_samples
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class SampleSet:
 
     Args:
         output: name of the engine's first output.
-        has_classes: the engine has an output ``classes``; see ``synergai.models.postprocess``.
+        has_classes: the engine has an output ``classes``; see ``synergai.models.processing``.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Dataset(Protocol):
     """Images with ground truth.
 
     Attributes:
-        output: The engine output to evaluate, see `synergai.models.postprocess`.
+        output: The engine output to evaluate, see `synergai.models.processing`.
         metric: The name of the metric that `evaluate` computes.
         origin: A description of the source, for display.
     """

@@ -24,7 +24,7 @@ from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
 from profiler.loadgen.outcome import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from synergai.client.client import Client
 from synergai.errors import InternalError, SynergaiError, Unavailable
-from synergai.models.postprocess import CLASSES
+from synergai.models.processing import CLASSES
 from synergai.runtime.settings import decode_config
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from profiler.zoo.calibration import seeded_weights
 from profiler.zoo.layer_builder import Array, Convolution, Dense
 from profiler.zoo.photographs import augmented_views, load_photographs, random_crops
-from synergai.models.preprocess import FAMILIES, prepare
+from synergai.models.processing import FAMILIES, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class MobileNet:
     """
 
     family: ClassVar[str] = "mobilenet"
-    """The family of its preprocessing, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.processing`."""
     size: int = 224
     width: float = 1.0
     classes: int = IMAGENET_CLASSES
@@ -103,7 +103,7 @@ class ResNet50:
     """
 
     family: ClassVar[str] = "resnet50"
-    """The family of its preprocessing, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.processing`."""
     size: int = 224
     width: int = 64
     blocks: tuple[int, ...] = RESNET_BLOCKS
@@ -222,7 +222,7 @@ class SsdMobileNet:
     """
 
     family: ClassVar[str] = "ssd"
-    """The family of its preprocessing, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.processing`."""
     size: int = 300
     width: float = 1.0
     classes: int = COCO_CLASSES
@@ -320,7 +320,7 @@ Architecture: TypeAlias = Classifier | SsdMobileNet
 ARCHITECTURES: Final[dict[str, Callable[..., Architecture]]] = {
     each.family: each for each in (MobileNet, ResNet50, SsdMobileNet)
 }
-"""By the name of their family, see `synergai.models.preprocess`."""
+"""By the name of their family, see `synergai.models.processing`."""
 RANDOM_CROPS: Final = 10
 """Per photograph, in addition to its views."""
 

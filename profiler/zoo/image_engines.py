@@ -19,7 +19,7 @@ from profiler.zoo.onnx_graph import MODEL_FILE, write_model
 from profiler.zoo.photographs import all_views
 from synergai.errors import InternalError, NotFound
 from synergai.models.formats.inspect import describe
-from synergai.models.preprocess import FAMILIES, ImageInput, Quantisation, prepare
+from synergai.models.processing import FAMILIES, ImageInput, Quantisation, prepare
 from synergai.models.samples import write_samples
 from synergai.runtime.text import pip_install
 

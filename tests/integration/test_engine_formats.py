@@ -15,7 +15,7 @@ from profiler.zoo.image_engines import QUIET, ModelExport, ModelFormat, export_m
 from profiler.zoo.layer_builder import Weights
 from profiler.zoo.onnx_models import onnx_model
 from profiler.zoo.photographs import all_views
-from synergai.models.preprocess import FAMILIES, prepare
+from synergai.models.processing import FAMILIES, prepare
 from tests.tiny_tensorflow import needs_tensorflow
 from worker_agent.backends.tflite import TfliteBackend
 
