@@ -333,7 +333,7 @@ def add(
     from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.listing import find_published
-    from synergai.models.triton import ignored_configs
+    from synergai.models.formats.model_files import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:

@@ -19,8 +19,7 @@ from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.models.formats.model_files import size_bytes
-from synergai.models.triton import ignored_configs
+from synergai.models.formats.model_files import ignored_configs, size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,8 +32,8 @@ from synergai.models.formats.model_files import (
     is_engine_path,
     is_version,
     list_files,
+    why_no_model,
 )
-from synergai.models.triton import why_no_model
 from synergai.names import validate_name, validate_stored_version
 
 MAX_MANIFEST_BYTES: Final = 8 << 20

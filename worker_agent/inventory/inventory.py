@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
-from synergai.models.triton import ignored_configs
+from synergai.models.formats.model_files import ignored_configs
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
