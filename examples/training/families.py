@@ -22,7 +22,7 @@ from synergai.domain import EngineName, Origin
 from synergai.models.definition import VariantKeys
 from synergai.models.formats.model_files import digest
 from synergai.models.samples import write_samples
-from synergai.runtime.memory import retain_freed_memory
+from synergai.runtime.resources import retain_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
 from synergai.models.formats.model_files import ignored_configs
-from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.resources import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
