@@ -111,7 +111,7 @@ class CallGuardInterceptor:
             certificate = peer_certificate(peer.certificate)
             await self._call_guard.admit(permission, authorization, certificate)
         except SynergaiError as error:
-            with _recording(None if call is None else GrpcRecord(call, None), context):
+            with _recording(None if call is None else GrpcRecord(call, None)):
                 await rpc.abort(context, error)
         if handler is None:
             return None
@@ -128,7 +128,7 @@ async def _counted(
     context: ServerCall,
 ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
     record = None if call is None else GrpcRecord(call, request)
-    with _recording(record, context):
+    with _recording(record):
         try:
             with count():
                 yield None if record is None else record.on_response
@@ -137,13 +137,13 @@ async def _counted(
 
 
 @contextmanager
-def _recording(record: GrpcRecord | None, context: ServerCall) -> Iterator[None]:
+def _recording(record: GrpcRecord | None) -> Iterator[None]:
     """Record what ends a call."""
     try:
         yield
     except BaseException as error:
         if record is not None:
-            record.on_failure(context, error)
+            record.on_failure(error)
         raise
 
 

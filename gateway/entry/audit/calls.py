@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,25 +9,29 @@ import grpc
 
 from gateway.entry.access.caller import current_caller
 from gateway.entry.audit.log import Entry
-from synergai.errors import PermissionDenied, QuotaExceeded, Unauthenticated
+from synergai.errors import (
+    Cancelled,
+    PermissionDenied,
+    QuotaExceeded,
+    SynergaiError,
+    Unauthenticated,
+    Unavailable,
+)
 from synergai.wire.rpc import Malformed, RawRequest
-from synergai.wire.status import QUOTA_METADATA, status_code
+from synergai.wire.status import status_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.entry.audit.log import AuditLog
-    from synergai.errors import SynergaiError
-    from synergai.wire.server_call import ServerCall
 
-_REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
-_LOST: Final = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE})
-"""Codes of connections with agents that were not refused."""
 _HUB: Final = "/synergai.v1.Hub/Control"
 _OIP: Final = "/inference.GRPCInferenceService"
 _JOBS: Final = "/synergai.v1.Jobs"
 REFUSALS: Final = (Unauthenticated, PermissionDenied, QuotaExceeded)
 """Errors of refused calls."""
+_LOST: Final = (Cancelled, Unavailable)
+"""Errors of connections with agents that were not refused."""
 
 
 class AuditedCall:
@@ -50,10 +53,10 @@ class AuditedCall:
         self.refused = True
         self._record(result, reason, quota, refused=True)
 
-    def fail(self, error: SynergaiError, *, change: bool) -> None:
+    def fail(self, error: SynergaiError, *, change: bool, is_refused: bool = False) -> None:
         """Record the error that ended the call, if the log wants it."""
         result = status_code(error).name
-        if isinstance(error, REFUSALS):
+        if is_refused or isinstance(error, REFUSALS):
             if not self.refused:
                 self.refuse(result, str(error), getattr(error, "quota", ""))
         elif change:
@@ -120,19 +123,13 @@ class GrpcRecord:
                 describe(self._call, self._request, response)
             self._call.end()
 
-    def on_failure(self, context: ServerCall, error: BaseException) -> None:
+    def on_failure(self, failure: BaseException) -> None:
         """Record a refusal, or a change that failed."""
-        call = self._call
-        code = context.code() if isinstance(error, grpc.aio.AbortError) else None
-        if not isinstance(code, grpc.StatusCode):
-            gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
-            code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
-        quota = dict(context.trailing_metadata()).get(QUOTA_METADATA, "")
-        if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
-            if not call.refused:
-                call.refuse(code.name, str(context.details()), str(quota))
-        elif self._changes:
-            call.end(code.name)
+        cause = failure.__cause__ if isinstance(failure, grpc.aio.AbortError) else None
+        # What else ends a call is that its client or the server has gone.
+        error = cause if isinstance(cause, SynergaiError) else Cancelled("")
+        is_refused = self._call.name == _HUB and not isinstance(error, _LOST)
+        self._call.fail(error, change=self._changes, is_refused=is_refused)
 
 
 def _object_of(request: object) -> str:
