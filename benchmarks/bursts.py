@@ -24,8 +24,7 @@ from benchmarks.emulated_stages import INPUT, write_stages
 from demo.local_fleet import LocalFleet, reserved_port
 from profiler.loadgen.traces.arrivals import arrivals, constant
 from profiler.loadgen.traces.request_log import summarise
-from profiler.loadgen.traces.run import send_open_loop
-from profiler.loadgen.traces.search import RateTrial, find_goodput
+from profiler.loadgen.traces.run import RateTrial, find_goodput, send_open_loop
 from synergai import Client
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ import numpy as np
 
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.bounds import Program, rate_and_setup_s, violations_at_least
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, parse_seeds
 from profiler.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Workload
 from synergai.cli.output import print_table

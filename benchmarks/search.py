@@ -31,8 +31,7 @@ from benchmarks.surfaces import draw as draw_surface
 from profiler.measuring.search.space import Trial
 from profiler.measuring.search.state import DEFAULT_BUDGET, Search
 from profiler.reports.characterisation.fleet_profile import front
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry

@@ -16,7 +16,7 @@ import numpy as np
 from demo.plan import SUBMIT_INTERVAL_S
 from profiler.zoo.photographs import load_photographs
 from synergai.errors import SynergaiError
-from synergai.models.preprocess import MOBILENET, prepare
+from synergai.models.processing import MOBILENET, prepare
 from synergai.models.samples import load_samples
 
 if TYPE_CHECKING:

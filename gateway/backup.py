@@ -26,9 +26,8 @@ from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.records.store import DIRECTORY
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.store import DictionaryStore
-from synergai.runtime.files import own_like, sync_path
+from synergai.runtime.files import StateFile, own_like, sync_path
 from synergai.runtime.paths import dictionary_path
-from synergai.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

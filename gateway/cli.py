@@ -14,11 +14,10 @@ import typer
 from gateway.gateway_settings import GatewaySettings
 from gateway.installer import SERVICE, GatewayInstallation, removal_steps
 from gateway.journal.files import check_leads, is_running
-from synergai.cli.commands import require, settings_command
-from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_facts, print_json, print_table
-from synergai.cli.serving import serve_instead
+from synergai.cli.process import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
@@ -227,7 +226,7 @@ def _print_backup(folder: Path, made: Backup) -> None:
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
     from synergai.profiles.store import DictionaryDamaged
-    from synergai.runtime.state_file import StateDamaged
+    from synergai.runtime.files import StateDamaged
 
     try:
         read()

@@ -28,7 +28,7 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
-from synergai.models.package import default_name
+from synergai.models.manifest import default_name
 from synergai.names import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.runtime.text import printable
 

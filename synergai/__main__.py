@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from synergai.cli.errors import exit_on_interrupt
+from synergai.cli.process import exit_on_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from synergai.models.preprocess import MOBILENET, prepare
+from synergai.models.processing import MOBILENET, prepare
 
 TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
 """Name, element type and shape of an input or output."""

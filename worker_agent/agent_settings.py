@@ -14,9 +14,8 @@ from msgspec import Meta
 from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
-from synergai.runtime.cgroups import usable_cores
-from synergai.runtime.memory import usable_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
+from synergai.runtime.resources import usable_cores, usable_memory_bytes
 from synergai.runtime.setting_types import (
     HUB,
     Address,

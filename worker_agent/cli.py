@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.commands import require, settings_command
-from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
-from synergai.cli.serving import serve_instead
+from synergai.cli.process import serve_instead
 from synergai.errors import SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.installation import (

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
-from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.resources import usable_cores
 from worker_agent.cpu_affinity import split_places
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable
 from synergai.models.runtimes import MODULES
-from synergai.runtime.memory import rss_bytes, usable_memory_bytes
+from synergai.runtime.resources import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters

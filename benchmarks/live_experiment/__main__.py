@@ -20,8 +20,7 @@ from benchmarks.live_experiment.live import run_live
 from benchmarks.live_experiment.timeline import plot_timeline
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.audit import audit
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.sweep import PROFILE_AGNOSTIC
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw

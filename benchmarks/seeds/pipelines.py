@@ -19,17 +19,24 @@ from profiler.planning.optimal import optimal_route
 from profiler.planning.pipe_search import pipe_search
 from profiler.planning.tuning import lls, odin, shisha
 from profiler.simulator.pipelines import comparison
-from profiler.simulator.pipelines.balancers import Planning, Searching
-from profiler.simulator.pipelines.interference import LOAD, SECONDS, Served, drawn_slowdowns, served
-from profiler.simulator.pipelines.streams import SLOS, STREAMS, draw_stream, measured_widths
+from profiler.simulator.pipelines.interference import (
+    LOAD,
+    SECONDS,
+    Planning,
+    Searching,
+    Served,
+    drawn_slowdowns,
+    served,
+)
+from profiler.simulator.pipelines.places import SLOS, STREAMS, draw_stream, measured_widths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.route_searches import Searching as Searches
     from benchmarks.seeds.rows import Figures, Group
-    from profiler.simulator.pipelines.balancers import Balancer
     from profiler.simulator.pipelines.comparison import StreamResult
+    from profiler.simulator.pipelines.interference import Balancer
     from synergai.core.routes.planner import Search
     from synergai.core.routes.problem import RouteProblem
 

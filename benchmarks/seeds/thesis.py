@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from benchmarks.seeds.rows import Figures, Group
-    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import SimulationResult
 
 READINGS: Final[tuple[TPre, ...]] = ("none", "proportional", "fixed")
 SEEDS: Final = "1000-1029"

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from examples.training import layers
-from profiler.zoo.builders.small_engines import BRIGHTEST, WEIGHTS, Digits
+from profiler.zoo.small_engines import BRIGHTEST, WEIGHTS, Digits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,13 +16,13 @@ from threadpoolctl import threadpool_limits
 
 from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCnn, Training
 from profiler.installation import stage_engine, write_definition
-from profiler.zoo.builders.onnx_graph import write_model
-from profiler.zoo.int8 import quantise
+from profiler.zoo.onnx_graph import write_model
+from profiler.zoo.variants import quantise
 from synergai.domain import EngineName, Origin
 from synergai.models.definition import VariantKeys
 from synergai.models.formats.model_files import digest
 from synergai.models.samples import write_samples
-from synergai.runtime.memory import retain_freed_memory
+from synergai.runtime.resources import retain_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ def _fashion() -> tuple[Images, Images]:
 
 def _digits() -> tuple[Images, Images]:
     from examples.training.digits import load_digits
-    from profiler.zoo.builders.small_engines import BRIGHTEST
+    from profiler.zoo.small_engines import BRIGHTEST
 
     return tuple(
         Images((part.images[:, 0] * (255 / BRIGHTEST)).astype(np.uint8), part.labels)

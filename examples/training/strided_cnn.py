@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto
 
 from examples.training.layers import Adam, softmax
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

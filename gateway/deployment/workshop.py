@@ -13,7 +13,7 @@ from gateway.hub.store.pushes import KEEP_FREE_BYTES, PushKey
 from gateway.hub.store.store import GATEWAY
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from synergai.names import split_version
 from synergai.runtime.tasks import run_to_end
 

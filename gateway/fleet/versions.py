@@ -36,7 +36,7 @@ from synergai.names import (
     versioned,
     versioned_variant,
 )
-from synergai.runtime.state_file import StateFile
+from synergai.runtime.files import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

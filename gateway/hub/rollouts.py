@@ -18,7 +18,7 @@ from gateway.fleet.stages import EngineInStages
 from gateway.fleet.versions import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
 from synergai.names import split_version, validate_version, versioned
-from synergai.runtime.state_file import without_path
+from synergai.runtime.files import without_path
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

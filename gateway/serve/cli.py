@@ -6,7 +6,7 @@ import typer
 
 from gateway.serve.serve_settings import ServeSettings
 from synergai.cli.commands import require, settings_command
-from synergai.cli.serving import serve_instead
+from synergai.cli.process import serve_instead
 from synergai.runtime.addresses import check_free
 
 

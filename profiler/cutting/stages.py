@@ -18,7 +18,7 @@ from synergai.errors import InvalidInput
 from synergai.models.definition import read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
-from synergai.models.postprocess import CLASSES, CLASSES_WITH_BACKGROUND
+from synergai.models.processing import CLASSES, CLASSES_WITH_BACKGROUND
 from synergai.names import FIRST_VERSION, is_stage, split_version, stage_name
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from profiler.engines import engine_store, served_engines, stages, variants
-from synergai.cli.gateway_client import GatewayAddress
+from profiler.engines import served_engines, stages, variants
+from synergai.cli.gateway_client import GatewayAddress, context_in_use
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -137,7 +137,6 @@ def inspect(
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
     highest one that is usable, which requests get by default; without a variant, the first one.
     """
-    from synergai.cli.contexts import context_in_use
     from synergai.errors import NotFound
 
     if target is None:
@@ -333,8 +332,8 @@ def add(
     """
     from profiler import installation
     from profiler.engines.check import StagedCheck
-    from profiler.zoo.published import find_published
-    from synergai.models.triton import ignored_configs
+    from profiler.zoo.listing import find_published
+    from synergai.models.formats.model_files import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
@@ -359,7 +358,7 @@ def add(
     _print_found_by(1)
 
 
-for _module in (served_engines, engine_store, variants, stages):
+for _module in (served_engines, variants, stages):
     app.add_typer(_module.app)
 
 

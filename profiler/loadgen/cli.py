@@ -11,8 +11,13 @@ import typer
 from rich.text import Text
 
 from profiler.loadgen.loadgen_settings import LoadgenSettings
-from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, RunCounts, RunFailed
-from profiler.loadgen.outcome import raise_on_failures
+from profiler.loadgen.outcome import (
+    MESSAGE_CODEC,
+    LoadProgress,
+    RunCounts,
+    RunFailed,
+    raise_on_failures,
+)
 from profiler.report_pipe import run_with_report_pipe
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable

@@ -5,8 +5,11 @@ MLPerf's term is query sample library (QSL).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -14,18 +17,18 @@ import numpy as np
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import EngineDefinition, ModelDirectory
-from synergai.models.postprocess import CLASSES
+from synergai.models.processing import BOX_FIELDS, BOXES, CLASSES
 from synergai.models.samples import Samples, load_samples, random_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from synergai.domain import Engine
 
     Array: TypeAlias = NDArray[Any]
+    Predictions: TypeAlias = Mapping[int, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ class SampleSet:
 
     Args:
         output: name of the engine's first output.
-        has_classes: the engine has an output ``classes``; see ``synergai.models.postprocess``.
+        has_classes: the engine has an output ``classes``; see ``synergai.models.processing``.
     """
 
     def __init__(
@@ -174,3 +177,260 @@ def _definition(name: str, models: Path, samples: Path | None) -> EngineDefiniti
         return ModelDirectory(models).get(name)
     except NotFound:
         return None
+
+
+# Neither dataset may be redistributed, so none of it is included here. The folders have the layout
+# that MLPerf's reference application expects.
+
+VAL_MAP: Final = "val_map.txt"
+INSTANCES: Final = Path("annotations", "instances_val2017.json")
+COCO_IMAGES: Final = "val2017"
+
+
+class Dataset(Protocol):
+    """Images with ground truth.
+
+    Attributes:
+        output: The engine output to evaluate, see `synergai.models.processing`.
+        metric: The name of the metric that `evaluate` computes.
+        origin: A description of the source, for display.
+    """
+
+    output: str
+    metric: str
+    origin: str
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def image(self, index: int) -> bytes:
+        """Return the encoded image at `index`."""
+
+    def evaluate(self, predictions: Predictions) -> float:
+        """Score predictions, from 0 to 1.
+
+        Args:
+            predictions: By image index, float32: a class, or rows of boxes; empty if the engine
+                returned nothing.
+        """
+
+
+class ImageNet:
+    """The ImageNet validation images and ``val_map.txt``, with a file name and a class per line.
+
+    Images that are listed but missing are skipped, so a subset of the dataset works.
+    """
+
+    output = CLASSES
+    metric = "top-1"
+
+    def __init__(self, folder: Path) -> None:
+        self._images: list[Path] = []
+        self._labels: list[int] = []
+        lines = os.fsdecode(_read_file(folder / VAL_MAP)).splitlines()
+        present = _file_names(folder)
+        for number, line in enumerate(lines, start=1):
+            name, _, label = line.strip().rpartition(" ")
+            if not name or not label.isdecimal():
+                raise InvalidInput(
+                    f"{folder / VAL_MAP}, line {number}: expected a file name and a class, "
+                    f"not {line[:100]!r}"
+                )
+            if name in present:
+                self._images.append(folder / name)
+                self._labels.append(int(label))
+        self.origin = _origin(folder, len(self._images), len(lines))
+
+    def __len__(self) -> int:
+        """See `Dataset`."""
+        return len(self._images)
+
+    def image(self, index: int) -> bytes:
+        """See `Dataset`."""
+        return _read_file(self._images[index])
+
+    def evaluate(self, predictions: Predictions) -> float:
+        """Return the top-1 accuracy."""
+        right = sum(
+            prediction.tolist() == [self._labels[i]] for i, prediction in predictions.items()
+        )
+        return float(right / len(predictions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CocoImage:
+    """A COCO image: id, file, and size in pixels."""
+
+    id: int
+    file: Path
+    height: int
+    width: int
+
+
+class Coco:
+    """The COCO ``val2017`` images and their annotations.
+
+    Images that are annotated but missing are skipped, so a subset of the dataset works.
+
+    Args:
+        folder: Contains ``val2017/`` and ``annotations/instances_val2017.json``.
+    """
+
+    output = BOXES
+    metric = "mAP"
+
+    def __init__(self, folder: Path) -> None:
+        self._instances = folder / INSTANCES
+        images = folder / COCO_IMAGES
+        present = _file_names(images)
+        try:
+            entries = json.loads(_read_file(self._instances))["images"]
+            self._images = [
+                _CocoImage(
+                    id=int(entry["id"]),
+                    file=images / entry["file_name"],
+                    height=int(entry["height"]),
+                    width=int(entry["width"]),
+                )
+                for entry in entries
+                if entry["file_name"] in present
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{self._instances} is not a COCO annotations file") from error
+        self.origin = _origin(folder, len(self._images), len(entries))
+
+    def __len__(self) -> int:
+        """See `Dataset`."""
+        return len(self._images)
+
+    def image(self, index: int) -> bytes:
+        """See `Dataset`."""
+        return _read_file(self._images[index].file)
+
+    def evaluate(self, predictions: Predictions) -> float:
+        """Return the mean average precision over IoU 0.5 to 0.95, as defined by COCO."""
+        rows = [self._results(index, prediction) for index, prediction in predictions.items()]
+        results = np.concatenate(rows)
+        if not len(results):
+            return 0.0
+        # pycocotools prints its progress.
+        with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
+            return self._mean_average_precision(results, [self._images[i].id for i in predictions])
+
+    def _results(self, index: int, prediction: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return rows of image id, x, y, width and height in pixels, score and category."""
+        if prediction.size % len(BOX_FIELDS):
+            raise InvalidInput(
+                f"the prediction for image {index} does not have rows of {len(BOX_FIELDS)}"
+            )
+        image = self._images[index]
+        rows = prediction.reshape(-1, len(BOX_FIELDS)).astype(np.float64)
+        _, top, left, bottom, right, score, category = rows.T
+        return np.column_stack(
+            (
+                np.full(len(rows), image.id),
+                left * image.width,
+                top * image.height,
+                (right - left) * image.width,
+                (bottom - top) * image.height,
+                score,
+                category,
+            )
+        )
+
+    def _mean_average_precision(self, results: NDArray[np.float64], images: list[int]) -> float:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+
+        truth = COCO(str(self._instances))
+        evaluation: Any = COCOeval(truth, truth.loadRes(results), iouType="bbox")
+        evaluation.params.imgIds = images
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+        # pycocotools returns -1 if none of these images is annotated.
+        return max(0.0, float(evaluation.stats[0]))
+
+
+DATASETS: Final[dict[str, Callable[[Path], Dataset]]] = {"imagenet": ImageNet, "coco": Coco}
+"""Dataset classes by their name on the command line."""
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _file_names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in os.scandir(folder)}
+    except OSError as error:
+        raise NotFound(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _origin(folder: Path, present: int, listed: int) -> str:
+    if not present:
+        raise NotFound(f"{folder} contains none of the {listed:,} listed images")
+    return f"{present:,} of {listed:,} images of {folder}"
+
+
+PERFORMANCE_COUNT: Final = 1024
+"""Images in memory at a time, MLPerf's number for ResNet-50; an image has some 100 kB."""
+
+
+class DatasetLibrary:
+    """Implements ``profiler.loadgen.library.SampleLibrary`` for a data set.
+
+    Responses are logged in the format of MLPerf's accuracy scripts: float32, one number for a
+    class, rows of seven for boxes with the image's index in the first column.
+    """
+
+    def __init__(self, dataset: Dataset, image_input: str) -> None:
+        self._dataset = dataset
+        self._input = image_input
+        self._loaded: dict[int, bytes] = {}
+        self.origin = dataset.origin
+        self.outputs: Sequence[str] = (dataset.output,)
+        self.count = len(dataset)
+        self.performance_count = min(self.count, PERFORMANCE_COUNT)
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Read images into memory."""
+        self._loaded.update((index, self._dataset.image(index)) for index in indices)
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Drop images from memory."""
+        for index in indices:
+            self._loaded.pop(index, None)
+
+    def inputs(self, index: int) -> Mapping[str, Array]:
+        """Return an encoded image."""
+        return {self._input: np.array([self._loaded[index]], object)}
+
+    def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
+        """Return classes or boxes as MLPerf's scripts read them."""
+        (name,) = self.outputs
+        rows = outputs[name].astype(np.float32)
+        if rows.ndim == 2:
+            rows[:, 0] = index
+        return rows.tobytes()
+
+    def evaluate(self, log: Path) -> Accuracy:
+        """Evaluate the logged responses with the data set's measure."""
+        logged = read_accuracy_log(log, self.count)
+        responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
+        value = self._dataset.evaluate(responses)
+        return Accuracy(measure=self._dataset.metric, value=value, samples=len(responses))
+
+
+def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
+    """Return the sample library of a data set for an engine."""
+    dataset = DATASETS[name](folder)
+    if not engine.preprocess or engine.postprocess != dataset.output:
+        raise InvalidInput(
+            f"engine {engine.name!r} does not map images to {dataset.output}: its engine.toml "
+            f'needs preprocess, and postprocess = "{dataset.output}"'
+        )
+    return DatasetLibrary(dataset, engine.inputs[0].name)

@@ -1,9 +1,12 @@
-"""Outcomes of a request, from the client's point of view."""
+"""What becomes of requests, and what a LoadGen process tells its parent in lines of JSON."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
+from profiler.report_pipe import MessageCodec
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
 
 
@@ -38,3 +41,61 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
     """
     if failed:
         raise SynergaiError(f"{failed:,} of {total:,} requests failed; the first: {first_failure}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Completed queries and elapsed seconds so far."""
+
+    queries: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """The run was aborted."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts:
+    """Counts of a completed run, in addition to LoadGen's figures.
+
+    Attributes:
+        inputs: human-readable description of the samples.
+        failed: queries that failed with an error other than expiry or rejection.
+        expired: queries that the gateway dropped at their deadline.
+        rejected: queries that the gateway rejected for overload.
+        late: queries that completed after the QoS time.
+        seconds: time from the first issue to the last completion.
+        first_failure: error of the first failed query; empty if none failed.
+        measure: name of the accuracy measure; empty if accuracy was not evaluated.
+    """
+
+    inputs: str
+    queries: int
+    failed: int
+    expired: int
+    rejected: int
+    late: int
+    seconds: float
+    first_failure: str = ""
+    measure: str = ""
+    accuracy: float = 0.0
+    evaluated: int = 0
+
+    @property
+    def violations(self) -> int:
+        """Queries that did not complete within the QoS time, for any reason."""
+        return self.failed + self.expired + self.rejected + self.late
+
+    @property
+    def goodput(self) -> float:
+        """Queries per second that completed within the QoS time."""
+        return (self.queries - self.violations) / self.seconds if self.seconds else 0.0
+
+
+Message: TypeAlias = LoadProgress | RunFailed | RunCounts
+
+MESSAGE_CODEC: Final = MessageCodec[Message](LoadProgress, RunFailed, RunCounts)

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from profiler.loadgen.async_system import AsyncSystem
-from profiler.loadgen.completion import QueryCounter, SampleCompleter
-from profiler.loadgen.dataset_library import dataset_library
-from profiler.loadgen.library import ACCURACY_FILE, SampleSet, samples_for
+from profiler.loadgen.async_system import AsyncSystem, QueryCounter, SampleCompleter
+from profiler.loadgen.library import ACCURACY_FILE, SampleSet, dataset_library, samples_for
 from profiler.loadgen.loadgen_settings import LoadgenSettings
-from profiler.loadgen.messages import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
+from profiler.loadgen.outcome import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from synergai.client.client import Client
 from synergai.errors import InternalError, SynergaiError, Unavailable
-from synergai.models.postprocess import CLASSES
+from synergai.models.processing import CLASSES
 from synergai.runtime.settings import decode_config
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from profiler.measuring.generators import (
     generate,
     sessions_to_measure,
 )
-from profiler.measuring.measurement_output import disturbance_text
 from profiler.measuring.measurer import measure_with_repeats
 from profiler.measuring.search_run import SearchRun, make_plan, make_space
 from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
@@ -427,7 +426,11 @@ def put_predictions(
 def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
     """Report the disturbed measurements; return whether a person at the terminal repeats them."""
     for measurement in disturbed:
-        typer.echo(disturbance_text(measurement), err=True)
+        typer.echo(
+            f"{measurement.name}: disturbed, other processes took {measurement.background:.1%} of "
+            "the machine's CPU time",
+            err=True,
+        )
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if settings.repeat_disturbed is not None or not terminal:
         typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)

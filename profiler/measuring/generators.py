@@ -16,7 +16,7 @@ from msgspec import structs
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.runtime.cgroups import usable_cores
+from synergai.runtime.resources import usable_cores
 from worker_agent.cpu_affinity import check_thread_counts
 
 if TYPE_CHECKING:

@@ -53,6 +53,11 @@ class Measurement:
     first_load_s: float | None = None
 
     @property
+    def name(self) -> str:
+        """The engine and its configuration."""
+        return f"{self.entry.engine}, {self.entry.configuration}"
+
+    @property
     def is_disturbed(self) -> bool:
         """Whether other processes took so much CPU time that the figures are too low."""
         return self.entry.label == DISTURBED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
-from profiler.simulator.replay import recorded_steps
+from profiler.simulator.recording import recorded_steps
 from synergai.errors import InvalidInput
 from synergai.fleet_page import SCRIPTS, read_file
 from synergai.fleet_page.page_state import INTERVAL_S, Batch, PageState, encode

@@ -13,8 +13,7 @@ from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from profiler.simulator.audit import audit
-from profiler.simulator.outcomes import job_outcomes
-from profiler.simulator.simulation import TooManyLate, simulate
+from profiler.simulator.simulation import TooManyLate, job_outcomes, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,16 +1,19 @@
-"""Simulation: drives the scheduling core through a workload in virtual time."""
+"""Simulation: drives the scheduling core through a workload in virtual time; figures of a run."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import thread_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from profiler.simulator.outcomes import LATE_S
+import numpy as np
+
+from profiler.simulator.simulator_settings import WATTS
 from profiler.simulator.virtual_worker import VirtualWorker
 from profiler.simulator.workload import JOBS
 from synergai.core.scheduling.core import SchedulerCore
@@ -34,13 +37,14 @@ from synergai.domain import Session
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from profiler.simulator.virtual_worker import BusySpan, Loaded, VirtualSessionChange
     from profiler.simulator.workload import Workload
     from synergai.core.scheduling.events import Command, Event
-    from synergai.domain import Job, JobId, WorkerId
+    from synergai.domain import EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
+
 
 _MAX_STEPS: Final = 20_000
 """Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""
@@ -223,3 +227,147 @@ class _Simulation:
                     self.unfinished.discard(job_id)
                 case Reject(job_id) | Fail(job_id) | Expire(job_id):
                     self.unfinished.discard(job_id)
+
+
+LATE_S: Final = 1e-9
+"""Time after its deadline up to which a job is in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """Outcome of a job.
+
+    Attributes:
+        wait_s: from its arrival until a worker started it; None if none did.
+        end_to_end_s: from its arrival to its last query; None if it did not finish.
+        excess_s: time beyond its deadline; 0 if it was in time or did not finish.
+        violated: whether it was late or did not finish.
+    """
+
+    engine: EngineName
+    queries: int
+    wait_s: float | None
+    end_to_end_s: float | None
+    excess_s: float
+    violated: bool
+
+
+def job_outcomes(
+    jobs: Iterable[Job], spans: Iterable[BusySpan], finished: Mapping[JobId, float]
+) -> tuple[JobOutcome, ...]:
+    """Return the outcomes of jobs."""
+    started: dict[JobId, float] = {}
+    for span in spans:
+        started[span.job_id] = min(span.started, started.get(span.job_id, span.started))
+    outcomes = []
+    for job in jobs:
+        begun, ended = started.get(job.id), finished.get(job.id)
+        excess_s = 0.0 if ended is None else max(0.0, ended - job.deadline)
+        outcomes.append(
+            JobOutcome(
+                engine=job.engine,
+                queries=job.queries,
+                wait_s=None if begun is None else begun - job.arrival,
+                end_to_end_s=None if ended is None else ended - job.arrival,
+                excess_s=excess_s,
+                violated=ended is None or excess_s > LATE_S,
+            )
+        )
+    return tuple(outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """One policy in one experiment with one seed.
+
+    Attributes:
+        mean_wait_s: from a job's arrival until a worker starts it.
+        mean_excess_s: time beyond the deadline over all jobs, 0 for those in time.
+        excess_p99_s: 99th percentile of the same.
+        e2e_mean_s: from arrival to the last query, over finished jobs.
+        e2e_p99_s: 99th percentile of the same.
+        decision_p99_us: CPU microseconds per decision, 99th percentile.
+        violations_at_least: lower bound on violations, if requested.
+        useless_loads_s: worker time of those that no job used.
+        useless_joules: energy of these, at each machine's usual power; see `WATTS`.
+    """
+
+    experiment: str
+    policy: str
+    seed: int
+    jobs: int
+    violations: int
+    mean_wait_s: float
+    mean_excess_s: float
+    excess_p99_s: float
+    e2e_mean_s: float
+    e2e_p99_s: float
+    decisions: int
+    decision_p99_us: float
+    violations_at_least: int | None = None
+    loads: int | None = None
+    useless_loads_s: float | None = None
+    useless_joules: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the JSON form, without figures that were not requested."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def summarize(run: SimulationRun) -> SimulationResult:
+    """Compute the figures of a run."""
+    workload = run.workload
+    jobs = job_outcomes(workload.jobs, run.spans, run.finished)
+    result = summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
+    if not run.loads:
+        return result
+    useless = [load for load in run.loads if not load.used]
+    classes = workload.workers
+    return replace(
+        result,
+        loads=len(run.loads),
+        useless_loads_s=sum(load.spent_s for load in useless),
+        useless_joules=sum(
+            load.spent_s * WATTS.get(classes[load.worker_id], 0.0) for load in useless
+        ),
+    )
+
+
+def summarize_jobs(
+    experiment: str,
+    policy: str,
+    seed: int,
+    jobs: Sequence[JobOutcome],
+    decisions_s: Sequence[float],
+) -> SimulationResult:
+    """Compute the figures of a run from its jobs and decisions; there is at least one of each."""
+    times = [job.end_to_end_s for job in jobs if job.end_to_end_s is not None]
+    waits = [job.wait_s for job in jobs if job.wait_s is not None]
+    return SimulationResult(
+        experiment=experiment,
+        policy=policy,
+        seed=seed,
+        jobs=len(jobs),
+        violations=sum(job.violated for job in jobs),
+        mean_wait_s=statistics.fmean(waits) if waits else 0.0,
+        mean_excess_s=sum(job.excess_s for job in jobs) / len(jobs),
+        excess_p99_s=float(np.percentile([job.excess_s for job in jobs], 99)),
+        e2e_mean_s=statistics.fmean(times) if times else 0.0,
+        e2e_p99_s=float(np.percentile(times, 99)) if times else 0.0,
+        decisions=len(decisions_s),
+        decision_p99_us=float(np.percentile(decisions_s, 99)) * 1e6,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of a figure over seeds."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Return the spread of `values`; 0 deviation for a single value."""
+        known = list(values)
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0)

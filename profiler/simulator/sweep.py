@@ -12,8 +12,7 @@ from msgspec import structs
 
 from profiler.simulator.audit import audit
 from profiler.simulator.recording import read_log
-from profiler.simulator.results import SimulationResult, summarize
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.simulation import SimulationResult, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import one_of, parse_seeds
 from profiler.simulator.workload import EXPERIMENTS, JOBS, Arrival, Profile, draw
 from synergai.domain import EngineName, WorkerClass

@@ -5,23 +5,102 @@ No model is loaded for it: an engine that is present may still fail to load.
 
 from __future__ import annotations
 
+import hashlib
+import tomllib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from profiler.zoo.published import PUBLISHED
+import msgspec
+
 from profiler.zoo.recipes import RECIPES
-from synergai.errors import EngineUnusable, InvalidInput
+from synergai.domain import EngineName  # noqa: TC001 - msgspec reads it
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.models.formats.model_files import size_bytes
-from synergai.models.triton import ignored_configs
+from synergai.models.formats.model_files import ignored_configs, size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from profiler.installation import Value
     from profiler.zoo.recipes import Recipe
     from synergai.models.directory import EngineDefinition
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A published model file.
+
+    Attributes:
+        url: URL of the file, or of the archive that contains it.
+        md5: MD5 of the file, hexadecimal; empty if none was published.
+        accuracy: Published top-1 accuracy on ImageNet, 0 to 1; None for detection.
+        mean_average_precision: Published value on COCO, 0 to 1; None for classification.
+        inputs: Input tensors of a frozen graph; empty for formats that declare them.
+        outputs: Output tensors of a frozen graph; empty for formats that declare them.
+    """
+
+    name: EngineName
+    url: str
+    md5: str = ""
+    title: str
+    accuracy: float | None = None
+    mean_average_precision: float | None = None
+    preprocess: str
+    postprocess: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> dict[str, Value]:
+        """What the definition of the engine says."""
+        return {
+            "title": self.title,
+            "accuracy": self.accuracy,
+            "source": self.url,
+            "preprocess": self.preprocess,
+            "postprocess": self.postprocess,
+        }
+
+    def check(self, file: Path) -> None:
+        """Check that a file is the published one, as far as its digest was published.
+
+        Raises:
+            InvalidInput: It is another file.
+        """
+        if not self.md5 or not file.is_file():
+            return
+        with file.open("rb") as content:
+            # MD5 protects against corruption, not against an attacker.
+            found = hashlib.file_digest(content, _md5).hexdigest()
+        if found != self.md5:
+            raise InvalidInput(
+                f"{file} has the MD5 {found}, but {self.md5} was published for {self.name!r}: "
+                f"download it again from {self.url}"
+            )
+
+
+def _md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)
+
+
+PUBLISHED: Final = tuple(
+    msgspec.convert(
+        tomllib.loads(files("profiler.zoo").joinpath("published.toml").read_text("utf-8"))["files"],
+        list[Published],
+    )
+)
+
+
+def find_published(name: str) -> Published:
+    """Return the published file for the engine `name`."""
+    for file in PUBLISHED:
+        if file.name == name:
+            return file
+    names = ", ".join(file.name for file in PUBLISHED)
+    raise NotFound(f"there is no recipe {name!r}, only: {names}")
+
 
 State: TypeAlias = Literal["present", "unusable", "not built"]
 

@@ -1,6 +1,6 @@
 """The zoo: recipes of the thesis's twelve engines and two small ones, and their building.
 
-The twelve have the architectures of the files in `profiler.zoo.published`, but not their weights.
+The twelve have the architectures of the files in `profiler.zoo.listing`, but not their weights.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _onnx(architecture: str, opset: int) -> Recipe:
         name=EngineName(f"onnx_{architecture}_op{opset}"),
         title=f"{TITLES[architecture]}, opset {opset}",
         backend="onnxruntime",
-        builder="profiler.zoo.builders.image_engines:build_onnx",
+        builder="profiler.zoo.image_engines:build_onnx",
         options={"architecture": architecture, "opset": opset},
         source=SEEDED,
         preprocess=architecture,
@@ -88,7 +88,7 @@ def _tensorflow(name: str, architecture: str, model_format: str, remark: str = "
         name=EngineName(name),
         title=TITLES[architecture] + remark,
         backend="tflite" if model_format.startswith("tflite") else "tensorflow",
-        builder="profiler.zoo.builders.image_engines:build_tensorflow",
+        builder="profiler.zoo.image_engines:build_tensorflow",
         options={"architecture": architecture, "model_format": model_format},
         source=SEEDED,
         preprocess=architecture,
@@ -104,14 +104,14 @@ RECIPES: Final = {
             name=EngineName("onnx_digits"),
             title="handwritten digits, a small CNN, opset 11",
             backend="onnxruntime",
-            builder="profiler.zoo.builders.small_engines:build_digits",
+            builder="profiler.zoo.small_engines:build_digits",
             source="trained on scikit-learn's digits",
         ),
         Recipe(
             name=EngineName("onnx_identity"),
             title="identity of one element, opset 11; measures the round trip",
             backend="onnxruntime",
-            builder="profiler.zoo.builders.small_engines:build_identity",
+            builder="profiler.zoo.small_engines:build_identity",
             source="hand-written",
         ),
         # Last, so that all others are built even if TensorFlow is not installed.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from synergai.cli.errors import exit_on_error
+from synergai.cli.process import exit_on_error
 from synergai.errors import NotSupported
 from synergai.runtime.text import pip_install
 
@@ -82,15 +82,23 @@ APPLICATIONS: Final = {
         "cli,client",
     ),
     "explain": Application(
-        "synergai.cli.explain:app", "Say why a request or job is late.", _USE, "cli,client"
+        "synergai.cli.fleet:explain_app", "Say why a request or job is late.", _USE, "cli,client"
     ),
     "routes": Application(
-        "synergai.cli.routes:app", "Show the engines that are deployed in stages.", _USE, "cli"
+        "synergai.cli.fleet:routes_app",
+        "Show the engines that are deployed in stages.",
+        _USE,
+        "cli",
     ),
     "context": Application(
-        "synergai.cli.contexts:app", "Save gateways by name, and choose one.", _USE, "cli"
+        "synergai.cli.gateway_client:context_app",
+        "Save gateways by name, and choose one.",
+        _USE,
+        "cli",
     ),
-    "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
+    "workers": Application(
+        "synergai.cli.fleet:workers_app", "Show the registered workers.", _USE, "cli"
+    ),
     "engines": Application(
         "profiler.engines.cli:app",
         "Build, add, list, inspect, load, unload and push engines.",
@@ -125,7 +133,7 @@ APPLICATIONS: Final = {
         "simulator",
     ),
     "capacity": Application(
-        "profiler.simulator.capacity_cli:app",
+        "profiler.simulator.cli:capacity_app",
         "Find the workers that a demand needs, in virtual time.",
         _PREPARE,
         "simulator",

@@ -29,7 +29,7 @@ from synergai.wire.validation import check_output_names
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from synergai.cli.job_options import JobTerms, OwnInputs
+    from synergai.cli.options import JobTerms, OwnInputs
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
     from synergai.client.uploads import UploadProgress

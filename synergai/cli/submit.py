@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
-from synergai.cli.job_options import INPUTS_HELP, JobTerms, OwnInputs
 from synergai.cli.jobs import FailOnViolation, follow, print_accepted
-from synergai.cli.options import AsJson
+from synergai.cli.options import INPUTS_HELP, AsJson, JobTerms, OwnInputs
 from synergai.errors import InvalidSettings
 from synergai.jobs import JobState
 

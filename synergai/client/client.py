@@ -23,15 +23,18 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Unpack
 
-from synergai.client.deadlines import Budget, normalize_deadline, seconds_until, to_timestamp
 from synergai.client.fleet_operations import FleetOperations
 from synergai.client.jobs import JobHandle
 from synergai.client.requests import (
+    Budget,
     JobOptions,
     QueryOptions,
     job_spec,
+    normalize_deadline,
     output_names,
     request_builder,
+    seconds_until,
+    to_timestamp,
     with_version,
 )
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
@@ -245,7 +248,7 @@ class Client(FleetOperations):
             raise InvalidInput("pass either queries or inputs")
         # Imported late: other jobs need no NumPy.
 
-        from synergai.client.submission import submit_inputs  # imports numpy
+        from synergai.client.uploads import submit_inputs  # imports numpy
 
         job_id = await submit_inputs(
             self._channel,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.deadlines import to_microseconds
-from synergai.client.multiplexer import QueryMultiplexer
-from synergai.client.requests import InputConverter
+from synergai.client.requests import InputConverter, to_microseconds
+from synergai.client.streaming import QueryMultiplexer
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import Engine, EngineName
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Unavailable
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator
     from pathlib import Path
 
-    from synergai.client.multiplexer import Reply, Request
+    from synergai.client.streaming import Reply, Request
     from synergai.oip import inference_pb2
 
 

@@ -8,13 +8,13 @@ import msgspec
 
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.connection import GatewayConnection
-from synergai.client.deadlines import normalize_deadline
 from synergai.client.fleet import (
     VersionPolicy,
     WorkerStatus,
     version_policy_from_proto,
     worker_from_proto,
 )
+from synergai.client.requests import normalize_deadline
 from synergai.core.explanations.facts import Explanation
 from synergai.errors import NotFound, Unavailable
 from synergai.names import validate_stored_version

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from synergai.client.own_thread import advance_in_thread
+from synergai.client.streaming import advance_in_thread
 from synergai.client.upload_messages import MessageBuilder
 from synergai.data.columns import count_rows, iterate_rows
 from synergai.data.inventory import InputInventory

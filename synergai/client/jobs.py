@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synergai.client.reconnecting import Patience, messages_of
+from synergai.client.channel import Patience, messages_of
 from synergai.data.items import JobResult
 from synergai.errors import Unavailable
 from synergai.v1 import jobs_pb2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from synergai.client.reconnecting import Patience
+from synergai.client.channel import Patience
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import store_pb2

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from synergai.client.channel import check_not_forked, is_forked
 from synergai.client.client import Client
 from synergai.client.jobs import JobHandle
-from synergai.client.own_thread import advance_in_thread
-from synergai.client.streaming import iterate
+from synergai.client.streaming import advance_in_thread, iterate
 from synergai.errors import Cancelled, InvalidInput, SynergaiError
 
 if TYPE_CHECKING:

@@ -83,9 +83,9 @@ class EngineDefinition:
         stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
         stage_end: Of a stage, the number of the last position in the whole model.
         exit: Of a stage, its early exit; None without any.
-        preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
+        preprocess: How encoded images become its input, see `synergai.models.processing`; empty
             if it accepts tensors only.
-        postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
+        postprocess: The output derived on request, see `synergai.models.processing`; empty for
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
         warmup: What to try its inputs with; the files are in its folder.

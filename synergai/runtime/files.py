@@ -1,14 +1,19 @@
-"""Files of services: replaced atomically, changed durably, and owned by the service."""
+"""Files of services: replaced atomically, changed durably, owned by the service, and shared."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
+import logging
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
 
 from synergai.errors import Unavailable
 
@@ -114,3 +119,112 @@ def own_like(directory: Path, file: Path | int) -> None:
     # Root may lack the permission in a container, where the service runs as root, too.
     with suppress(PermissionError):
         os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(file, int))
+
+
+T = TypeVar("T")
+_PRIVATE = 0o600
+_VERSION = 1
+"""Version of the form in which values are written."""
+
+_log = logging.getLogger(__name__)
+
+
+class StateUnusable(Unavailable):
+    """A state file cannot be used; the message names its path."""
+
+
+class StateDamaged(StateUnusable):
+    """A state file is damaged."""
+
+    def __init__(self, path: Path, fault: str, remedy: str) -> None:
+        super().__init__(f"{path} is damaged: {fault}. {remedy}")
+        self.fault = fault
+
+
+class _Content(Struct, frozen=True):
+    """What a file holds: the value, and the SHA-256 of its bytes, by which damage is noticed."""
+
+    version: int
+    sha256: str = ""
+    value: Raw = Raw(b"")
+
+
+class StateFile(Generic[T]):
+    """A value in a file that only its owner can read; `remedy` says what to do if it is damaged."""
+
+    def __init__(self, path: Path, kind: type[T], remedy: str) -> None:
+        self.path = path
+        self._kind = kind
+        self._remedy = remedy
+        self._stamp: tuple[int, int, int] | None = None
+
+    def read(self) -> T | None:
+        """Return the value; None if there is no file."""
+        try:
+            self._stamp = self._stat()
+            content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            if content.version != _VERSION:
+                raise StateUnusable(
+                    f"{self.path} has version {content.version}, and this SynergAI reads version "
+                    f"{_VERSION}; install the one that wrote it, or a later one"
+                )
+            if hashlib.sha256(content.value).hexdigest() != content.sha256:
+                raise StateDamaged(self.path, "its checksum is wrong", self._remedy)
+            return msgspec.json.decode(content.value, type=self._kind)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateUnusable(f"{self.path} cannot be read: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StateDamaged(self.path, str(error), self._remedy) from error
+
+    def write(self, value: T) -> None:
+        """Replace the value, durably."""
+        raw = msgspec.json.format(msgspec.json.encode(value))
+        text = msgspec.json.encode(_Content(_VERSION, hashlib.sha256(raw).hexdigest(), Raw(raw)))
+        try:
+            write_atomic(self.path, f"{text.decode()}\n", _PRIVATE)
+            # A command that root runs must not keep the service, which is another user, from it.
+            own_like(self.path.parent, self.path)
+            self._stamp = self._stat()
+        except OSError as error:
+            raise StateUnusable(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def changed(self) -> bool:
+        """Return whether the file was replaced since it was last read or written here."""
+        try:
+            return self._stat() != self._stamp
+        except OSError as error:
+            raise StateUnusable(f"{self.path} cannot be read: {error.strerror}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes and threads from changing the value, to read and write it."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        except OSError as error:
+            raise StateUnusable(f"{lock} cannot be opened: {error.strerror}") from error
+        try:
+            own_like(self.path.parent, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@contextmanager
+def without_path(fault: str) -> Iterator[None]:
+    """Log an error of a state file, and tell a remote client only of its `fault`."""
+    try:
+        yield
+    except StateUnusable as error:
+        _log.error("%s: %s", fault, error)
+        raise Unavailable(f"{fault}; the gateway's log says why") from None

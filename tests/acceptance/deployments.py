@@ -24,7 +24,7 @@ import psutil
 from demo.local_fleet import LocalFleet
 from synergai import SyncClient
 from synergai.errors import SynergaiError
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from synergai.names import stage_positions
 from tests.layered_engines import features, write_layers
 

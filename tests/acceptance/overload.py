@@ -21,7 +21,7 @@ from typing import TypedDict
 
 from demo.local_fleet import LocalFleet
 from profiler.loadgen.traces.arrivals import arrivals, constant
-from profiler.simulator.replay import replay
+from profiler.simulator.recording import replay
 from synergai.core.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.domain import EngineName
 from tests.acceptance.scripts import verdict

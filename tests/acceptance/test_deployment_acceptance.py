@@ -14,7 +14,7 @@ import pytest
 from demo.local_fleet import LocalFleet
 from synergai import SyncClient
 from synergai.errors import SynergaiError
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from tests.layered_engines import features, write_layers
 from tests.waiting import wait_until
 

@@ -23,8 +23,8 @@ from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
 from profiler.measuring.host_client import HostClient
 from profiler.zoo import recipes as zoo
+from profiler.zoo.listing import PUBLISHED
 from profiler.zoo.photographs import all_views, load_photographs, random_crops
-from profiler.zoo.published import PUBLISHED
 from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.models.directory import ModelDirectory

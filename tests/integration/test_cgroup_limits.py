@@ -13,7 +13,7 @@ from profiler.dictionary.files import load_dictionary
 from profiler.zoo import recipes as zoo
 from synergai.client.fleet import worker_from_proto
 from synergai.domain import Configuration
-from synergai.runtime.cgroups import find_cgroup
+from synergai.runtime.resources import find_cgroup
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from tests.waiting import wait_until
 

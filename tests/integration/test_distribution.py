@@ -11,12 +11,12 @@ import pytest
 from demo.local_fleet import LocalFleet
 from profiler.installation import write_definition
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 
 WITHIN_S: Final = 60.0
 LOOK: Final = {

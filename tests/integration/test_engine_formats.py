@@ -10,14 +10,12 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from profiler.zoo.builders.architectures import Architecture, calibrated_weights
-from profiler.zoo.builders.image_engines import QUIET, ModelExport, ModelFormat, export_models
-from profiler.zoo.builders.layer_builder import Weights
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.onnx_models import onnx_model
-from profiler.zoo.builders.ssd import SsdMobileNet
+from profiler.zoo.architectures import Architecture, MobileNet, SsdMobileNet, calibrated_weights
+from profiler.zoo.image_engines import QUIET, ModelExport, ModelFormat, export_models
+from profiler.zoo.layer_builder import Weights
+from profiler.zoo.onnx_models import onnx_model
 from profiler.zoo.photographs import all_views
-from synergai.models.preprocess import FAMILIES, prepare
+from synergai.models.processing import FAMILIES, prepare
 from tests.tiny_tensorflow import needs_tensorflow
 from worker_agent.backends.tflite import TfliteBackend
 

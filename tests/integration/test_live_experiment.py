@@ -9,9 +9,8 @@ import pytest
 from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.live import run_live
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.replay import replay
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.recording import replay
+from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 from synergai.core.scheduling.events import WorkerJoined

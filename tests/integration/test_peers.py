@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import synergai
 from demo.local_fleet import LocalFleet, reserved_port
-from synergai.cli.workers import app
+from synergai.cli.fleet import workers_app as app
 from synergai.client.sync import SyncJobHandle
 from tests.chains import ENGINE, write_stages
 from tests.waiting import wait_until

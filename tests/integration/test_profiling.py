@@ -22,7 +22,7 @@ from profiler.measuring.measurement import measure
 from profiler.measuring.messages import MeasurementTask
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.samples import write_samples

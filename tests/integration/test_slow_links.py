@@ -7,7 +7,7 @@ from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from tests.waiting import wait_until
 from tests.wires import Wire
 

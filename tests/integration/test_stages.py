@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import synergai
 from demo.local_fleet import LocalFleet
 from profiler.planning.plan_case import read_fleet
-from synergai.cli.workers import app
+from synergai.cli.fleet import workers_app as app
 from synergai.client.fleet import WorkerLink
 from synergai.core.routes.links import GATEWAY
 from synergai.data.items import JobResult

@@ -298,7 +298,7 @@ def test_only_a_running_gateway_imports_the_http_server() -> None:
 
 def test_serving_and_clients_load_nothing_of_the_offline_half() -> None:
     program = (
-        "import sys; import synergai.cli.main, synergai.cli.serving, gateway.serve.server\n"
+        "import sys; import synergai.cli.main, synergai.cli.process, gateway.serve.server\n"
         "import gateway.server, worker_agent.app, synergai\n"
         "for name in dir(synergai): getattr(synergai, name)\n"
         "print(*sorted(m for m in sys.modules if m.startswith('profiler')))"
@@ -314,7 +314,7 @@ def test_serving_and_clients_load_nothing_of_the_offline_half() -> None:
         ("worker_agent.host.loop", {"asyncio", "grpc", "ssl"}),  # one process for each engine
         ("gateway.server", {"jwt", "cryptography"}),
         ("gateway.serve.server", {"jwt", "cryptography"}),
-        ("synergai.cli.serving", {"click", "msgspec"}),
+        ("synergai.cli.process", {"click", "msgspec"}),
     ],
 )
 def test_serving_process_imports_no_command_line(module: str, absent: set[str]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import TensorSpec
-    from synergai.models.preprocess import Quantisation
+    from synergai.models.processing import Quantisation
 
     Array: TypeAlias = NDArray[Any]
 

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
-from synergai.models.formats.onnx_weights import weight_files
+from synergai.models.formats.model_files import weight_files
 from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.wire.arrays import BFLOAT16_BITS
 from worker_agent.backends import Interrupted, runtime_failure

@@ -17,7 +17,7 @@ except ImportError as _without_litert:  # it needs a newer C library than some b
 
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.tflite_file import read_tflite
-from synergai.models.preprocess import Quantisation
+from synergai.models.processing import Quantisation
 from worker_agent.backends import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 

@@ -20,8 +20,7 @@ from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfM
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.models.formats.model_files import SAMPLES_FILE, has_signatures
-from synergai.models.samples import RANDOM_SAMPLES, Samples, load_samples
-from synergai.models.synthetic import Synthesiser
+from synergai.models.samples import RANDOM_SAMPLES, Samples, Synthesiser, load_samples
 from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores

@@ -24,7 +24,7 @@ from synergai.errors import (
     SynergaiError,
 )
 from synergai.models.definition import ADVICE
-from synergai.runtime.memory import GlibcHeap
+from synergai.runtime.resources import GlibcHeap
 from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox

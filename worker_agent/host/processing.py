@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
-from synergai.models.preprocess import ImageInput
+from synergai.models.processing import CLASSES, ImageInput, create_postprocessor, top_classes
 from synergai.runtime.text import pip_install
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY, classification_count
 from worker_agent.backends import Quantised

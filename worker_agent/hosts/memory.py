@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
-from synergai.runtime.memory import peak_rss_bytes, rss_bytes
+from synergai.runtime.resources import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

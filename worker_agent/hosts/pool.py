@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from synergai.models.directories import ModelDirectories
-from synergai.runtime.memory import available_memory_bytes, rss_bytes, usable_memory_bytes
+from synergai.runtime.resources import available_memory_bytes, rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut, HostMemory

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.errors import Unavailable
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.resources import rss_bytes
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

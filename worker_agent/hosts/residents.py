@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Unavailable
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.resources import rss_bytes
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

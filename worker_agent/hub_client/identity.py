@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from synergai.errors import InvalidInput
-from synergai.runtime.state_file import StateFile
+from synergai.runtime.files import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.addresses import is_loopback
-from synergai.runtime.state_file import StateFile
+from synergai.runtime.files import StateFile
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.hub import GATEWAY_LOST_AFTER

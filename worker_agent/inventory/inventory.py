@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
-from synergai.models.triton import ignored_configs
-from synergai.runtime.cgroups import usable_cores
+from synergai.models.formats.model_files import ignored_configs
+from synergai.runtime.resources import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host

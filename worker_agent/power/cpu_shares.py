@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
-from synergai.runtime.cgroups import find_cgroup, usable_cpus
+from synergai.runtime.resources import find_cgroup, usable_cpus
 from worker_agent.power.controller import (
     PowerMode,
     Reading,

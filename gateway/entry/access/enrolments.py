@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from synergai.errors import NotFound, Unauthenticated
-from synergai.runtime.state_file import StateFile
+from synergai.runtime.files import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.entry.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.names import split_version
-from synergai.runtime.state_file import without_path
+from synergai.runtime.files import without_path
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from profiler.loadgen.loadgen_settings import LoadSettings
 from profiler.loadgen.outcome import raise_on_failures
-from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import (
     format_rate,
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from profiler.loadgen.traces.request_log import RunSummary, VariantFigures
-    from profiler.loadgen.traces.run import TraceRun
-    from profiler.loadgen.traces.search import RateTrial, SearchResult
+    from profiler.loadgen.traces.run import RateTrial, SearchResult, TraceRun
 
 
 _STATUS_INTERVAL_S: Final = 0.5

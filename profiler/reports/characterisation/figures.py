@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         ClassSummary,
         EfficiencyFront,
         FleetProfile,
+        ThreadScaling,
     )
     from profiler.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
-    from profiler.reports.characterisation.threads import ThreadScaling
     from profiler.reports.page import Cell
     from profiler.reports.statistics import Distribution
     from synergai.domain import WorkerClass

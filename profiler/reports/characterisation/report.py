@@ -6,9 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.characterisation import figures
-from profiler.reports.characterisation.fleet_profile import fronts, summarize_classes
+from profiler.reports.characterisation.fleet_profile import fronts, scale_threads, summarize_classes
 from profiler.reports.characterisation.operating_modes import compare_modes, mode_name
-from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.page import Report, Section, Table
 from profiler.reports.printed import CHARACTERISATION, compare
 from profiler.reports.wording import UNKNOWN, correlation, factor, listing, number, percent
@@ -17,9 +16,12 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from profiler.reports.characterisation.fleet_profile import ClassSummary, FleetProfile
+    from profiler.reports.characterisation.fleet_profile import (
+        ClassSummary,
+        FleetProfile,
+        ThreadScaling,
+    )
     from profiler.reports.characterisation.operating_modes import Knob, ModeComparison
-    from profiler.reports.characterisation.threads import ThreadScaling
     from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import Comparison
     from profiler.reports.statistics import Distribution

@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.charts import Bars, Boxes, Dots, Scatter, Shares
 from profiler.reports.page import Figure
-from profiler.reports.printed import CELLS, EXPERIMENTS
+from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1
+from profiler.reports.statistics import Distribution
 from profiler.reports.wording import listing
+from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.study import Study
     from profiler.reports.page import Cell
     from profiler.reports.printed import PrintedCell
-    from profiler.simulator.outcomes import JobOutcome
-    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import JobOutcome, SimulationResult
+    from profiler.simulator.workload import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionTimes:
+    """Execution times over all configurations and worker classes, of the queries alone.
+
+    The thesis's printed QoS times follow from the QPS and do not have T_pre in them.
+
+    Attributes:
+        times: by number of queries, then by engine; seconds. Their 25th percentile is the QoS
+            time of high demand, their median that of low demand.
+        gaps: over all engines and numbers of queries; the same percentiles are the mean gaps
+            between arrivals at high and low frequency.
+    """
+
+    times: Mapping[int, Mapping[str, Distribution]]
+    gaps: Distribution
+
+    def qos_s(self, engine: str, queries: int) -> tuple[float, float]:
+        """Return the QoS times of high and low demand."""
+        times = self.times[queries][engine]
+        return times.lower, times.median
+
+
+def measure_demand(profile: Profile) -> ExecutionTimes:
+    """Return the demand that follows from a profile."""
+    rates = {
+        engine: [e.qps for name in profile.classes for e in profile.entries(engine, name)]
+        for engine in profile.engines
+    }
+    return ExecutionTimes(
+        times={
+            queries: {
+                engine: Distribution.of(queries / qps for qps in of_engine)
+                for engine, of_engine in rates.items()
+            }
+            for queries in QUERY_COUNTS
+        },
+        gaps=Distribution.of(
+            queries / qps for each in rates.values() for qps in each for queries in QUERY_COUNTS
+        ),
+    )
+
+
+def printed_qos_s(engine: str, queries: int) -> tuple[float, float] | None:
+    """Return the QoS times of high and low demand in Table 7.1; None if it has none."""
+    if engine not in TABLE_7_1 or queries not in QUERY_COUNTS:
+        return None
+    at = 2 * QUERY_COUNTS.index(queries)
+    row = TABLE_7_1[engine]
+    return row[at], row[at + 1]
+
 
 HIGHLIGHTED: Final = ("synergai", "malleable")
 _NUMBERS: Final = dict(zip(EXPERIMENTS, ("7.3", "7.4", "7.5", "7.6"), strict=True))

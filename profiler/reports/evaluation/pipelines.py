@@ -9,7 +9,7 @@ from profiler.reports.page import Figure, Section
 from profiler.reports.statistics import Distribution, mean
 from profiler.simulator.pipelines import burst, comparison, interference
 from profiler.simulator.pipelines.comparison import FIGURES, NAMES
-from profiler.simulator.pipelines.streams import SLOS
+from profiler.simulator.pipelines.places import SLOS
 from profiler.simulator.simulator_settings import (
     AccordionSettings,
     BurstSettings,

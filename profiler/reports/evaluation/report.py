@@ -7,23 +7,23 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.evaluation import figures
-from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
+from profiler.reports.evaluation.figures import measure_demand, printed_qos_s
 from profiler.reports.page import Report, Section, Table
 from profiler.reports.printed import CELLS, P99_OVER_SYNERGAI
 from profiler.reports.statistics import Factors
 from profiler.reports.wording import UNKNOWN, duration, factor, listing, number, share
-from profiler.simulator.results import Spread
+from profiler.simulator.simulation import Spread
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from profiler.reports.evaluation.demand import ExecutionTimes
+    from profiler.reports.evaluation.figures import ExecutionTimes
     from profiler.reports.evaluation.study import Study
     from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import PrintedCell
-    from profiler.simulator.results import SimulationResult
+    from profiler.simulator.simulation import SimulationResult
     from profiler.simulator.workload import Profile
 
 

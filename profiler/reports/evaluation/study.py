@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from profiler.reports.statistics import Distribution, margin, mean
-from profiler.simulator.outcomes import job_outcomes
 from profiler.simulator.recording import read_log
-from profiler.simulator.results import Spread, summarize, summarize_jobs
+from profiler.simulator.simulation import Spread, job_outcomes, summarize, summarize_jobs
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
 
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from profiler.simulator.outcomes import JobOutcome
     from profiler.simulator.recording import GatewayLog
-    from profiler.simulator.results import SimulationResult
-    from profiler.simulator.simulation import SimulationRun
+    from profiler.simulator.simulation import JobOutcome, SimulationResult, SimulationRun
     from profiler.simulator.virtual_worker import BusySpan
     from profiler.simulator.workload import Profile
     from synergai.domain import Configuration, EngineName, WorkerId

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from profiler.simulator.pipelines.balancers import best_route
+from profiler.simulator.pipelines.interference import best_route
 from profiler.simulator.pipelines.measured_chains import WORKERS, pipeline
 
 if TYPE_CHECKING:

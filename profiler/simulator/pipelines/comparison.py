@@ -12,10 +12,15 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from profiler.simulator.audit import audit
-from profiler.simulator.outcomes import LATE_S
-from profiler.simulator.pipelines.places import Places
-from profiler.simulator.pipelines.streams import PLACES, SLOS, STREAMS, draw_stream, measured_widths
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.pipelines.places import (
+    PLACES,
+    SLOS,
+    STREAMS,
+    Places,
+    draw_stream,
+    measured_widths,
+)
+from profiler.simulator.simulation import LATE_S, scheduling_settings, simulate
 from profiler.simulator.workload import Profile, Workload
 from synergai.domain import Configuration, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
@@ -23,8 +28,7 @@ from synergai.profiles.dictionary import ProfileEntry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from profiler.simulator.pipelines.places import Pipeline, Scheduler
-    from profiler.simulator.pipelines.streams import BatchQuery, Widths
+    from profiler.simulator.pipelines.places import BatchQuery, Pipeline, Scheduler, Widths
     from synergai.domain import EngineName
 
 

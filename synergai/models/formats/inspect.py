@@ -16,7 +16,7 @@ from synergai.models.formats.model_files import (
     map_file,
     size_bytes,
 )
-from synergai.models.formats.protobuf_wire import WireMessage
+from synergai.models.formats.tensorflow_file import WireMessage
 
 if TYPE_CHECKING:
     from pathlib import Path

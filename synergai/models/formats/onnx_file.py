@@ -10,8 +10,7 @@ from onnx import TensorProto
 
 from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import ModelContents
-from synergai.models.formats.onnx_weights import weight_files
+from synergai.models.formats.model_files import ModelContents, weight_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from gateway.entry.access.enrolments import FILE, EnrolmentStore
 from gateway.entry.access.table import AllowedWorkers
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.runtime.state_file import StateDamaged
+from synergai.runtime.files import StateDamaged
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from profiler.simulator.replay import replay
+from profiler.simulator.recording import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
 from tests.message_fields import RequestFactory

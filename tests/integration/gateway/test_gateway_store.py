@@ -22,7 +22,7 @@ from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
 from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError
-from synergai.models.package import Package, pack
+from synergai.models.manifest import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
 

@@ -16,7 +16,7 @@ from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.errors import Unavailable
 from synergai.jobs import JobState, JobStatus
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in

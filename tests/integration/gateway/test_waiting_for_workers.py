@@ -9,7 +9,7 @@ import pytest
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.client.client import Client
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.integration.gateway.test_gateway_store import folder, push

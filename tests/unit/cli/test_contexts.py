@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler.loadgen.loadgen_settings import TargetSettings
-from synergai.cli.contexts import app
-from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
+from synergai.cli.gateway_client import GatewayAccess, GatewayAddress, context_app
 from synergai.errors import InvalidInput, NotFound
 
 DEFAULT = GatewayAccess("127.0.0.1:8001")
@@ -24,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(context_app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 

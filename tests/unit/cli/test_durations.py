@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
-from profiler.loadgen.traces.load_settings import LoadSettings
+from profiler.loadgen.loadgen_settings import LoadSettings
 from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.cli.options import parse_duration, parse_instant
 from synergai.errors import InvalidSettings

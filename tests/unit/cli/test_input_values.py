@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from synergai.cli.input_values import parse_inputs
+from synergai.cli.infer import parse_inputs
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from tests.engines import new_engine

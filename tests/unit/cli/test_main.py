@@ -12,8 +12,8 @@ import typer
 
 from synergai.__main__ import main as program
 from synergai.cli import main as cli
-from synergai.cli.errors import INTERRUPTED
 from synergai.cli.own_data import OwnDataJob
+from synergai.cli.process import INTERRUPTED
 from synergai.errors import InvalidSettings, SynergaiError
 
 FailingCommand: TypeAlias = Callable[[BaseException], None]

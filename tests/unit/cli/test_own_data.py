@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from synergai.cli.job_options import JobTerms, OwnInputs
+from synergai.cli.options import JobTerms, OwnInputs
 from synergai.cli.own_data import OwnDataJob
 from synergai.client.client import Client
 from synergai.data.items import JobResult

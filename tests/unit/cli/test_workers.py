@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from synergai.cli.workers import print_fleet, show_links, show_workers
+from synergai.cli.fleet import print_fleet, show_links, show_workers
 from synergai.client.fleet import WorkerLink, WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, Session, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry

@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from synergai.client import deadlines
-from synergai.client.deadlines import Budget, to_timestamp
+from synergai.client import requests
+from synergai.client.requests import Budget, to_timestamp
 from synergai.errors import DeadlineExceeded, InvalidInput
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import synergai
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 
 VERSIONS = (-1, 0, 1 << 31, 10**20)
 

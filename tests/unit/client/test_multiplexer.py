@@ -10,8 +10,7 @@ import grpc
 import pytest
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.multiplexer import QueryMultiplexer
-from synergai.client.streaming import InferResult, stream_queries
+from synergai.client.streaming import InferResult, QueryMultiplexer, stream_queries
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 

@@ -17,7 +17,7 @@ from synergai.oip import inference_pb2 as oip
 from tests.waiting import turns
 
 if TYPE_CHECKING:
-    from synergai.client.multiplexer import Reply
+    from synergai.client.streaming import Reply
 
 
 class StalledCall:

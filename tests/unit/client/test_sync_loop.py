@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 import pytest
 
 from synergai.client import sync
-from synergai.client.own_thread import advance_in_thread
+from synergai.client.streaming import advance_in_thread
 
 WAITING = """
 import threading

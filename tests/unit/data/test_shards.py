@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import synergai
-from synergai.data import shards as shard_files
+from synergai.data import result_directory as shard_files
 from synergai.data.items import JobResult
 from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirectory, read_marker
 from synergai.errors import Conflict, InvalidInput, NotSupported

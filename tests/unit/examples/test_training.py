@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 from examples.training import families, fashion_mnist, layers
 from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders.onnx_graph import write_model
-from profiler.zoo.int8 import quantise
+from profiler.zoo.onnx_graph import write_model
+from profiler.zoo.variants import quantise
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
 

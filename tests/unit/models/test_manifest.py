@@ -6,8 +6,14 @@ import pytest
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import digest
-from synergai.models.manifest import MAX_ENGINE_BYTES, Manifest, ManifestFile, read_manifest
-from synergai.models.package import pack, packed_name
+from synergai.models.manifest import (
+    MAX_ENGINE_BYTES,
+    Manifest,
+    ManifestFile,
+    pack,
+    packed_name,
+    read_manifest,
+)
 from synergai.names import validate_stored_version
 
 A = "a" * 64

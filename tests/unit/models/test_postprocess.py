@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.postprocess import (
+from synergai.models.processing import (
     BoxPostprocessor,
     ClassPostprocessor,
     create_postprocessor,

@@ -9,7 +9,7 @@ from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models import preprocess
-from synergai.models.preprocess import FAMILIES, MOBILENET, ImageInput, Quantisation, prepare
+from synergai.models.processing import FAMILIES, MOBILENET, ImageInput, Quantisation, prepare
 
 
 def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:

@@ -3,7 +3,7 @@ import pytest
 
 from synergai.domain import TensorSpec
 from synergai.models.definition import WarmUpInput
-from synergai.models.synthetic import Fill, Synthesiser, SyntheticCandidate
+from synergai.models.samples import Fill, Synthesiser, SyntheticCandidate
 
 TOKENS = TensorSpec("tokens", "INT64", (-1, -1))
 FIXED = TensorSpec("x", "FP32", (1, 3))

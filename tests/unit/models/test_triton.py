@@ -9,8 +9,8 @@ import pytest
 
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.package import pack
-from synergai.models.triton import ignored_configs, why_no_model
+from synergai.models.formats.model_files import ignored_configs, why_no_model
+from synergai.models.manifest import pack
 from tests.unit.worker_agent.inventory.conftest import Loads
 from worker_agent.inventory.inventory import Inventory
 

@@ -16,8 +16,7 @@ from synergai.errors import InvalidInput
 from synergai.models.definition import WarmUpInput
 from synergai.models.directory import EngineDefinition
 from synergai.models.formats.inspect import describe, unranked_tensors
-from synergai.models.samples import load_samples, write_samples
-from synergai.models.synthetic import Synthesiser
+from synergai.models.samples import Synthesiser, load_samples, write_samples
 from synergai.wire.converters import engine_from_metadata, tensor_from_proto, tensor_to_proto
 from synergai.wire.validation import shape_matches
 from tests.tiny_tensorflow import FLOAT_TYPE, node, saved_model

@@ -10,7 +10,7 @@ from synergai.domain import Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 
 FAMILY = """
 title = "a family"

@@ -20,10 +20,10 @@ from profiler.zoo import recipes as zoo
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats import onnx_weights
+from synergai.models.formats import model_files
 from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
-from synergai.models.package import pack
+from synergai.models.manifest import pack
 from tests.tiny_classifier import save_classifier
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
@@ -285,7 +285,7 @@ def test_weights_that_are_not_in_the_models_folder_are_rejected(
 def test_model_in_too_many_files_is_rejected(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_weights, "MAX_WEIGHT_FILES", 1)
+    monkeypatch.setattr(model_files, "MAX_WEIGHT_FILES", 1)
     proto = onnx.load_model(model)
     tensor = proto.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from synergai.runtime.cgroups import (
+from synergai.runtime.resources import (
+    available_memory_bytes,
     cpu_quota,
     find_cgroup,
     memory_limits,
     usable_cores,
     usable_cpus,
+    usable_memory_bytes,
 )
-from synergai.runtime.memory import available_memory_bytes, usable_memory_bytes
 
 MIB = 1 << 20
 V1_MOUNTS = """\

@@ -6,7 +6,7 @@ import sys
 # In a process of its own: the settings are for the whole process, and cannot be taken back.
 SCRIPT = """
 import ctypes, os
-from synergai.runtime.memory import retain_freed_memory
+from synergai.runtime.resources import retain_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -25,7 +25,7 @@ print(filled - resident())
 
 ARENAS = """
 import ctypes, os, re, threading
-from synergai.runtime.memory import retain_freed_memory
+from synergai.runtime.resources import retain_freed_memory
 
 retain_freed_memory()
 library = ctypes.CDLL(None)

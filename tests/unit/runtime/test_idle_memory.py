@@ -4,13 +4,13 @@ import subprocess
 import sys
 from typing import cast
 
-from synergai.runtime.memory import GlibcHeap
+from synergai.runtime.resources import GlibcHeap
 from synergai.runtime.service import RETAINED_BYTES, IdleTrimmer
 
 # In a process of its own: the settings of the allocator are for the whole process.
 SCRIPT = """
 import os
-from synergai.runtime.memory import GlibcHeap, retain_freed_memory
+from synergai.runtime.resources import GlibcHeap, retain_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synergai.cli.errors import INTERRUPTED, exit_on_interrupt
+from synergai.cli.process import INTERRUPTED, exit_on_interrupt
 
 
 def test_an_interrupt_ends_the_program_without_a_traceback() -> None:

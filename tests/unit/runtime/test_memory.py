@@ -2,7 +2,7 @@
 
 import os
 
-from synergai.runtime.memory import forget_peak_rss, peak_rss_bytes, rss_bytes
+from synergai.runtime.resources import forget_peak_rss, peak_rss_bytes, rss_bytes
 
 
 def test_peak_begins_anew_once_it_is_forgotten() -> None:

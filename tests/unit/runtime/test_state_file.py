@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import Unavailable
-from synergai.runtime.state_file import StateDamaged, StateFile, StateUnusable
+from synergai.runtime.files import StateDamaged, StateFile, StateUnusable
 
 
 def numbers(directory: Path) -> StateFile[dict[str, int]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.preprocess import Quantisation
+from synergai.models.processing import Quantisation
 from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.engines import new_engine
 from tests.tiny_images import picture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.simulator.replay import replay
+from profiler.simulator.recording import replay
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import JobArrived, TimePassed
 from synergai.core.scheduling.settings import SchedulingSettings

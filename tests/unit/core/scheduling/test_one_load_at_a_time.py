@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from profiler.simulator.replay import replay
+from profiler.simulator.recording import replay
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import (

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from profiler.engines.engine_store import app, first_version
+from profiler.engines.served_engines import app, first_version
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.client import Client
 from synergai.errors import InvalidInput

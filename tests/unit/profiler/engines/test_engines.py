@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
-from profiler.zoo.published import find_published
-from synergai.cli import contexts
+from profiler.zoo.listing import find_published
+from synergai.cli import gateway_client
 from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
 from synergai.domain import Engine
 from synergai.errors import InvalidInput, NotFound, SynergaiError
@@ -141,7 +141,7 @@ def test_recipe_names_an_engine_and_its_processing(
     model = models / "family/full.onnx"
     digest = hashlib.md5(model.read_bytes()).hexdigest()
     published = structs.replace(find_published("onnx_resnet50_op11"), md5=digest)
-    monkeypatch.setattr("profiler.zoo.published.PUBLISHED", (published,))
+    monkeypatch.setattr("profiler.zoo.listing.PUBLISHED", (published,))
 
     run("add", model, "--recipe", published.name, "--models", tmp_path / "new", "--no-check")
 
@@ -193,7 +193,7 @@ def test_inspect_asks_the_context_in_use_for_an_engine_that_is_not_here(
     monkeypatch.setattr(GatewayAddress, "call", call)
     with pytest.raises(NotFound):
         run("inspect", "remote", "--models", models)
-    contexts.add("lab", "lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
+    gateway_client.add("lab", "lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
     assert "weights" in run("inspect", "family", "--models", models)
     assert not asked
     assert "mobilenet" in run("inspect", "remote", "--models", models)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from profiler.loadgen.dataset_library import Coco, DatasetLibrary, ImageNet, dataset_library
-from profiler.loadgen.library import SampleSet
+from profiler.loadgen.library import Coco, DatasetLibrary, ImageNet, SampleSet, dataset_library
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.samples import Samples

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from profiler.loadgen.dataset_library import Coco, ImageNet
+from profiler.loadgen.library import Coco, ImageNet
 from synergai.errors import InvalidInput, NotFound
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture

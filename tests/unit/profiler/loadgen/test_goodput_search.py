@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.loadgen.traces.search import RateTrial, SearchResult, find_goodput
+from profiler.loadgen.traces.run import RateTrial, SearchResult, find_goodput
 
 
 def capacity(

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.loadgen.completion import QueryCounter
+from profiler.loadgen.async_system import QueryCounter
 from profiler.loadgen.library import SampleSet, read_accuracy_log
-from profiler.loadgen.loadgen_settings import LoadgenSettings
+from profiler.loadgen.loadgen_settings import LoadgenSettings, LoadSettings
 from profiler.loadgen.mlperf import scenario_settings
-from profiler.loadgen.traces.load_settings import LoadSettings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.models.samples import Samples
 from synergai.runtime.settings import decode_config, encode_config

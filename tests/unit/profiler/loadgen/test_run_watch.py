@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from profiler.loadgen import run
-from profiler.loadgen.completion import QueryCounter
-from profiler.loadgen.messages import LoadProgress, Message, RunFailed
+from profiler.loadgen.async_system import QueryCounter
+from profiler.loadgen.outcome import LoadProgress, Message, RunFailed
 from synergai.errors import EngineUnusable, InternalError, SynergaiError, Unavailable
 
 

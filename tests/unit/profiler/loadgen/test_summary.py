@@ -6,7 +6,7 @@ import pytest
 
 from profiler.loadgen.cli import LoadMeasurement, _print_measurement, parse_summary, read_summary
 from profiler.loadgen.loadgen_settings import LoadgenSettings
-from profiler.loadgen.messages import RunCounts
+from profiler.loadgen.outcome import RunCounts
 from synergai.errors import InvalidInput
 
 VALID = """\

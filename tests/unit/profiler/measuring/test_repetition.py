@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from profiler.measuring import commands
+from profiler.measuring.cli import print_measurements
 from profiler.measuring.measurement import Measurement
-from profiler.measuring.measurement_output import print_measurements
 from profiler.measuring.measurer import measure_with_repeats
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.measuring.single_stream import SingleStreamResult

@@ -4,10 +4,14 @@ import pytest
 from msgspec import structs
 
 from profiler.dictionary.files import load_dictionary
-from profiler.reports.characterisation.fleet_profile import FleetProfile, fronts, summarize_classes
+from profiler.reports.characterisation.fleet_profile import (
+    FleetProfile,
+    fronts,
+    scale_threads,
+    summarize_classes,
+)
 from profiler.reports.characterisation.operating_modes import Limits, compare_modes, limits_of
 from profiler.reports.characterisation.report import characterise, compute_facts
-from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.page import Report
 from profiler.reports.printed import CHARACTERISATION, compare
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profiler.dictionary.files import load_dictionary
-from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
+from profiler.reports.evaluation.figures import measure_demand, printed_qos_s
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import (
     Study,

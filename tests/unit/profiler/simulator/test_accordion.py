@@ -19,12 +19,12 @@ from profiler.simulator.pipelines.comparison import (
     compare,
     run_whole_engines,
 )
-from profiler.simulator.pipelines.places import Places
-from profiler.simulator.pipelines.streams import (
+from profiler.simulator.pipelines.places import (
     PLACES,
     SLOS,
     STREAMS,
     BatchQuery,
+    Places,
     Widths,
     draw_stream,
     measured_widths,

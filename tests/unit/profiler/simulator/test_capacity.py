@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
-from profiler.simulator.capacity_cli import app
-from profiler.simulator.outcomes import job_outcomes
-from profiler.simulator.simulation import scheduling_settings, simulate
+from profiler.simulator.cli import app
+from profiler.simulator.simulation import job_outcomes, scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.domain import JobId, WorkerClass

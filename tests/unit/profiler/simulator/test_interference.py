@@ -2,23 +2,21 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.route_searches import equally_linked
-from profiler.simulator.pipelines.balancers import (
-    FORGET_S,
-    IN_A_ROW,
-    Part,
-    Planning,
-    best_route,
-    slowed,
-)
 from profiler.simulator.pipelines.interference import (
     BALANCERS,
+    FORGET_S,
     FREE,
+    IN_A_ROW,
     SECONDS,
     Clairvoyant,
+    Part,
+    Planning,
     Slowdown,
+    best_route,
     compare,
     factor,
     served,
+    slowed,
     tables,
 )
 from profiler.simulator.pipelines.measured_chains import pipeline

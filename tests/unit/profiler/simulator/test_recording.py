@@ -7,8 +7,7 @@ import pytest
 from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.recording import read_recording
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate
+from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.virtual_worker import BusySpan
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw

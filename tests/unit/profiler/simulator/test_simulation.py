@@ -13,8 +13,7 @@ from profiler.dictionary.files import load_dictionary
 from profiler.simulator.audit import AuditFailed, audit
 from profiler.simulator.bounds import violations_at_least
 from profiler.simulator.cli import METRICS, rows
-from profiler.simulator.results import summarize
-from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate
+from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import (
     RECONSTRUCTED_PROFILE,
     SimulatorSettings,

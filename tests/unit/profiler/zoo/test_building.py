@@ -7,20 +7,11 @@ import pytest
 
 from examples.training.digits import load_digits
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders.architectures import Architecture
-from profiler.zoo.builders.calibration import convolve
-from profiler.zoo.builders.layer_builder import (
-    Convolution,
-    Layer,
-    LayerCollector,
-    Weights,
-    same_padding,
-)
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.onnx_models import onnx_model
-from profiler.zoo.builders.resnet50 import ResNet50
-from profiler.zoo.builders.small_engines import load_test_digits
-from profiler.zoo.builders.ssd import SsdMobileNet
+from profiler.zoo.architectures import Architecture, MobileNet, ResNet50, SsdMobileNet
+from profiler.zoo.calibration import convolve
+from profiler.zoo.layer_builder import Convolution, Layer, LayerCollector, Weights, same_padding
+from profiler.zoo.onnx_models import onnx_model
+from profiler.zoo.small_engines import load_test_digits
 from synergai.errors import NotFound
 
 

@@ -7,8 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
-from profiler.zoo.int8 import quantise
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
+from profiler.zoo.variants import quantise
 from synergai.errors import InvalidInput
 
 

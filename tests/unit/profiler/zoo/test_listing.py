@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from profiler.zoo import image_engines
 from profiler.zoo import recipes as zoo
-from profiler.zoo.builders import image_engines
-from profiler.zoo.builders.image_engines import ModelExport, export_models
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.listing import EngineListing, list_engines
-from profiler.zoo.published import PUBLISHED
+from profiler.zoo.architectures import MobileNet
+from profiler.zoo.image_engines import ModelExport, export_models
+from profiler.zoo.listing import PUBLISHED, EngineListing, list_engines
 from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
 from synergai.cli import output
@@ -143,7 +142,7 @@ def test_build_without_tensorflow_names_the_extra_to_install(
 def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_engines, "WRITER", "profiler.zoo.builders.no_such_writer")
+    monkeypatch.setattr(image_engines, "WRITER", "profiler.zoo.no_such_writer")
     export = ModelExport(
         architecture=MobileNet(),
         weights={},

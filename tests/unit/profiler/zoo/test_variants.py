@@ -9,7 +9,7 @@ import pytest
 from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn
 from profiler.installation import write_definition
 from profiler.zoo import variants
-from profiler.zoo.builders.onnx_graph import write_model
+from profiler.zoo.onnx_graph import write_model
 from profiler.zoo.variants import CheckedVariant, make_variants, remove_variant
 from synergai.domain import Origin, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput

@@ -1,6 +1,6 @@
-"""Export process: ``python -m profiler.zoo.builders.tensorflow_writer``.
+"""Export process: ``python -m profiler.zoo.tensorflow_writer``.
 
-It reads tasks from standard input, see `profiler.zoo.builders.image_engines`, and writes the
+It reads tasks from standard input, see `profiler.zoo.image_engines`, and writes the
 inputs' quantisation as the last line of standard output. The parent shows other output only if
 the process fails.
 """
@@ -18,26 +18,25 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
-from profiler.zoo.builders import ssd
-from profiler.zoo.builders.architectures import ARCHITECTURES
-from profiler.zoo.builders.calibration import RELU6_CEILING, range_name
-from profiler.zoo.builders.layer_builder import (
-    POOL,
-    Convolution,
-    Dense,
-    Layer,
-    LayerCollector,
-    Weights,
+from profiler.zoo.architectures import (
+    ARCHITECTURES,
+    CENTRE_CODE,
+    DETECTIONS,
+    IOU_THRESHOLD,
+    PIXEL_SCALE,
+    SCORE_THRESHOLD,
+    SIZE_CODE,
+    MobileNet,
+    ResNet50,
 )
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.resnet50 import ResNet50
-from profiler.zoo.builders.ssd import PIXEL_SCALE
+from profiler.zoo.calibration import RELU6_CEILING, range_name
+from profiler.zoo.layer_builder import POOL, Convolution, Dense, Layer, LayerCollector, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from profiler.zoo.builders.architectures import Architecture
-    from profiler.zoo.builders.layer_builder import Array
+    from profiler.zoo.architectures import Architecture
+    from profiler.zoo.layer_builder import Array
 
 
 IMAGE_RANGE: Final = (-1.0, 1.0)
@@ -126,7 +125,7 @@ class TensorflowLayerBuilder:
 
 
 def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
-    """Decode SSD's two outputs to detections, see `profiler.zoo.builders.onnx_models`.
+    """Decode SSD's two outputs to detections, see `profiler.zoo.onnx_models`.
 
     Args:
         encodings: float32 [batch, anchors, 4].
@@ -140,21 +139,21 @@ def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
     highs: list[Any] = []
     for axis in (0, 1):
         centre, length = anchors[:, axis], anchors[:, axis + 2]
-        middle = encodings[:, :, axis] * (length / np.float32(ssd.CENTRE_CODE)) + centre
-        half = tf.exp(encodings[:, :, axis + 2] / ssd.SIZE_CODE) * (length / np.float32(2))
+        middle = encodings[:, :, axis] * (length / np.float32(CENTRE_CODE)) + centre
+        half = tf.exp(encodings[:, :, axis + 2] / SIZE_CODE) * (length / np.float32(2))
         lows.append(middle - half)
         highs.append(middle + half)
     boxes = tf.stack([*lows, *highs], axis=2)
     picked = tf.image.combined_non_max_suppression(
         boxes[:, :, tf.newaxis],
         tf.sigmoid(logits[:, :, 1:]),
-        max_output_size_per_class=ssd.DETECTIONS,
-        max_total_size=ssd.DETECTIONS,
-        iou_threshold=ssd.IOU_THRESHOLD,
-        score_threshold=ssd.SCORE_THRESHOLD,
+        max_output_size_per_class=DETECTIONS,
+        max_total_size=DETECTIONS,
+        iou_threshold=IOU_THRESHOLD,
+        score_threshold=SCORE_THRESHOLD,
         clip_boxes=True,
     )
-    there = tf.cast(picked.nmsed_scores > ssd.SCORE_THRESHOLD, tf.float32)
+    there = tf.cast(picked.nmsed_scores > SCORE_THRESHOLD, tf.float32)
     return {
         "num_detections": tf.cast(picked.valid_detections, tf.float32),
         "detection_boxes": picked.nmsed_boxes,

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from profiler.zoo.builders.architectures import ARCHITECTURES, calibrated_weights
-from profiler.zoo.builders.onnx_graph import MODEL_FILE, write_model
+from profiler.zoo.architectures import ARCHITECTURES, calibrated_weights
+from profiler.zoo.onnx_graph import MODEL_FILE, write_model
 from profiler.zoo.photographs import all_views
 from synergai.errors import InternalError, NotFound
 from synergai.models.formats.inspect import describe
-from synergai.models.preprocess import FAMILIES, ImageInput, Quantisation, prepare
+from synergai.models.processing import FAMILIES, ImageInput, Quantisation, prepare
 from synergai.models.samples import write_samples
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from profiler.zoo.builders.architectures import Architecture
-    from profiler.zoo.builders.layer_builder import Array, Weights
+    from profiler.zoo.architectures import Architecture
+    from profiler.zoo.layer_builder import Array, Weights
     from profiler.zoo.recipes import ProgressCallback
 
 
@@ -41,7 +41,7 @@ def build_onnx(
     folder: Path, on_progress: ProgressCallback, *, architecture: str, opset: int
 ) -> None:
     """Build an architecture of `ARCHITECTURES` as an ONNX file."""
-    from profiler.zoo.builders.onnx_models import onnx_model
+    from profiler.zoo.onnx_models import onnx_model
 
     network = ARCHITECTURES[architecture]()
     file = folder / MODEL_FILE
@@ -90,7 +90,7 @@ ModelFormat: TypeAlias = Literal[
     "saved_model", "fake_quantised_saved_model", "tflite", "tflite_int8"
 ]
 
-WRITER: Final = "profiler.zoo.builders.tensorflow_writer"
+WRITER: Final = "profiler.zoo.tensorflow_writer"
 QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
 """The hash seed fixes the order in which TensorFlow iterates over sets."""
 
@@ -100,7 +100,7 @@ class ModelExport:
     """A model to export.
 
     Attributes:
-        weights: By name, see `profiler.zoo.builders.layer_builder`.
+        weights: By name, see `profiler.zoo.layer_builder`.
         images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
     """
 

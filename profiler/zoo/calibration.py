@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from profiler.zoo.builders.layer_builder import (
+from profiler.zoo.layer_builder import (
     POOL,
     Array,
     Convolution,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from profiler.zoo.builders.layer_builder import Buildable
+    from profiler.zoo.layer_builder import Buildable
     from profiler.zoo.recipes import ProgressCallback
 
 SEED: Final = 20190912

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from onnx import TensorProto
 
-from profiler.zoo.builders import ssd
-from profiler.zoo.builders.calibration import RELU6_CEILING
-from profiler.zoo.builders.layer_builder import POOL, Convolution, Dense, Weights, same_padding
-from profiler.zoo.builders.mobilenet import MobileNet
-from profiler.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
-from profiler.zoo.builders.resnet50 import ResNet50
-from profiler.zoo.builders.ssd import PIXEL_SCALE
+from profiler.zoo.architectures import (
+    CENTRE_CODE,
+    DETECTIONS,
+    IOU_THRESHOLD,
+    PIXEL_SCALE,
+    SCORE_THRESHOLD,
+    SIZE_CODE,
+    MobileNet,
+    ResNet50,
+)
+from profiler.zoo.calibration import RELU6_CEILING
+from profiler.zoo.layer_builder import POOL, Convolution, Dense, Weights, same_padding
+from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx
 
-    from profiler.zoo.builders.architectures import Architecture
-    from profiler.zoo.builders.layer_builder import Array
-    from profiler.zoo.builders.ssd import SsdMobileNet
+    from profiler.zoo.architectures import Architecture, SsdMobileNet
+    from profiler.zoo.layer_builder import Array
 
 
 BATCH: Final = "batch"
@@ -179,9 +184,9 @@ class OnnxLayerBuilder:
 
 OUTPUTS: Final = {
     "num_detections:0": ValueInfo(shape=[1]),
-    "detection_boxes:0": ValueInfo(shape=[1, ssd.DETECTIONS, 4]),
-    "detection_scores:0": ValueInfo(shape=[1, ssd.DETECTIONS]),
-    "detection_classes:0": ValueInfo(shape=[1, ssd.DETECTIONS]),
+    "detection_boxes:0": ValueInfo(shape=[1, DETECTIONS, 4]),
+    "detection_scores:0": ValueInfo(shape=[1, DETECTIONS]),
+    "detection_classes:0": ValueInfo(shape=[1, DETECTIONS]),
 }
 """Outputs of MLPerf's file: the count; ymin, xmin, ymax and xmax as shares of the image;
 probabilities; COCO's ids.
@@ -207,15 +212,15 @@ def add_detection(
     else:
         score, label, place = _pick_by_operator(graph, boxes, scores, len(anchors))
     found = graph.cast(
-        graph.node("Greater", [score, graph.constant(ssd.SCORE_THRESHOLD)]), TensorProto.FLOAT
+        graph.node("Greater", [score, graph.constant(SCORE_THRESHOLD)]), TensorProto.FLOAT
     )
     one = graph.constant(1, np.int64)
     ids = graph.cast(graph.node("Add", [label, one]), TensorProto.FLOAT)
     # [1, detections, 4]; clipped only now, since overlaps are computed on whole boxes.
     picked = graph.clip(graph.node("Gather", [boxes, place], axis=1), 0.0, 1.0)
-    column = graph.node("Reshape", [found, graph.constant([1, ssd.DETECTIONS, 1], np.int64)])
+    column = graph.node("Reshape", [found, graph.constant([1, DETECTIONS, 1], np.int64)])
     graph.node("Mul", [picked, column], "detection_boxes:0")
-    row = graph.constant([1, ssd.DETECTIONS], np.int64)
+    row = graph.constant([1, DETECTIONS], np.int64)
     for values, name in ((score, "detection_scores:0"), (ids, "detection_classes:0")):
         graph.node("Reshape", [graph.node("Mul", [values, found]), row], name)
     graph.node("ReduceSum", [found], "num_detections:0", axes=[0], keepdims=1)
@@ -231,9 +236,9 @@ def _decode_boxes(graph: OnnxGraph, encodings: str, anchors: Array) -> list[str]
             graph.node("Gather", [encodings, graph.constant(index, np.int64)], axis=2)
             for index in (axis, axis + 2)
         )
-        step = graph.constant(length / np.float32(ssd.CENTRE_CODE))
+        step = graph.constant(length / np.float32(CENTRE_CODE))
         middle = graph.node("Add", [graph.node("Mul", [moved, step]), graph.constant(centre)])
-        ratio = graph.node("Exp", [graph.node("Div", [grown, graph.constant(ssd.SIZE_CODE)])])
+        ratio = graph.node("Exp", [graph.node("Div", [grown, graph.constant(SIZE_CODE)])])
         half = graph.node("Mul", [ratio, graph.constant(length / np.float32(2))])
         lows.append(graph.node("Sub", [middle, half]))
         highs.append(graph.node("Add", [middle, half]))
@@ -261,9 +266,9 @@ def _pick_by_operator(
         [
             boxes,
             scores,
-            graph.constant([ssd.DETECTIONS], np.int64),
-            graph.constant([ssd.IOU_THRESHOLD]),
-            graph.constant([ssd.SCORE_THRESHOLD]),
+            graph.constant([DETECTIONS], np.int64),
+            graph.constant([IOU_THRESHOLD]),
+            graph.constant([SCORE_THRESHOLD]),
         ],
     )
     label, place = (
@@ -274,11 +279,11 @@ def _pick_by_operator(
     flat = graph.node("Reshape", [scores, graph.constant([-1], np.int64)])
     score = graph.node("Gather", [flat, graph.node("Add", [first, place])])
     # TopK of too few values is an error, so pad with zeros.
-    nothing, nowhere = np.zeros(ssd.DETECTIONS, np.float32), np.zeros(ssd.DETECTIONS, np.int64)
+    nothing, nowhere = np.zeros(DETECTIONS, np.float32), np.zeros(DETECTIONS, np.int64)
     padded = graph.node("Concat", [score, graph.constant(nothing)], axis=0)
     best, order = graph.nodes(
         "TopK",
-        [padded, graph.constant([ssd.DETECTIONS], np.int64)],
+        [padded, graph.constant([DETECTIONS], np.int64)],
         ["best_scores", "best_places"],
         axis=0,
     )
@@ -299,7 +304,7 @@ def _pick_by_loop(
     heights, widths = (graph.node("Sub", [sides[axis + 2], sides[axis]]) for axis in (0, 1))
     areas = graph.node("Mul", [heights, widths])
     body = _loop_body(sides, areas, anchors, classes)
-    rounds = graph.constant(ssd.DETECTIONS, np.int64)
+    rounds = graph.constant(DETECTIONS, np.int64)
     again = graph.constant(True, np.bool_)
     _, *picked = graph.nodes(
         "Loop",
@@ -307,7 +312,7 @@ def _pick_by_loop(
         ["left_scores", "picked_scores", "picked_classes", "picked_places"],
         body=body,
     )
-    shape = graph.constant([ssd.DETECTIONS], np.int64)
+    shape = graph.constant([DETECTIONS], np.int64)
     score, label, place = (graph.node("Reshape", [each, shape]) for each in picked)
     return score, label, place
 
@@ -360,5 +365,5 @@ def _overlaps(body: OnnxGraph, sides: Sequence[str], areas: str, place: str) -> 
     shared = body.node("Mul", lengths)
     both = body.node("Add", [areas, body.node("Gather", [areas, place], axis=1)])
     overlap = body.node("Div", [shared, body.node("Sub", [both, shared])])
-    over = body.node("Greater", [overlap, body.constant(ssd.IOU_THRESHOLD)])
+    over = body.node("Greater", [overlap, body.constant(IOU_THRESHOLD)])
     return body.cast(over, TensorProto.FLOAT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from profiler.zoo.builders.onnx_graph import MODEL_FILE, OnnxGraph, ValueInfo, write_model
+from profiler.zoo.onnx_graph import MODEL_FILE, OnnxGraph, ValueInfo, write_model
 from synergai.models.samples import write_samples
 
 if TYPE_CHECKING:

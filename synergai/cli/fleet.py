@@ -1,4 +1,4 @@
-"""``synergai workers``: the registered workers and their engines."""
+"""Commands that show the workers, the engines in stages, and why a request or job is late."""
 
 from __future__ import annotations
 
@@ -10,22 +10,35 @@ from rich.text import Text
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
-from synergai.cli.output import cut_text, format_age, format_seconds, format_watts, print_table
+from synergai.cli.output import (
+    cut_text,
+    format_age,
+    format_rate,
+    format_seconds,
+    format_watts,
+    print_json,
+    print_table,
+)
+from synergai.core.routes.deployment import route_text
 from synergai.core.routes.links import GATEWAY
+from synergai.names import is_selected
 from synergai.profiles.dictionary import DISTURBED
+from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from synergai.client.fleet import WorkerStatus
     from synergai.client.store import PlacedEngine
+    from synergai.core.routes.deployment import EngineDeployment
     from synergai.domain import Engine
 
-app: Final = typer.Typer(rich_markup_mode="rich")
+
+workers_app: Final = typer.Typer(rich_markup_mode="rich")
 _BYTES_PER_MBIT = 125_000.0
 
 
-@app.command(epilog="Example: [bold]synergai workers --json[/bold]")
+@workers_app.command(epilog="Example: [bold]synergai workers --json[/bold]")
 @on_gateway
 def workers(
     gateway: GatewayAddress,
@@ -217,3 +230,73 @@ def _fleet_lines(worker: WorkerStatus, connected: Collection[str]) -> Iterator[s
             yield f'to = "{target}"'
             yield f"mbit_s = {_mbit_s(bytes_per_s):.10g}"
             yield f"latency_ms = {round_trip_s / 2 * 1e3:.3g}"
+
+
+routes_app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+@routes_app.command(epilog="Example: [bold]synergai routes onnx_resnet50_op11[/bold]")
+@on_gateway
+def routes(
+    gateway: GatewayAddress,
+    engine: Annotated[
+        str, typer.Argument(metavar="[ENGINE]", help="NAME or NAME/N; by default, all.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show which stages of engines run where, what is wanted instead, and why.
+
+    The rates are the queries per second that the plan expects, and those of the last seconds.
+    """
+    found = [
+        each
+        for each in gateway.call(lambda client: client.deployments())
+        if is_selected(each.engine, engine)
+    ]
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("engine", "state", "deployed", "wanted", "planned", "rate", "reason"),
+        map(_route_row, found),
+        optional=("wanted", "rate"),
+    )
+
+
+def _route_row(each: EngineDeployment) -> tuple[str | Text, ...]:
+    deployed, wanted = ("\n".join(map(route_text, of)) for of in (each.deployed, each.wanted))
+    return (
+        each.engine,
+        each.state,
+        deployed,
+        "" if wanted == deployed else wanted,
+        f"{format_rate(each.predicted_per_s)}/s" if each.predicted_per_s else "",
+        f"{format_rate(each.queries_per_s)}/s" if each.queries_per_s else "",
+        cut_text(each.fault, "red") if each.fault else Text(each.reason),
+    )
+
+
+explain_app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+@explain_app.command(epilog="Example: [bold]synergai explain r1-2a[/bold]")
+@on_gateway
+def explain(
+    gateway: GatewayAddress,
+    request_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="[REQUEST|JOB]",
+            help="The id of a request or job; by default, of the newest that was late.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say what a request or job waited for, behind what, and why no worker was in time."""
+    found = gateway.call(lambda client: client.explain(request_id))
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(printable(f"{found.name}: {counted(found.queries, 'query')} of {found.engine}"))
+    for sentence in found.sentences:
+        typer.echo(printable(sentence))

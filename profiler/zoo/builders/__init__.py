@@ -1,1 +1,0 @@
-"""Builders of the zoo's engines: seeded or trained weights, and model writers."""
