@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Session
     from synergai.errors import SynergaiError
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc.frames import Ready
+    from worker_agent.ipc import Ready
 
 UNLOAD_WAIT_S: Final = 5.0
 """A host that computes frees a variant later; nothing else waits longer than this for it."""

@@ -13,7 +13,7 @@ from synergai.errors import InvalidInput, TensorsLost
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 from synergai.wire import converters
-from worker_agent.ipc.frames import Tally
+from worker_agent.ipc import Tally
 from worker_agent.runner.inputs import Failure, InputQueue
 from worker_agent.runner.work_item import AssignmentReporter, WorkItem
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName, Session
     from worker_agent.hosts.power_modes import PowerModeHosts
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc.frames import RunEnded
+    from worker_agent.ipc import RunEnded
 
 # As in `worker_agent.runner.work_item`, for the hot path.
 _COMPLETED: Final = Outcome.COMPLETED

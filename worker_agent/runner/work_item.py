@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.domain import Fault, Outcome
 from synergai.v1 import hub_pb2
 from synergai.wire.work_messages import Reports
-from worker_agent.ipc.frames import Tally
+from worker_agent.ipc import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc.frames import RunEnded
+    from worker_agent.ipc import RunEnded
     from worker_agent.peers.held import Holding
     from worker_agent.runner.inputs import Failure, InputQueue
 

@@ -29,7 +29,7 @@ from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.inventory.inventory import Inventory
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))

@@ -24,7 +24,7 @@ from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
-from worker_agent.ipc.frames import RunEnded
+from worker_agent.ipc import RunEnded
 
 FAMILY = EngineName("family")
 VARIANTS = {"large": 1.0, "small": 2.0}

@@ -12,7 +12,7 @@ from tests.unit.worker_agent.runner.conftest import (
     add_following,
     run_callbacks,
 )
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc import RunEnded, Tally
 from worker_agent.runner.inputs import Failure
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import AssignmentReporter

@@ -20,7 +20,7 @@ from tests.unit.worker_agent.runner.conftest import (
     engine,
 )
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc import RunEnded, Tally
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import (
     REPORT_BYTES,
