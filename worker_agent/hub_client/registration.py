@@ -20,7 +20,7 @@ from synergai.wire import converters
 from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.work_messages import Reports
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.peers.client import Pulls
+from worker_agent.peers.exchange import Pulls
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import RunEnded
-    from worker_agent.peers.held import Holding
+    from worker_agent.peers.exchange import Holding
     from worker_agent.runner.inputs import Failure, InputQueue
 
 REPORT_INTERVAL_S: Final = 0.05

@@ -19,9 +19,8 @@ from synergai.wire.work_socket_server import MAX_UNAUTHENTICATED
 from tests.authorities import Authority
 from tests.waiting import turns, until
 from worker_agent.peers import client, exchange
-from worker_agent.peers.client import Peers, Pulls
-from worker_agent.peers.exchange import Exchange
-from worker_agent.peers.held import HeldTensorStore
+from worker_agent.peers.client import Peers
+from worker_agent.peers.exchange import Exchange, HeldTensorStore, Pulls
 
 LIMIT = 16 << 20
 TENSOR = bytes(range(256)) * (3 << 12)

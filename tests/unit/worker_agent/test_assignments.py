@@ -16,7 +16,7 @@ from tests.pulls import new_pulls
 from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.peers.held import HeldTensorStore
+from worker_agent.peers.exchange import HeldTensorStore
 from worker_agent.runner.runner import Runner
 
 
