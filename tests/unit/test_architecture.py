@@ -84,6 +84,7 @@ ORDER = {
         "backends",
         "host",
         "hosts",
+        "describer",
         "inventory",
         "placements",
         "runner",

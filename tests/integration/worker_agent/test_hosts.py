@@ -28,7 +28,7 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.residents import SessionChange
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 from worker_agent.ipc import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))

@@ -14,16 +14,17 @@ from synergai.models.directories import ModelDirectories
 from synergai.models.triton import ignored_configs
 from synergai.runtime.cgroups import usable_cores
 from synergai.runtime.tasks import TaskBag
-from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.inventory.describer import Describer, inspect_in_host
-from worker_agent.inventory.engines import (
+from worker_agent.describer import (
+    Describer,
     EngineSnapshot,
     folder_times,
+    inspect_in_host,
     is_complete,
     pending_engine,
     stamps_of,
     take_snapshots,
 )
+from worker_agent.hosts.memory import CrowdedOut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
@@ -32,12 +33,10 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName
     from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
+    from worker_agent.describer import Inspect
     from worker_agent.hosts.memory import HostMemory
-    from worker_agent.inventory.describer import Inspect
 
     OnDescribed: TypeAlias = Callable[[Engine], object]
-
-_log = logging.getLogger(__name__)
 
 _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
@@ -53,6 +52,8 @@ _LONGEST_RETRY_S: Final = 300.0
 _LONGEST_RETRY_AFTER_SERVICE_S: Final = 3600.0
 """For engines that load when they are inspected, but not in service, where a load may block a
 worker for minutes."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Outdated(Exception):
