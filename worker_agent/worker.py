@@ -30,7 +30,7 @@ from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.residents import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers import EMULATED, KINDS
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

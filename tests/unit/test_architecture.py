@@ -87,6 +87,7 @@ ORDER = {
         "describer",
         "inventory",
         "placements",
+        "work_item",
         "runner",
         "hub_client",
         "machine",

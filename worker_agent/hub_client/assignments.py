@@ -14,8 +14,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 from synergai.wire import converters
 from worker_agent.ipc import Tally
-from worker_agent.runner.inputs import Failure, InputQueue
-from worker_agent.runner.work_item import AssignmentReporter, WorkItem
+from worker_agent.work_item import AssignmentReporter, Failure, InputQueue, WorkItem
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports
     from worker_agent.peers.exchange import HeldTensorStore, Pulls
-    from worker_agent.runner.runner import Runner
+    from worker_agent.runner import Runner
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from worker_agent.hub_client.link import HubConnection, HubLink
     from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch
-    from worker_agent.runner.runner import Runner
+    from worker_agent.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _REGISTER_ELSEWHERE_S: Final = 3.0

@@ -25,7 +25,7 @@ from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_socket
 from worker_agent.peers.exchange import Exchange
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
     from synergai.wire.server_call import ServerCall

@@ -17,7 +17,7 @@ from tests.waiting import until
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.peers.exchange import HeldTensorStore
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 
 def an_engine(name: str) -> Engine:

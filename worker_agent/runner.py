@@ -33,8 +33,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
-from worker_agent.runner.inputs import Failure
-from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, ItemReporter, WorkItem
+from worker_agent.work_item import DRAINING, ENDED, FEEDING, QUEUED, Failure, ItemReporter, WorkItem
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import RunEnded
 
-# As in `worker_agent.runner.work_item`, for the hot path.
+# As in `worker_agent.work_item`, for the hot path.
 _COMPLETED: Final = Outcome.COMPLETED
 _FAILED: Final = Outcome.FAILED
 
