@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
+    from worker_agent.exchange import Holding
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import RunEnded
-    from worker_agent.peers.exchange import Holding
 
 _PULLED_AHEAD: Final = 8
 """Inputs whose tensors are being pulled, or were pulled and are not fed yet."""

@@ -80,6 +80,7 @@ ORDER = {
         "providers",
         "agent_settings",
         "peers",
+        "exchange",
         "ipc",
         "backends",
         "host",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from synergai.v1 import hub_pb2
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports
-    from worker_agent.peers.exchange import HeldTensorStore, Pulls
+    from worker_agent.exchange import HeldTensorStore, Pulls
     from worker_agent.runner import Runner
 
 _log = logging.getLogger(__name__)

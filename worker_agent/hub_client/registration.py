@@ -19,16 +19,16 @@ from synergai.v1 import hub_pb2
 from synergai.wire import converters
 from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.work_messages import Reports
+from worker_agent.exchange import Pulls
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.peers.exchange import Pulls
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from synergai.domain import Configuration, Session
     from synergai.wire.work_transport import WorkTransport
+    from worker_agent.exchange import Exchange
     from worker_agent.hub_client.link import HubConnection, HubLink
-    from worker_agent.peers.exchange import Exchange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner import Runner
 

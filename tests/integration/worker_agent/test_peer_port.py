@@ -18,9 +18,8 @@ from synergai.wire.work_messages import RelayedTensors, Reports
 from synergai.wire.work_socket_server import MAX_UNAUTHENTICATED
 from tests.authorities import Authority
 from tests.waiting import turns, until
-from worker_agent.peers import client, exchange
-from worker_agent.peers.client import Peers
-from worker_agent.peers.exchange import Exchange, HeldTensorStore, Pulls
+from worker_agent.exchange import Exchange, HeldTensorStore, Pulls
+from worker_agent.peers import Peers, client, exchange
 
 LIMIT = 16 << 20
 TENSOR = bytes(range(256)) * (3 << 12)

@@ -16,6 +16,7 @@ from tests.engines import new_engine
 from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
+from worker_agent.exchange import Exchange
 from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
@@ -24,7 +25,6 @@ from worker_agent.hosts.residents import SessionChange
 from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory import Inventory
 from worker_agent.machine import Machine, plan_workers
-from worker_agent.peers.exchange import Exchange
 from worker_agent.providers import Offers
 from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker

@@ -27,7 +27,7 @@ from synergai.wire.tls import server_context
 from synergai.wire.validation import EXIT
 from synergai.wire.work_messages import RelayedTensors, Reports
 from synergai.wire.work_socket_server import WorkSocketServer
-from worker_agent.peers.client import Peers
+from worker_agent.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

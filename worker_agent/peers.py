@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
 
-
 DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0
 """Time without a byte after which a pull has stalled."""
