@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
     from worker_agent.agent_settings import AgentSettings, WorkerSettings
-    from worker_agent.hub_client.link import HubLink
+    from worker_agent.hub_client.client import HubLink
 
 _log = logging.getLogger(__name__)
 

@@ -207,7 +207,7 @@ class LocalWorker:
             return None
         return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
 
-    # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
+    # --- worker_agent.hub_client.client.ControlHandler ------------------------------------
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""

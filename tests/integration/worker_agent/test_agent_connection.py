@@ -22,8 +22,7 @@ from synergai.wire.tls import ClientTls
 from tests.waiting import until
 from worker_agent.exchange import Exchange
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.registration import ControlHandler
+from worker_agent.hub_client.client import ControlHandler, HubClient
 from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_socket
 from worker_agent.runner import Runner
 
