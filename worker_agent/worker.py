@@ -27,7 +27,7 @@ from synergai.wire.hub import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers import EMULATED, KINDS
 from worker_agent.runner import Runner

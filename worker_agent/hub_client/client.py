@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from synergai.wire.work_messages import Orders
     from synergai.wire.work_transport import WorkTransport
     from worker_agent.exchange import Exchange
-    from worker_agent.hosts.residents import SessionChange
+    from worker_agent.hosts.sessions import SessionChange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner import Runner
 

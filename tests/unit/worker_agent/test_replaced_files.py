@@ -21,7 +21,7 @@ from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory import Inventory
 from worker_agent.machine import Machine, plan_workers
