@@ -63,7 +63,6 @@ ORDER = {
         "deployment",
         "calls",
         "grpc_server",
-        "leader_services",
         "standby",
         "backup",
         "components",
@@ -72,7 +71,6 @@ ORDER = {
         "serve",
         "installer",
         "cli",
-        "__main__",
     ),
     "worker_agent": (
         "cpu_affinity",
