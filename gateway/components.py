@@ -19,7 +19,7 @@ from gateway.entry.access.caller import current_caller, is_visible
 from gateway.entry.access.exposure import check_exposure
 from gateway.entry.access.table import LiveTable
 from gateway.entry.admission import Admission
-from gateway.entry.audit.log import AuditFile, AuditLog
+from gateway.entry.audit import AuditFile, AuditLog
 from gateway.entry.call_guard import CallGuard
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.served_profiles import ServedProfiles

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from gateway.entry.audit.calls import current_call
+from gateway.entry.audit import current_call
 from gateway.journal.errors import StoreFull
 from gateway.journal.records.log import Record, is_out_of_space
 from gateway.journal.records.store import DataKey

@@ -10,7 +10,7 @@ from gateway.calls.requests.inference import Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId, window_from_metadata
 from gateway.calls.servicers.inference_stream import InferenceStream
 from gateway.entry.access.caller import current_caller
-from gateway.entry.audit.calls import REFUSALS, record_refusal
+from gateway.entry.audit import REFUSALS, record_refusal
 from synergai.errors import (
     EnginePending,
     InvalidInput,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.audit.log import AuditFile
+from gateway.entry.audit import AuditFile
 from synergai.errors import InvalidInput
 
 
@@ -48,7 +48,7 @@ def test_lines_that_cannot_be_written_are_counted_and_logged_once(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gateway.entry.audit.log.os.write", full)
+        patched.setattr("gateway.entry.audit.os.write", full)
         file = AuditFile(path)
         for _ in range(600):
             file.append("lost\n")
@@ -69,7 +69,7 @@ def test_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
     write = os.write
     limits = iter([4, 1000])
     monkeypatch.setattr(
-        "gateway.entry.audit.log.os.write",
+        "gateway.entry.audit.os.write",
         lambda descriptor, data: write(descriptor, data[: next(limits)]),
     )
     file._write(["cut short\n", "lost\n"])
@@ -82,7 +82,7 @@ def test_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
 
 
 def test_queue_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.entry.audit.log.threading.Thread.start", lambda _thread: None)
+    monkeypatch.setattr("gateway.entry.audit.threading.Thread.start", lambda _thread: None)
     file = AuditFile(path, max_queued=10)
     for _ in range(25):
         file.append("line\n")

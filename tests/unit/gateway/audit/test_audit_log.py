@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.entry.audit.log import MAX_KINDS, MAX_TEXT, AuditLog, Entry, to_line
+from gateway.entry.audit import MAX_KINDS, MAX_TEXT, AuditLog, Entry, to_line
 
 CHANGE = Entry(
     caller="camera",
