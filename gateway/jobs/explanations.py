@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import READERS
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import READERS, Role
 from synergai.core.explanations.wording import duration, worded
 from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role, current_caller
 from gateway.jobs.explanations import explain
 from synergai.domain import UnusableSession
 from synergai.errors import InvalidInput, SynergaiError

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role, current_caller
 from gateway.journal.job_record import SubmissionTerms
 from synergai.errors import InvalidInput
 from synergai.jobs import JobState

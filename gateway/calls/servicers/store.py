@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role, current_caller
 from gateway.hub.store.pushes import PushKey
 from gateway.hub.store.storage import parse_placement
 from synergai.errors import InvalidInput

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Threads
 from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
