@@ -29,9 +29,9 @@ from gateway.hub.connections import AgentConnections
 from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files
 from gateway.hub.store.store import EngineStore
+from gateway.journal.data_store import DIRECTORY, DataStore
 from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
-from gateway.journal.records.store import DIRECTORY, DataStore
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.counts import OTHER
 from gateway.monitoring.metrics import Metrics, conflict_family, counter, gauge, worker_families

@@ -6,7 +6,7 @@ from typing import Final
 
 import apsw
 
-from gateway.journal.records.log import NO_SPACE, is_out_of_space
+from gateway.journal.record_log import NO_SPACE, is_out_of_space
 from synergai.errors import Overloaded, Unavailable
 
 _FAILED_SYNCS: Final = frozenset((apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC))

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from gateway.journal.data_store import InputResult, ResultLog
     from gateway.journal.job_record import RecordedExecution, RecordedJob, SubmissionTerms
-    from gateway.journal.records.results import InputResult, ResultLog
     from gateway.journal.store import Connection, Operation, Store
     from synergai.domain import AssignmentId, JobId
     from synergai.jobs import JobSpec

@@ -16,7 +16,7 @@ from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from gateway.journal.errors import JournalDamaged
 from gateway.journal.files import CLUSTER, lock
 from gateway.journal.journal import Journal
-from gateway.journal.records.log import Record, RecordLog
+from gateway.journal.record_log import Record, RecordLog
 from gateway.journal.sqlite_store import Mark, write_marker
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.domain import Configuration
