@@ -12,8 +12,8 @@ from msgspec import structs
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.submitted_job import Phase
 from gateway.journal.data_store import DataKey, ResultLog
-from gateway.journal.errors import StoreFull
 from gateway.journal.record_log import DamagedLog, is_out_of_space
+from gateway.journal.store import StoreFull
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, SynergaiError, Unavailable, UploadNotFound, UploadUsed
 from synergai.jobs import JobState

@@ -24,8 +24,8 @@ from gateway.jobs.submitted_job import (
     scheduler_job,
 )
 from gateway.jobs.tracker import JobTracker, ProgressRate
-from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
+from gateway.journal.store import StoreFull
 from synergai.domain import JobId
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.jobs import JobState

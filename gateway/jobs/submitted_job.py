@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.dispatch.job_handler import JobHandler
 from gateway.jobs.staged_job import StagedJob
-from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedExecution, RecordedJob
+from gateway.journal.store import StoreFull
 from gateway.monitoring.counts import job_outcome
 from synergai.domain import Fault, Job, JobId
 from synergai.jobs import JobState

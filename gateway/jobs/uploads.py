@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from gateway.entry.audit import current_call
 from gateway.journal.data_store import DataKey
-from gateway.journal.errors import StoreFull
 from gateway.journal.record_log import Record, is_out_of_space
+from gateway.journal.store import StoreFull
 from synergai.errors import (
     Conflict,
     InternalError,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.journal.record_log import DamagedLog, Record, RecordLog, remove_log
 from gateway.journal import record_log
+from gateway.journal.record_log import DamagedLog, Record, RecordLog, remove_log
 from synergai.errors import Unavailable
 
 ALL = 1 << 40

@@ -22,7 +22,7 @@ from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
 from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.hub.store.store import GATEWAY, EngineStore
-from gateway.journal.errors import Deposed
+from gateway.journal.store import Deposed
 from synergai.errors import (
     Conflict,
     EngineUnusable,
