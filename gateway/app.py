@@ -26,9 +26,8 @@ from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.worker_rules import WorkerRules
-from gateway.hub.control_reports import ControlReports
+from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
-from gateway.hub.offered_engines import OfferedEngines
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
 from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer

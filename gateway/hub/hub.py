@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.worker_rules import WorkerRules
     from gateway.fleet.worker import Order
     from gateway.hub.connections import AgentConnection, AgentConnections
-    from gateway.hub.control_reports import ControlReports
-    from gateway.hub.offered_engines import OfferedEngines
+    from gateway.hub.control_reports import ControlReports, OfferedEngines
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.runtime.clock import Clock
