@@ -1,4 +1,4 @@
-"""What registered agents report on their control streams, and what follows for the engines they offer."""
+"""What agents offer and report on their control streams, and what follows from it."""
 
 from __future__ import annotations
 
