@@ -30,7 +30,7 @@ from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
-from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
+from gateway.hub.store.transfers import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs, Retention
 from gateway.jobs.results import JobResults

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Threads
-from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.hub.store.files import Files
-    from gateway.hub.store.pushes import Missing
+    from gateway.hub.store.transfers import Missing
     from synergai.domain import EngineName
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
-from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.hub.store.store import GATEWAY, EngineStore
+from gateway.hub.store.transfers import ABANDONED_S, Push, Pushes, PushKey
 from gateway.journal.store import Deposed
 from synergai.errors import (
     Conflict,
