@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from synergai.core.explanations.facts import Cause
+    from synergai.core.explanations import Cause
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import Engine, Fault

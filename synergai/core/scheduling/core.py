@@ -42,7 +42,7 @@ from synergai.domain import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Set
 
-    from synergai.core.explanations.facts import Cause, End, Explanation
+    from synergai.core.explanations import Cause, End, Explanation
     from synergai.core.scheduling.events import (
         AssignmentEnded,
         AssignmentStarted,

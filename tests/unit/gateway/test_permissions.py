@@ -7,7 +7,7 @@ from gateway.calls.requests.inference import Admitted
 from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.entry.access.caller import UNRESTRICTED, Caller, Grant, Role
 from gateway.jobs.explanations import explain
-from synergai.core.explanations.facts import Explanation
+from synergai.core.explanations import Explanation
 from synergai.core.routes.deployment import EngineDeployment
 from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, JobId
