@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from synergai.core.routes.deployment import Objective
 from synergai.core.routes.planner import ROUTE_PLANNERS
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import gateway_state

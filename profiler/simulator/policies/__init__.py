@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 
 _AGNOSTIC: Final = "profiler.simulator.policies.profile_agnostic"
 
