@@ -19,7 +19,7 @@ from synergai.core.scheduling.variants.pools import Fronts, Pools
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.estimator import Estimator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord

@@ -19,7 +19,7 @@ from synergai.core.scheduling.variants.margins import FIRST_SPREAD, spread_of
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.state.estimate import Limit
     from synergai.core.scheduling.state.estimator import Estimator
     from synergai.core.scheduling.state.fleet import Fleet
