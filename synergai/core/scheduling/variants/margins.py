@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import EngineName
     from synergai.profiles.dictionary import ProfileEntry
 
