@@ -40,7 +40,7 @@ from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
 from synergai.wire.tls import server_context
-from synergai.wire.work_socket_server import WorkSocketServer
+from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

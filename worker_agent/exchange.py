@@ -26,7 +26,7 @@ from synergai.wire.request_codec import iter_fields, request_parts, split_respon
 from synergai.wire.tls import server_context
 from synergai.wire.validation import EXIT
 from synergai.wire.work_messages import RelayedTensors, Reports
-from synergai.wire.work_socket_server import WorkSocketServer
+from synergai.wire.work_socket import WorkSocketServer
 from worker_agent.peers import Peers
 
 if TYPE_CHECKING:

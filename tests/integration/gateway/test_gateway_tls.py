@@ -25,8 +25,7 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.wire import rpc, work_socket_server
 from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
-from synergai.wire.work_socket import WorkSocket
-from synergai.wire.work_socket_server import WorkSocketServer
+from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import FakeAgent

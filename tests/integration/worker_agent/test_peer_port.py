@@ -15,7 +15,7 @@ from synergai.errors import TensorsLost
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.v1.hub_pb2 import Pull
 from synergai.wire.work_messages import RelayedTensors, Reports
-from synergai.wire.work_socket_server import MAX_UNAUTHENTICATED
+from synergai.wire.work_socket import MAX_UNAUTHENTICATED
 from tests.authorities import Authority
 from tests.waiting import turns, until
 from worker_agent import exchange, peers

@@ -1,8 +1,7 @@
 """Limit of sockets that have not presented a connection id."""
 
 from synergai.errors import Unavailable
-from synergai.wire.work_socket import WorkSocket
-from synergai.wire.work_socket_server import MAX_UNAUTHENTICATED, WorkSocketServer
+from synergai.wire.work_socket import MAX_UNAUTHENTICATED, WorkSocket, WorkSocketServer
 
 
 def present_id(socket: WorkSocket, connection_id: bytes = b"an-id") -> None:
