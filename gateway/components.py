@@ -43,7 +43,7 @@ from synergai.profiles.service import ProfileService
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

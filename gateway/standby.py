@@ -28,7 +28,7 @@ from gateway.grpc_server import RefusingHandler, bind_server, current_connection
 from synergai.errors import Unavailable
 from synergai.runtime.service import notify_ready
 from synergai.wire import rpc
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -37,9 +37,9 @@ from synergai.wire.status import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.request_codec import Buffer
     from synergai.wire.server_call import ServerCall
-    from synergai.wire.unread import UnreadResponses
 
     _MethodHandler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.incomplete import IncompleteRequests
 from synergai.wire.limits import MAX_INCOMPLETE_BYTES
+from synergai.wire.memory_bounds import IncompleteRequests
 from synergai.wire.rpc import BegunUnary, Service
 
 if TYPE_CHECKING:

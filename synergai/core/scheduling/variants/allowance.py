@@ -4,7 +4,8 @@ Worker time within a horizon is divided among the queries that have to be answer
 the sum of their accuracies is the highest: a fractional knapsack. Every query starts with its
 fastest variant, and the step to a slower one with the most accuracy for its price is taken next, of
 any engine. All engines thus pay the same price for a second, which is higher for long queries. The
-mean that remains for an engine's query lies between two variants; see `synergai.core.scheduling.variants.choice`.
+mean that remains for an engine's query lies between two variants, among which
+`synergai.core.scheduling.variants.choice` chooses.
 """
 
 from __future__ import annotations
