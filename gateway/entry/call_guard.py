@@ -12,7 +12,7 @@ from starlette.routing import Route
 from gateway.entry.access.authenticator import AUTHORIZATION, peer_certificate
 from gateway.entry.access.caller import bind_caller, current_caller
 from gateway.entry.access.methods import METHODS, ROUTES, check_call
-from gateway.entry.audit.calls import AuditedCall, GrpcRecord, bind_call
+from gateway.entry.audit import AuditedCall, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
 from synergai.wire.server_call import behaviour_of, with_behaviour
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.authenticator import Authenticator, PeerCertificate
     from gateway.entry.access.methods import Permission
     from gateway.entry.admission import Admission
-    from gateway.entry.audit.log import AuditLog
+    from gateway.entry.audit import AuditLog
     from synergai.wire.server_call import ServerCall, SocketPeer
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]

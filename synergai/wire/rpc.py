@@ -45,9 +45,9 @@ if TYPE_CHECKING:
         Mapping,
     )
 
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.request_codec import Buffer
     from synergai.wire.server_call import ServerCall
-    from synergai.wire.unread import UnreadResponses
 
     _MethodHandler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.incomplete import IncompleteRequests
 from synergai.wire.limits import MAX_INCOMPLETE_BYTES
+from synergai.wire.memory_bounds import IncompleteRequests
 from synergai.wire.rpc import BegunUnary, Service, find_handler
 
 if TYPE_CHECKING:

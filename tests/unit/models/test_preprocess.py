@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models import preprocess
+from synergai.models import processing
 from synergai.models.processing import FAMILIES, MOBILENET, ImageInput, Quantisation, prepare
 
 
@@ -116,7 +116,7 @@ def test_tensor_has_layout_and_dtype_of_the_models_input(
 def test_too_many_pixels_in_total_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
+    monkeypatch.setattr(processing, "MAX_BATCH_PIXELS", 640 * 427 + 99)
     takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), load_photographs()[0].jpeg
 
     takes.to_tensor([photograph])

@@ -17,7 +17,7 @@ from hpack import Decoder
 from synergai.errors import Overloaded
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
-from synergai.wire.incomplete import IncompleteRequests
+from synergai.wire.memory_bounds import IncompleteRequests
 from synergai.wire.message_framing import MessageReader
 from synergai.wire.native.call import Call, CallState
 from synergai.wire.native.frame_limits import FrameLimits
