@@ -202,7 +202,7 @@ def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
 
 def test_command_prints_the_least_fleets() -> None:
     arguments = ["--jobs", "3", "--violations", "90", "--json"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, ["capacity", *arguments])
     assert result.exit_code == 0, result.output
     options = json.loads(result.stdout)
     figures = {"fleet", "violations", "error", "sure", "joules_per_query", "cost_per_hour"}
@@ -210,7 +210,7 @@ def test_command_prints_the_least_fleets() -> None:
 
 
 def test_command_says_that_no_fleet_suffices() -> None:
-    result = CliRunner().invoke(app, ["--load", "20", "--max-workers", "2"])
+    result = CliRunner().invoke(app, ["capacity", "--load", "20", "--max-workers", "2"])
     assert result.exit_code == 1
     assert result.stdout.startswith("no fleet of up to 2 workers of each class")
 
@@ -226,6 +226,6 @@ def test_command_says_that_no_fleet_suffices() -> None:
     ],
 )
 def test_command_refuses_what_makes_no_sense(arguments: list[str], complaint: str) -> None:
-    result = CliRunner().invoke(app, [*arguments, "--max-workers", "1"])
+    result = CliRunner().invoke(app, ["capacity", *arguments, "--max-workers", "1"])
     assert isinstance(result.exception, InvalidInput | InvalidSettings)
     assert re.search(complaint, str(result.exception))
