@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
-from profiler.simulator.cli import app
+from profiler.simulator.cli import capacity_app as app
 from profiler.simulator.simulation import job_outcomes, scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
@@ -202,7 +202,7 @@ def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
 
 def test_command_prints_the_least_fleets() -> None:
     arguments = ["--jobs", "3", "--violations", "90", "--json"]
-    result = CliRunner().invoke(app, ["capacity", *arguments])
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     options = json.loads(result.stdout)
     figures = {"fleet", "violations", "error", "sure", "joules_per_query", "cost_per_hour"}
@@ -210,7 +210,7 @@ def test_command_prints_the_least_fleets() -> None:
 
 
 def test_command_says_that_no_fleet_suffices() -> None:
-    result = CliRunner().invoke(app, ["capacity", "--load", "20", "--max-workers", "2"])
+    result = CliRunner().invoke(app, ["--load", "20", "--max-workers", "2"])
     assert result.exit_code == 1
     assert result.stdout.startswith("no fleet of up to 2 workers of each class")
 
@@ -226,6 +226,6 @@ def test_command_says_that_no_fleet_suffices() -> None:
     ],
 )
 def test_command_refuses_what_makes_no_sense(arguments: list[str], complaint: str) -> None:
-    result = CliRunner().invoke(app, ["capacity", *arguments, "--max-workers", "1"])
+    result = CliRunner().invoke(app, [*arguments, "--max-workers", "1"])
     assert isinstance(result.exception, InvalidInput | InvalidSettings)
     assert re.search(complaint, str(result.exception))
