@@ -2,7 +2,7 @@
 
 Sends queries of increasing size to an engine host with a trivial model, alternately through the
 socket and through the shared-memory arena, and prints the median round-trip times. The size from
-which the arena is faster is ``worker_agent.ipc.arena.INLINE_BYTES``.
+which the arena is faster is ``worker_agent.ipc.INLINE_BYTES``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.core.scheduling.events import JobArrived, TimePassed
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.domain import EngineName, Job, JobId, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 

@@ -26,12 +26,11 @@ from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.worker_rules import WorkerRules
-from gateway.hub.control_reports import ControlReports
+from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
-from gateway.hub.offered_engines import OfferedEngines
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
-from gateway.hub.store.pacer import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
+from gateway.hub.store.transfers import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs, Retention
 from gateway.jobs.results import JobResults
@@ -41,7 +40,7 @@ from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
 from synergai.wire.tls import server_context
-from synergai.wire.work_socket_server import WorkSocketServer
+from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

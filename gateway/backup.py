@@ -22,8 +22,8 @@ from gateway.entry.access import enrolments
 from gateway.entry.access.enrolments import EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile
 from gateway.journal import archive
+from gateway.journal.data_store import DIRECTORY
 from gateway.journal.files import CLUSTER, DATABASE
-from gateway.journal.records.store import DIRECTORY
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.files import StateFile, own_like, sync_path

@@ -19,7 +19,7 @@ from gateway.entry.access.caller import current_caller, is_visible
 from gateway.entry.access.exposure import check_exposure
 from gateway.entry.access.table import LiveTable
 from gateway.entry.admission import Admission
-from gateway.entry.audit.log import AuditFile, AuditLog
+from gateway.entry.audit import AuditFile, AuditLog
 from gateway.entry.call_guard import CallGuard
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.served_profiles import ServedProfiles
@@ -29,9 +29,9 @@ from gateway.hub.connections import AgentConnections
 from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files
 from gateway.hub.store.store import EngineStore
+from gateway.journal.data_store import DIRECTORY, DataStore
 from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
-from gateway.journal.records.store import DIRECTORY, DataStore
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.counts import OTHER
 from gateway.monitoring.metrics import Metrics, conflict_family, counter, gauge, worker_families
@@ -43,7 +43,7 @@ from synergai.profiles.service import ProfileService
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

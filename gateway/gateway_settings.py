@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from synergai.core.routes.deployment import Objective
 from synergai.core.routes.planner import ROUTE_PLANNERS
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import gateway_state
@@ -222,7 +222,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Share of the requests without a trace context that are traced.",
         Meta(ge=0, le=1),
     ] = 0.01
-    # Services of Kubernetes that select the leader; see `gateway.leader_services`.
+    # Services of Kubernetes that select the leader; see `gateway.standby`.
     leader_services: tuple[str, ...] = ()
     state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
     ready_file: Path | None = None  # see `synergai.runtime.files`

@@ -32,7 +32,7 @@ from gateway.grpc_server import (
     unimplemented,
 )
 from gateway.jobs.explanations import explain
-from gateway.leader_services import select_this_pod
+from gateway.standby import select_this_pod
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file
 from synergai.runtime.text import counted

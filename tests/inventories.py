@@ -1,5 +1,5 @@
 from synergai.domain import Engine, EngineName
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 
 async def described(inventory: Inventory) -> dict[EngineName, Engine]:

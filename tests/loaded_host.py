@@ -2,7 +2,7 @@
 
 import asyncio
 
-from worker_agent.ipc.frames import Ready
+from worker_agent.ipc import Ready
 
 
 class LoadedHost:

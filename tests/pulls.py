@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 from synergai.v1.hub_pb2 import Pull
 from synergai.wire.work_messages import Reports
-from worker_agent.peers.client import Peers, Pulls
-from worker_agent.peers.held import HeldTensorStore
+from worker_agent.exchange import HeldTensorStore, Pulls
+from worker_agent.peers import Peers
 
 
 async def no_pulls(_pull: Pull, _request: object) -> bytes:

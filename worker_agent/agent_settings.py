@@ -29,7 +29,7 @@ from synergai.runtime.setting_types import (
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_places, check_thread_counts
-from worker_agent.power.selection import AUTO, known_controller
+from worker_agent.power.controller import AUTO, known_controller
 from worker_agent.providers import Providers
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from synergai.runtime.files import lock_directory, ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.remote import open_link
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.inventory import Inventory
 from worker_agent.machine import open_machine, plan_workers
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
-from worker_agent.served_engines import ServedEngines
+from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
     from worker_agent.agent_settings import AgentSettings, WorkerSettings
-    from worker_agent.hub_client.link import HubLink
+    from worker_agent.hub_client.client import HubLink
 
 _log = logging.getLogger(__name__)
 

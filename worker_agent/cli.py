@@ -28,8 +28,8 @@ from synergai.runtime.installation import (
 from synergai.runtime.paths import default_worker_class
 from synergai.runtime.setting_types import HUB, validate_hubs
 from worker_agent.agent_settings import AgentSettings
+from worker_agent.power.controller import AUTO, detect, known_controller, open_controller
 from worker_agent.power.helper import ALLOWED
-from worker_agent.power.selection import AUTO, detect, known_controller, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,8 +63,8 @@ def check(config: Config = None) -> None:
 
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.hosts.provider_offers import Runtimes, find_offers
+    from worker_agent.power.controller import open_controller
     from worker_agent.power.files import MachineFiles
-    from worker_agent.power.selection import open_controller
 
     settings = AgentSettings.load(file=config)
     worker = settings.worker
@@ -161,8 +161,8 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
     # Imported here: an agent never needs it, and it takes 2 MB.
     from synergai.cli.output import print_json
     from worker_agent.agent_settings import AgentSettings
+    from worker_agent.power.controller import open_controller
     from worker_agent.power.files import MachineFiles
-    from worker_agent.power.selection import open_controller
 
     worker = AgentSettings.load(file=config).worker
     controller = open_controller(worker.power, MachineFiles(worker.root))

@@ -15,9 +15,9 @@ from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.resources import usable_cores
 from worker_agent.cpu_affinity import split_places
+from worker_agent.exchange import Exchange
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import Runtimes, find_offers
-from worker_agent.peers.exchange import Exchange
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter

@@ -27,10 +27,10 @@ from synergai.wire.hub import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.providers import EMULATED, KINDS
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -207,7 +207,7 @@ class LocalWorker:
             return None
         return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
 
-    # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
+    # --- worker_agent.hub_client.client.ControlHandler ------------------------------------
 
     def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""

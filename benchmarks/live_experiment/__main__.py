@@ -25,7 +25,7 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.sweep import PROFILE_AGNOSTIC
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.cli.output import print_json, print_table
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

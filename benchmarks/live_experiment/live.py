@@ -15,7 +15,7 @@ from benchmarks.live_experiment.recording import read_recording
 from demo.local_fleet import LocalFleet
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.client.client import Client
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput, Unavailable
 

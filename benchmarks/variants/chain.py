@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.variants.load import Load
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.core.scheduling.variants.margins import Query
     from synergai.domain import EngineName, WorkerId
 

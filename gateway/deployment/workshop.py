@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.planning_process import split
-from gateway.hub.store.pushes import KEEP_FREE_BYTES, PushKey
 from gateway.hub.store.store import GATEWAY
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, PushKey
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
 from synergai.models.manifest import pack

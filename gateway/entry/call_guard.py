@@ -12,7 +12,7 @@ from starlette.routing import Route
 from gateway.entry.access.authenticator import AUTHORIZATION, peer_certificate
 from gateway.entry.access.caller import bind_caller, current_caller
 from gateway.entry.access.methods import METHODS, ROUTES, check_call
-from gateway.entry.audit.calls import AuditedCall, GrpcRecord, bind_call
+from gateway.entry.audit import AuditedCall, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
 from synergai.wire.server_call import behaviour_of, with_behaviour
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.authenticator import Authenticator, PeerCertificate
     from gateway.entry.access.methods import Permission
     from gateway.entry.admission import Admission
-    from gateway.entry.audit.log import AuditLog
+    from gateway.entry.audit import AuditLog
     from synergai.wire.server_call import ServerCall, SocketPeer
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
@@ -111,7 +111,7 @@ class CallGuardInterceptor:
             certificate = peer_certificate(peer.certificate)
             await self._call_guard.admit(permission, authorization, certificate)
         except SynergaiError as error:
-            with _recording(None if call is None else GrpcRecord(call, None), context):
+            with _recording(None if call is None else GrpcRecord(call, None)):
                 await rpc.abort(context, error)
         if handler is None:
             return None
@@ -128,7 +128,7 @@ async def _counted(
     context: ServerCall,
 ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
     record = None if call is None else GrpcRecord(call, request)
-    with _recording(record, context):
+    with _recording(record):
         try:
             with count():
                 yield None if record is None else record.on_response
@@ -137,13 +137,13 @@ async def _counted(
 
 
 @contextmanager
-def _recording(record: GrpcRecord | None, context: ServerCall) -> Iterator[None]:
+def _recording(record: GrpcRecord | None) -> Iterator[None]:
     """Record what ends a call."""
     try:
         yield
     except BaseException as error:
         if record is not None:
-            record.on_failure(context, error)
+            record.on_failure(error)
         raise
 
 

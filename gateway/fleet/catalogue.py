@@ -9,8 +9,7 @@ import asyncio
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.descriptions import EngineOffers
-from gateway.fleet.known_engines import KnownEngines
+from gateway.fleet.descriptions import EngineOffers, KnownEngines
 from gateway.fleet.stages import EngineInStages, StageChains
 from synergai.domain import EngineName
 from synergai.errors import (

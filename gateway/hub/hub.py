@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.entry.access.authenticator import peer_certificate
 from gateway.entry.access.enrolments import sha256
 from gateway.entry.access.worker_rules import JoiningWorker
-from gateway.entry.audit.calls import current_call
+from gateway.entry.audit import current_call
 from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from gateway.hub.connections import HeartbeatMonitor
 from gateway.hub.control_reports import lacking_text, lacks_variant
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from gateway.entry.access.worker_rules import WorkerRules
     from gateway.fleet.worker import Order
     from gateway.hub.connections import AgentConnection, AgentConnections
-    from gateway.hub.control_reports import ControlReports
-    from gateway.hub.offered_engines import OfferedEngines
+    from gateway.hub.control_reports import ControlReports, OfferedEngines
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.runtime.clock import Clock

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gateway.entry.access.worker_rules import WorkerRules
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
-    from gateway.hub.store.pacer import Pacer
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
+    from gateway.hub.store.transfers import Pacer
     from synergai.wire.agent_messages import PlacementReport
 
 MAX_FETCHES: Final = 2

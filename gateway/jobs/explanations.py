@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import READERS
-from gateway.entry.access.roles import Role
-from synergai.core.explanations.wording import duration, worded
+from gateway.entry.access.caller import READERS, Role
+from synergai.core.explanations import duration, worded
 from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound
 from synergai.names import engine_of_stage, is_selected
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.entry.access.caller import Caller
-    from synergai.core.explanations.facts import Ahead, Explanation
+    from synergai.core.explanations import Ahead, Explanation
     from synergai.core.routes.deployment import EngineDeployment
     from synergai.core.scheduling.core import SchedulerCore
 

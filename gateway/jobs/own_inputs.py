@@ -11,10 +11,9 @@ from msgspec import structs
 
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.submitted_job import Phase
-from gateway.journal.errors import StoreFull
-from gateway.journal.records.log import DamagedLog, is_out_of_space
-from gateway.journal.records.results import ResultLog
-from gateway.journal.records.store import DataKey
+from gateway.journal.data_store import DataKey, ResultLog
+from gateway.journal.record_log import DamagedLog, is_out_of_space
+from gateway.journal.store import StoreFull
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, SynergaiError, Unavailable, UploadNotFound, UploadUsed
 from synergai.jobs import JobState
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
     from gateway.jobs.submitted_job import SubmittedJob
     from gateway.jobs.uploads import InputUploads
+    from gateway.journal.data_store import DataStore, OpenLog, Stored
     from gateway.journal.job_record import RecordedJob, UploadUse
     from gateway.journal.journal import Journal
-    from gateway.journal.records.store import DataStore, OpenLog, Stored
     from synergai.jobs import JobSpec
     from synergai.runtime.clock import Clock
 

@@ -19,7 +19,7 @@ from gateway.dispatch.job_handler import JobHandler
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.worker import SendInputs
 from gateway.jobs.input_feed import PORTION_BYTES, Suspects, read_inputs
-from gateway.journal.records.log import DamagedLog
+from gateway.journal.record_log import DamagedLog
 from synergai.core.scheduling.events import QueriesReady
 from synergai.domain import Fault
 from synergai.errors import InvalidInput
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gateway.fleet.routes import Outputs
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import TensorRoom
-    from gateway.journal.records.log import RecordLog
-    from gateway.journal.records.results import InputResult
+    from gateway.journal.data_store import InputResult
+    from gateway.journal.record_log import RecordLog
     from synergai.core.pipeline import HeldTensors, Visit
     from synergai.core.route import Route
     from synergai.core.scheduling.events import Assignment

@@ -19,8 +19,8 @@ from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from gateway.jobs.input_feed import TensorRoom
 from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery, StageQueue
+from gateway.journal.data_store import InputResult
 from gateway.journal.job_record import RecordedExecution
-from gateway.journal.records.results import InputResult
 from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
 from synergai.core.scheduling.state.jobs import Ranges
 from synergai.domain import AssignmentId, Fault, JobId, WorkerId
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
     from gateway.jobs.staged_feed import StageAnswer
-    from gateway.journal.records.log import RecordLog
+    from gateway.journal.record_log import RecordLog
     from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.core.scheduling.events import Assignment

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.entry.access.caller import check_cancel, check_visible, in_tenant, may_see
 from gateway.fleet.stages import EngineInStages
-from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, TensorRoom
 from gateway.jobs.own_inputs import Reopening
 from gateway.jobs.staged_job import StagedJobs
@@ -23,9 +22,9 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.jobs.tracker import JobTracker, ProgressRate
-from gateway.journal.errors import StoreFull
+from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.job_record import NO_TERMS
+from gateway.journal.store import StoreFull
 from synergai.domain import JobId
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.jobs import JobState

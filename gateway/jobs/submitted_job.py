@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.dispatch.job_handler import JobHandler
 from gateway.jobs.staged_job import StagedJob
-from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import RecordedExecution, RecordedJob
+from gateway.journal.store import StoreFull
 from gateway.monitoring.counts import job_outcome
 from synergai.domain import Fault, Job, JobId
 from synergai.jobs import JobState
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.staged_job import RecordedRange, StagedJobs
     from gateway.jobs.tracker import JobTracker
+    from gateway.journal.data_store import InputResult
     from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal
-    from gateway.journal.records.results import InputResult
     from gateway.monitoring.metrics import Metrics
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import Engine

@@ -1,11 +1,13 @@
-"""Live record of an unfinished job, and the pace of the updates to those who watch it."""
+"""Live record of an unfinished job: its progress, the time it may take, and updates to watchers."""
 
 from __future__ import annotations
 
 import asyncio
+import statistics
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.journal.job_record import Executions
 from synergai.jobs import JobState
@@ -13,7 +15,6 @@ from synergai.jobs import JobState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from gateway.jobs.estimate_errors import EstimateErrors
     from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import JobId
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
     from synergai.names import EngineName
     from synergai.runtime.clock import Clock
 
+WINDOW: Final = 200
+"""Completed jobs that are remembered."""
+SIMILAR: Final = 2.0
+"""Jobs are similar if their estimates differ by at most this factor."""
+LEAST: Final = 19
+"""Fewest similar jobs whose shortest and longest ratio hold 90 % of further ones."""
+PRIOR: Final = (0.5, 2.0)
+"""Ratios of actual to estimated time, assumed until `LEAST` similar jobs have completed."""
+PRIOR_FIXED_S: Final = 0.05
+"""Seconds to dispatch a job and record its result that `PRIOR` adds at most."""
+SHORT_S: Final = 0.1
+"""Jobs that are expected to take less show what dispatching and recording take."""
+LEAST_SHORT: Final = 5
+"""Fewest short jobs whose median is used."""
 MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two updates to one watcher.
 
@@ -39,6 +54,59 @@ MAX_EXECUTIONS_PER_S: Final = 10_000.0
 A job that runs for hours together with requests has thousands of executions. A status with
 15,000 takes 65 ms, in which the gateway does nothing else.
 """
+
+
+class Interval(NamedTuple):
+    """Seconds from a job's first dispatch to completion, at least and at most."""
+
+    low_s: float
+    high_s: float
+
+
+class EstimateErrors:
+    """Learns how long jobs take, compared with their estimates.
+
+    Jobs that made way for others are part of it. The quantiles are order statistics: they hold 90 %
+    of further jobs under any distribution, as long as these resemble the last ones. Only jobs
+    of similar length are compared, since the times of short ones vary by larger factors.
+    """
+
+    def __init__(self) -> None:
+        self._completed = deque[tuple[float, float]](maxlen=WINDOW)
+        self._short = deque[float](maxlen=WINDOW)
+
+    @property
+    def fixed_s(self) -> float:
+        """Median time that short jobs take in addition to that of their queries."""
+        if len(self._short) < LEAST_SHORT:
+            return 0.0
+        return max(0.0, statistics.median(self._short))
+
+    def add(
+        self, estimated_s: float | None, actual_s: float | None, queries_s: float | None = None
+    ) -> None:
+        """Learn from an ended job, unless it had no estimate or was not completed."""
+        if not estimated_s or actual_s is None:
+            return
+        self._completed.append((estimated_s, actual_s))
+        if queries_s is not None and queries_s < SHORT_S:
+            self._short.append(actual_s - queries_s)
+
+    def around(self, estimated_s: float) -> Interval:
+        """Return the interval of a job with this estimate, which may lie outside of it."""
+        ratios = [
+            actual_s / other_s
+            for other_s, actual_s in self._completed
+            if estimated_s <= SIMILAR * other_s and other_s <= SIMILAR * estimated_s
+        ]
+        if len(ratios) >= LEAST:
+            low, *_, high = statistics.quantiles(ratios, n=20)
+            return Interval(estimated_s * low, estimated_s * high)
+        low, high = PRIOR
+        return Interval(
+            estimated_s * min((low, *ratios)),
+            max(estimated_s * high + PRIOR_FIXED_S, estimated_s * max(ratios, default=0.0)),
+        )
 
 
 class JobTracker:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from gateway.entry.audit.calls import current_call
-from gateway.journal.errors import StoreFull
-from gateway.journal.records.log import Record, is_out_of_space
-from gateway.journal.records.store import DataKey
+from gateway.entry.audit import current_call
+from gateway.journal.data_store import DataKey
+from gateway.journal.record_log import Record, is_out_of_space
+from gateway.journal.store import StoreFull
 from synergai.errors import (
     Conflict,
     InternalError,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.entry.admission import Admission
+    from gateway.journal.data_store import DataStore, OpenLog
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
-    from gateway.journal.records.store import DataStore, OpenLog
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an upload in memory, unless a single message is larger."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from gateway.journal.files import DATABASE, LOG, MARKER, StateInUse, lock
 from gateway.journal.sqlite_store import (
     InvalidMarker,
@@ -26,6 +25,7 @@ from gateway.journal.sqlite_store import (
     read_marker,
     write_marker,
 )
+from gateway.journal.store import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.files import own_like, sync_path

@@ -24,10 +24,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from gateway.journal import operations
-from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.files import RESERVE, Reserve, Space, lock
 from gateway.journal.job_record import NO_TERMS
 from gateway.journal.sqlite_store import SqliteStore
+from gateway.journal.store import JournalBroken, StoreFull
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from gateway.journal.data_store import InputResult, ResultLog
     from gateway.journal.job_record import RecordedExecution, RecordedJob, SubmissionTerms
-    from gateway.journal.records.results import InputResult, ResultLog
     from gateway.journal.store import Connection, Operation, Store
     from synergai.domain import AssignmentId, JobId
     from synergai.jobs import JobSpec

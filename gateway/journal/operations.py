@@ -14,8 +14,8 @@ import apsw
 import msgspec
 
 from gateway.fleet.descriptions import CommittedDescription
-from gateway.journal.errors import RuleViolated
 from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, UploadUse
+from gateway.journal.store import RuleViolated
 from synergai.domain import Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.jobs import JobSpec, JobState

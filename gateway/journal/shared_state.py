@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.entry.access import enrolments
 from gateway.fleet.versions import POLICY_FILE
-from gateway.journal.errors import JournalBroken, StoreFull
+from gateway.journal.store import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import KEY, from_record, to_record
 from synergai.profiles.store import DictionaryStore

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from gateway.journal.files import CLUSTER, DATABASE, LOG, MARKER, is_empty
+from gateway.journal.store import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.database import connect, describe, expect_checksums, find_damage
 from synergai.runtime.files import sync_path, write_atomic

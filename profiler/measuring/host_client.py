@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.domain import Outcome
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from worker_agent.hosts.launch import Launch
-from worker_agent.ipc.arena import INLINE_BYTES
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
+    INLINE_BYTES,
     ArenaRef,
     Decoder,
     LoadFailed,

@@ -13,9 +13,8 @@ from profiler.measuring.measurement import MeasurementOrigin, measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
-from worker_agent.power.controller import SwitchFailed, find_mode
+from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.selection import open_controller
 from worker_agent.power.telemetry import MeanPower
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.policy import Assign, Candidate, Decision, View, engines_of
-from synergai.core.scheduling.registry import POLICIES
 from synergai.domain import Configuration, largest_configuration
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from profiler.simulator.workload import EXPERIMENTS, Sessions, TPre
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.errors import InvalidInput
 from synergai.names import is_number
 from synergai.runtime.setting_types import Checked, OptionName

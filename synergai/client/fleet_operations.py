@@ -15,7 +15,7 @@ from synergai.client.fleet import (
     worker_from_proto,
 )
 from synergai.client.requests import normalize_deadline
-from synergai.core.explanations.facts import Explanation
+from synergai.core.explanations import Explanation
 from synergai.errors import NotFound, Unavailable
 from synergai.names import validate_stored_version
 from synergai.v1 import fleet_pb2

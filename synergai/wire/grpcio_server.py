@@ -203,9 +203,6 @@ class GrpcioCall:
         self.write = context.write
         self.abort = context.abort
         self.set_trailing_metadata = context.set_trailing_metadata
-        self.code = context.code
-        self.details = context.details
-        self.trailing_metadata = context.trailing_metadata
 
     @cached_property
     def peer(self) -> Peer:

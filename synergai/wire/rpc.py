@@ -16,6 +16,7 @@ import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -35,11 +36,18 @@ from synergai.wire.status import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+    )
 
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.request_codec import Buffer
     from synergai.wire.server_call import ServerCall
-    from synergai.wire.unread import UnreadResponses
 
     _MethodHandler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
@@ -122,15 +130,19 @@ class Service(grpc.GenericRpcHandler):
     """The handlers of a service."""
 
     def __init__(self, name: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
-        self.name = name
-        self.methods = methods
-        self._paths = {f"/{name}/{method}": handler for method, handler in methods.items()}
+        self.paths = {f"/{name}/{method}": handler for method, handler in methods.items()}
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the handler of a call; None if it is another service's."""
-        return self._paths.get(handler_call_details.method)
+        return self.paths.get(handler_call_details.method)
+
+
+def find_handler(handlers: Iterable[grpc.GenericRpcHandler], path: str) -> Any:
+    """Return the handler of a method, the first of several; None without one."""
+    details: Any = SimpleNamespace(method=path)  # a grpc.HandlerCallDetails
+    return next(filter(None, (each.service(details) for each in handlers)), None)
 
 
 async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:
@@ -138,6 +150,9 @@ async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:
 
     The message is truncated: it may quote the client's input, and gRPC drops oversized metadata
     altogether. The trailers carry the id of the request, and if retrying may help, the delay.
+
+    Raises:
+        grpc.aio.AbortError: always, because of `error`; the handler has to let it pass.
     """
     await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
@@ -148,7 +163,10 @@ async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:
         trailers.append((RETRY_METADATA, str(after_ms)))
     if isinstance(error, QuotaExceeded):
         trailers.append((QUOTA_METADATA, error.quota))
-    await context.abort(status_code(error), error_details(error), tuple(trailers))
+    try:
+        await context.abort(status_code(error), error_details(error), tuple(trailers))
+    except grpc.aio.AbortError as aborted:  # grpcio wants the same one
+        raise aborted from error
 
 
 class SlowCalls:

@@ -109,15 +109,6 @@ class ServerCall(Protocol):
             grpc.aio.AbortError: always; the handler has to let it pass.
         """
 
-    def code(self) -> grpc.StatusCode:
-        """Return the code that the call was aborted with."""
-
-    def details(self) -> str:
-        """Return the message that it was aborted with."""
-
-    def trailing_metadata(self) -> Metadata:
-        """Return the metadata that it was aborted with."""
-
 
 _MAKERS: Final = {
     (False, False): grpc.unary_unary_rpc_method_handler,

@@ -9,10 +9,9 @@ from typing import Final, cast
 
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire.hub import HUB_VERSION
-from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.registration import ControlHandler
+from worker_agent.exchange import Exchange
+from worker_agent.hub_client.client import ControlHandler, HubClient
 from worker_agent.hub_client.remote import RemoteHub
-from worker_agent.peers.exchange import Exchange
 
 _MESSAGE_BYTES: Final = 1 << 20
 

@@ -23,10 +23,10 @@ from unittest import mock
 
 import apsw
 
-from gateway.journal.errors import JournalBroken
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore
+from gateway.journal.store import JournalBroken
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.jobs import JobSpec, JobState
 from synergai.runtime import database

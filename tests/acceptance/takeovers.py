@@ -41,7 +41,7 @@ import grpc
 
 import synergai
 from demo.local_fleet import LocalFleet
-from gateway.journal.records.store import DIRECTORY
+from gateway.journal.data_store import DIRECTORY
 from profiler.zoo.recipes import build
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc

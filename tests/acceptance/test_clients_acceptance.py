@@ -1,8 +1,8 @@
 """Clients in other languages on both servers, with and without TLS.
 
 They need Debian's packages ``golang golang-google-grpc-dev``, ``g++ libgrpc++-dev pkg-config`` and
-``default-jdk-headless libgrpc-java libnetty-java libnetty-tcnative-java``, and for JavaScript ``npm
-install --global @grpc/grpc-js``.
+``default-jdk-headless libgrpc-java libperfmark-java libnetty-java libnetty-tcnative-java``, and for
+JavaScript ``npm install --global @grpc/grpc-js``.
 """
 
 import os
@@ -21,6 +21,7 @@ from tests.gate.server import AUTHORITY, SERVERS, Running, running
 _SOURCES: Final = Path(__file__).with_name("clients")
 _JARS: Final = "/usr/share/java/*"
 _TLS_OF_JAVA: Final = "/usr/lib/x86_64-linux-gnu/jni/libnetty-tcnative.so"
+_PERFMARK: Final = "/usr/share/java/perfmark-api.jar"
 _GO: Final = "/usr/share/gocode"
 _CLIENTS: Final = ("Python", "JavaScript", "Go", "C++", "Java")
 _WITHIN_S: Final = 60.0
@@ -52,7 +53,7 @@ def build(client: str, folder: Path) -> tuple[list[str], Mapping[str, str]]:
             _build(["g++", "-std=c++17", source, "-o", f"{folder}/client", *flags.split()])
             return [f"{folder}/client"], {}
         case _:
-            _need("javac", "/usr/share/java/grpc-netty.jar", _TLS_OF_JAVA)
+            _need("javac", "/usr/share/java/grpc-netty.jar", _TLS_OF_JAVA, _PERFMARK)
             # Netty, whose Debian package has no ALPN of its own, does not find it by Debian's name.
             shutil.copy(_TLS_OF_JAVA, folder / "libnetty_tcnative.so")
             _build(["javac", "-cp", _JARS, "-d", str(folder), str(_SOURCES / "Client.java")])

@@ -26,7 +26,7 @@ MAX_IDLE_BYTES = 60 << 20
 """Maximum resident memory of an agent without a loaded engine."""
 DESCRIBE = """
 import asyncio, pathlib, sys
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 async def describe():
     inventory = Inventory(*map(pathlib.Path, sys.argv[1:]))

@@ -9,7 +9,7 @@ from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import Unavailable
 from synergai.runtime.addresses import bind, check_free
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:

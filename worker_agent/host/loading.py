@@ -27,7 +27,7 @@ from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
 from worker_agent.host.processing import Processing, check_exit
 from worker_agent.host.query_codec import QueryCodec
-from worker_agent.ipc.frames import LoadFailed, Ready
+from worker_agent.ipc import LoadFailed, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from synergai.models.directory import EngineDefinition
     from worker_agent.backends import Array, Backend
-    from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc import Arena
     from worker_agent.providers import ProviderChoice
 
 

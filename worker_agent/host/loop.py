@@ -28,7 +28,7 @@ from synergai.runtime.resources import GlibcHeap
 from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
     INTERRUPT,
     LoadStarted,
     LoadVariant,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from worker_agent.host.inbox import Run
     from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
-    from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc import Arena
 
 
 # While a query computes, the host's main thread is inside the runtime and does not read its socket.

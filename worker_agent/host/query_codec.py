@@ -24,8 +24,7 @@ from synergai.wire.request_codec import (
 )
 from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_header
 from worker_agent.host.processing import EarlyExit
-from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.ipc.frames import MAX_RESPONSE_BYTES, ArenaRef, RunEnded, Tally
+from worker_agent.ipc import INLINE_BYTES, MAX_RESPONSE_BYTES, SLOT_BYTES, ArenaRef, RunEnded, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer, RequestHeader, RequestTemplate
     from worker_agent.backends import Array
     from worker_agent.host.processing import Processing
-    from worker_agent.ipc.arena import Arena
-    from worker_agent.ipc.frames import RunQuery
+    from worker_agent.ipc import Arena, RunQuery
 
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Described: TypeAlias = Iterable[tuple[str, str, Array]]

@@ -11,16 +11,23 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import InvalidInput
-from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.ipc.frames import ArenaRef, Decoder, RunEnded, RunQuery, RunSamples, Tally
+from worker_agent.ipc import (
+    INLINE_BYTES,
+    SLOT_BYTES,
+    ArenaRef,
+    Decoder,
+    RunEnded,
+    RunQuery,
+    RunSamples,
+    Tally,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
     from synergai.domain import BatchTimes
     from synergai.wire.request_codec import Buffer
-    from worker_agent.ipc.arena import Arena
-    from worker_agent.ipc.frames import Message, Order, StopRun
+    from worker_agent.ipc import Arena, Message, Order, StopRun
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
     """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""

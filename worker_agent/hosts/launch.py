@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from synergai.errors import Unavailable
 from worker_agent.cpu_affinity import format_cores
 from worker_agent.hosts.loads import LoadCrashed
-from worker_agent.ipc.arena import Arena
+from worker_agent.ipc import Arena
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable, Unavailable
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
     LoadFailed,
     LoadStarted,
     LoadVariant,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.errors import SynergaiError
-    from worker_agent.ipc.frames import Order
+    from worker_agent.ipc import Order
 
 
 class LoadHung(EngineUnusable):

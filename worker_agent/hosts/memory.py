@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from synergai.domain import Session
-    from worker_agent.peers.held import HeldTensorStore
+    from worker_agent.exchange import HeldTensorStore
 
 ENFORCEMENT: Final = "sampled, peak of loads, rlimit"
 """How the limit is enforced, for people."""

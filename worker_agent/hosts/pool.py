@@ -20,8 +20,13 @@ from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import ResidentSessions, SessionChange, is_idle
-from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
+from worker_agent.hosts.sessions import (
+    ResidentSessions,
+    SessionChange,
+    UnusableSessions,
+    is_due_to_configuration,
+    is_idle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

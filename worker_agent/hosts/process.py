@@ -21,8 +21,7 @@ from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_di
 from worker_agent.hosts.launch import Child, Launch
 from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.ipc.arena import slots_for
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
     INTERRUPT,
     LoadFailed,
     LoadStarted,
@@ -34,6 +33,7 @@ from worker_agent.ipc.frames import (
     RunSamples,
     StopRun,
     VariantUnloaded,
+    slots_for,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc import Arena
     from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0

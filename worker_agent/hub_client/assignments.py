@@ -13,9 +13,8 @@ from synergai.errors import InvalidInput, TensorsLost
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 from synergai.wire import converters
-from worker_agent.ipc.frames import Tally
-from worker_agent.runner.inputs import Failure, InputQueue
-from worker_agent.runner.work_item import AssignmentReporter, WorkItem
+from worker_agent.ipc import Tally
+from worker_agent.work_item import AssignmentReporter, Failure, InputQueue, WorkItem
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from synergai.v1 import hub_pb2
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports
-    from worker_agent.peers.client import Pulls
-    from worker_agent.peers.held import HeldTensorStore
-    from worker_agent.runner.runner import Runner
+    from worker_agent.exchange import HeldTensorStore, Pulls
+    from worker_agent.runner import Runner
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from synergai.runtime.tasks import TaskBag
-from worker_agent.power.controller import PowerMode, Reading, SwitchFailed
+from worker_agent.power.controller import AUTO, PowerMode, Reading, SwitchFailed, open_controller
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

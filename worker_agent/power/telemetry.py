@@ -9,27 +9,282 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
 import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, NvmlSensor, RaplSensor, SumSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Self
 
-    from worker_agent.power.sensors import EnergySensor
-
+_JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
+_JETPACK_5: Final = "/sys/bus/i2c/devices"
+_RAPL: Final = "/sys/class/powercap"
+_HWMON: Final = "/sys/class/hwmon"
+_WHOLE_MACHINE: Final = ("power_meter",)
+"""Chips that measure the whole machine: ACPI power meters."""
+_SUPPLY: Final = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina232", "ina233", "ina238")
+"""Chips that measure the supply of a board."""
+_NVIDIA: Final = "/dev/nvidiactl"
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+"""Variable with the numbers or UUIDs of the GPUs that CUDA uses, which counts only these."""
+_BOARD_TOTAL: Final = "VDD_IN"
+_CHANNELS: Final = 3
+"""Channels of an INA3221; newer drivers list sums as further channels."""
 _MEASURE_PERIOD_S: Final = 0.1
 _SERVICE_PERIOD_S: Final = 0.5
 """Sampling period in service, longer than that of a measurement."""
 
 _log = logging.getLogger(__name__)
+
+
+class EnergySensor(Protocol):
+    """Source of the machine's energy consumption."""
+
+    source: str
+
+    def joules(self, now: float) -> float:
+        """Return the energy up to `now`, in joules from an arbitrary origin; monotonic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One supply rail of a board: a file in mW, or two in mV and mA, or with units per watt."""
+
+    name: str
+    paths: tuple[str, ...]
+    per_watt: int = 0
+
+    def watts(self, files: MachineFiles) -> float:
+        """Return the power on the rail, in watts."""
+        values = [int(files.read(path)) for path in self.paths]
+        if self.per_watt:
+            return math.prod(values) / self.per_watt
+        return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
+
+
+class RailSensor:
+    """Supply rails, none a part of another, whose power is sampled and integrated to energy."""
+
+    def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:
+        self._files = files
+        self.rails = tuple(rails)
+        self.source = source
+        self._joules = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def watts(self) -> float:
+        """Return the power of all rails, in watts."""
+        return sum(rail.watts(self._files) for rail in self.rails)
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`; accuracy depends on the sampling rate (trapezoidal rule)."""
+        watts = self.watts()
+        if self._last is not None:
+            then, before = self._last
+            self._joules += (now - then) * (watts + before) / 2
+        self._last = (now, watts)
+        return self._joules
+
+
+class Ina3221Sensor(RailSensor):
+    """INA3221 chips of a Jetson board."""
+
+    def __init__(self, files: MachineFiles) -> None:
+        try:
+            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
+        except OSError as error:
+            raise NotSupported(f"cannot read a power sensor: {error}") from error
+        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
+        # A rail for the whole board includes the others.
+        chosen = total or rails
+        if not chosen:
+            raise NotSupported("no INA3221 power sensor is readable")
+        super().__init__(files, chosen, f"INA3221 ({' + '.join(rail.name for rail in chosen)})")
+
+
+class HwmonSensor(RailSensor):
+    """Power meters of the kernel's hwmon: of the whole machine, or of a board's supply.
+
+    Chips of other kinds are left out, since they measure only a part, such as one GPU or disk.
+    """
+
+    def __init__(self, files: MachineFiles) -> None:
+        found: dict[str, list[Rail]] = {}
+        for name in files.find(_HWMON, "hwmon*/name"):
+            with contextlib.suppress(OSError):
+                chip = files.read(name)
+                if chip in _WHOLE_MACHINE + _SUPPLY:
+                    found.setdefault(chip, []).extend(_hwmon_rails(files, name, chip))
+        whole = [rail for chip in _WHOLE_MACHINE for rail in found.get(chip, ())]
+        rails = whole or [rail for each in found.values() for rail in each]
+        if not rails:
+            raise NotSupported("no hwmon power meter of the machine is readable")
+        super().__init__(files, rails, f"hwmon ({' + '.join(rail.name for rail in rails)})")
+
+
+class RaplSensor:
+    """Energy counters of x86 processors, one per package."""
+
+    def __init__(self, files: MachineFiles) -> None:
+        self._files = files
+        # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it and included in its counter.
+        folders = [p for p in files.find(_RAPL, "intel-rapl:*") if p.count(":") == 1]
+        try:
+            self._ranges = {
+                f"{folder}/energy_uj": int(files.read(f"{folder}/max_energy_range_uj"))
+                for folder in folders
+                if files.read(f"{folder}/name").startswith("package")
+            }
+            self._last = {path: int(files.read(path)) for path in self._ranges}
+        except PermissionError as error:
+            raise NotSupported(f"only root can read {_RAPL}") from error
+        except (OSError, ValueError) as error:
+            raise NotSupported(f"cannot read {_RAPL}: {error}") from error
+        if not self._ranges:
+            raise NotSupported("the processor has no RAPL energy counters")
+        self.source = f"RAPL ({len(self._ranges)} package{'s' * (len(self._ranges) > 1)})"
+        self._microjoules = 0
+
+    def joules(self, now: float) -> float:  # noqa: ARG002  # counters need no time
+        """See `EnergySensor.joules`; call it once a minute, before a counter can wrap twice."""
+        for path, counter_range in self._ranges.items():
+            count = int(self._files.read(path))
+            self._microjoules += (count - self._last[path]) % (counter_range + 1)
+            self._last[path] = count
+        return self._microjoules / 1e6
+
+
+class NvmlSensor:
+    """The GPUs that are used: their energy counters, or their sampled power where they have none.
+
+    GPUs before the Volta generation have no counter.
+    """
+
+    def __init__(self, files: MachineFiles, gpus: Collection[int] | None = None) -> None:
+        if not files.exists(_NVIDIA):
+            raise NotSupported("there is no NVIDIA GPU")
+        try:
+            import pynvml  # takes 18 MB
+        except ImportError as error:
+            raise NotSupported("the package nvidia-ml-py is not installed") from error
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            visible = enumerate(self._visible())
+            self._devices = [each for number, each in visible if gpus is None or number in gpus]
+            self._counts = [self._has_counter(device) for device in self._devices]
+        except pynvml.NVMLError as error:
+            raise NotSupported(f"cannot read the power of NVIDIA GPUs: {error}") from error
+        if not self._devices:
+            raise NotSupported("no NVIDIA GPU is used")
+        self._joules = [0.0] * len(self._devices)
+        self._last: list[tuple[float, float] | None] = [None] * len(self._devices)
+        count = len(self._devices)
+        self.source = f"NVML ({count} GPU{'s' * (count > 1)})"
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`; sampled power is integrated (trapezoidal rule)."""
+        for number, counts in enumerate(self._counts):
+            value, last = self._read(number), self._last[number]
+            if last is not None:
+                then, before = last
+                self._joules[number] += (
+                    value - before if counts else (now - then) * (value + before) / 2
+                )
+            self._last[number] = (now, value)
+        return sum(self._joules)
+
+    def _visible(self) -> list[Any]:
+        """Return the GPUs that CUDA sees, in its order."""
+        count = self._nvml.nvmlDeviceGetCount()
+        names = os.environ.get(VISIBLE, ",".join(map(str, range(count))))
+        devices = []
+        for name in map(str.strip, names.split(",")):
+            if name.isdecimal() and int(name) < count:
+                devices.append(self._nvml.nvmlDeviceGetHandleByIndex(int(name)))
+            elif name.startswith("GPU-"):
+                devices.append(self._nvml.nvmlDeviceGetHandleByUUID(name))
+            else:
+                break  # as CUDA does
+        return devices
+
+    def _has_counter(self, device: Any) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        except self._nvml.NVMLError:
+            return False
+        return True
+
+    def _read(self, number: int) -> float:
+        """Return the energy so far in joules, or the present power in watts."""
+        nvml, counts = self._nvml, self._counts[number]
+        read = nvml.nvmlDeviceGetTotalEnergyConsumption if counts else nvml.nvmlDeviceGetPowerUsage
+        try:
+            return float(read(self._devices[number])) / 1000
+        except nvml.NVMLError as error:
+            raise OSError(f"cannot read the power of an NVIDIA GPU: {error}") from error
+
+
+class SumSensor:
+    """Several sensors that measure different parts."""
+
+    def __init__(self, sensors: Sequence[EnergySensor]) -> None:
+        self._sensors = tuple(sensors)
+        self.source = ", ".join(sensor.source for sensor in sensors)
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`."""
+        return sum(sensor.joules(now) for sensor in self._sensors)
+
+
+def _hwmon_rails(files: MachineFiles, name: str, chip: str) -> list[Rail]:
+    """Return the readable rails of a chip.
+
+    A meter has its present power, the mean of a short time, or both.
+    """
+    folder = name.rpartition("/")[0]
+    rails = []
+    paths = files.find(folder, "power*_input") + files.find(folder, "power*_average")
+    numbers: set[str] = set()
+    for path in paths:
+        number = path.rpartition("/")[2].partition("_")[0]
+        if number in numbers:
+            continue
+        try:
+            int(files.read(path))
+        except (OSError, ValueError):
+            continue
+        numbers.add(number)
+        rails.append(Rail(f"{chip} {number}", (path,), per_watt=1_000_000))
+    return rails
+
+
+def _rails_of_jetpack_4(files: MachineFiles) -> list[Rail]:
+    return [
+        Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
+        for name in files.find(_JETPACK_4, "*/iio:device*/rail_name_[0-2]")
+    ]
+
+
+def _rails_of_jetpack_5(files: MachineFiles) -> list[Rail]:
+    rails = []
+    for label in files.find(_JETPACK_5, "*-004[0-3]/hwmon/hwmon*/in*_label"):
+        folder, _, name = label.rpartition("/")
+        channel = int(name.removeprefix("in").removesuffix("_label"))
+        rail = files.read(label)
+        if channel <= _CHANNELS and rail != "NC":
+            rails.append(
+                Rail(rail, (f"{folder}/in{channel}_input", f"{folder}/curr{channel}_input"))
+            )
+    return rails
 
 
 class EnergyMeter:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.gateway_settings import GatewaySettings
-    from synergai.wire.unread import UnreadResponses
+    from synergai.wire.memory_bounds import UnreadResponses
 
 
 JSON = "application/json"

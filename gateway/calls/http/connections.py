@@ -22,7 +22,7 @@ from synergai.wire.server_call import SocketPeer
 if TYPE_CHECKING:
     import asyncio
 
-    from synergai.wire.unread import UnreadResponses
+    from synergai.wire.memory_bounds import UnreadResponses
 
 MAX_CONNECTIONS: Final = 512
 """Connections that may send any request. Each takes a file descriptor; where the hard limit of them

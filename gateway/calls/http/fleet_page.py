@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.core.explanations.facts import Explanation
+    from synergai.core.explanations import Explanation
     from synergai.core.routes.deployment import EngineDeployment
     from synergai.fleet_page.page_state import PageRecord, PageState
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options, serialised_timings
 from gateway.dispatch.job_handler import JobHandler, job_error
-from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import UNRESTRICTED, Role
 from gateway.fleet.stages import EngineInStages
 from gateway.monitoring.counts import request_outcome
 from gateway.monitoring.tracing import TracedRun
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from synergai.core.explanations.facts import Cause
+    from synergai.core.explanations import Cause
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import Engine, Fault

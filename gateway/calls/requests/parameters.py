@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role
 from synergai.domain import validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
 from synergai.jobs import MAX_PRIORITY

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import READERS, current_caller, visible_engines
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import READERS, Role, current_caller, visible_engines
 from gateway.fleet.stages import EngineInStages
 from synergai.core.route import Route
 from synergai.domain import UNKNOWN_RANK

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role, current_caller
 from gateway.jobs.explanations import explain
 from synergai.domain import UnusableSession
 from synergai.errors import InvalidInput, SynergaiError
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from gateway.entry.access.caller import Caller
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.control_reports import OfferedEngines
     from gateway.hub.model_control import ModelControl
-    from gateway.hub.offered_engines import OfferedEngines
     from gateway.hub.rollouts import Rollouts
     from gateway.monitoring.metrics import Metrics
     from synergai.core.routes.deployment import EngineDeployment

@@ -10,7 +10,7 @@ from gateway.calls.requests.inference import Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId, window_from_metadata
 from gateway.calls.servicers.inference_stream import InferenceStream
 from gateway.entry.access.caller import current_caller
-from gateway.entry.audit.calls import REFUSALS, record_refusal
+from gateway.entry.audit import REFUSALS, record_refusal
 from synergai.errors import (
     EnginePending,
     InvalidInput,
@@ -22,6 +22,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.runtime.tasks import TaskBag
 from synergai.wire import rpc
+from synergai.wire.memory_bounds import COUNTED_BYTES
 from synergai.wire.parameters import (
     NO_IDS,
     TRACEPARENT,
@@ -30,7 +31,6 @@ from synergai.wire.parameters import (
     valid_id,
 )
 from synergai.wire.request_codec import RequestDecoder
-from synergai.wire.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from gateway.calls.servicers.engines import EngineCalls
     from gateway.fleet.stages import StageChains
     from gateway.monitoring.tracing import Trace, Tracing
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.parameters import CallIds
     from synergai.wire.request_codec import Buffer, RequestHeader
     from synergai.wire.rpc import Malformed, PendingCall, RawRequest
     from synergai.wire.server_call import ServerCall
-    from synergai.wire.unread import UnreadResponses
 
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 """Metadata with which a client asks to end its stream at the first error."""

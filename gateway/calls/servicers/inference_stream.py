@@ -18,9 +18,9 @@ from synergai.wire.status import stream_error
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.request_codec import Buffer, RequestHeader
     from synergai.wire.rpc import Malformed, PendingCall, RawRequest
-    from synergai.wire.unread import UnreadResponses
 
 MAX_UNREAD_BYTES: Final = 64 << 20
 """Bytes of unread responses beyond which a stream is not read: the backend bounds requests in

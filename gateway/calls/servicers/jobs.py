@@ -6,8 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from gateway.entry.access.caller import current_caller
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role, current_caller
 from gateway.journal.job_record import SubmissionTerms
 from synergai.errors import InvalidInput
 from synergai.jobs import JobState
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.jobs.results import JobResults, SerializedResults
     from gateway.jobs.submitted import SubmittedJobs
     from gateway.jobs.uploads import InputUploads
+    from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.server_call import ServerCall
-    from synergai.wire.unread import UnreadResponses
 
 DEFAULT_LISTED: Final = 100
 _RESULTS: Final = jobs_pb2.ResultBatch.RESULTS_FIELD_NUMBER

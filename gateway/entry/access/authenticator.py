@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.caller import Caller
+from gateway.entry.access.caller import ANONYMOUS, Caller
 from gateway.entry.access.jwt_tokens import JwtTokens
-from gateway.entry.access.roles import ANONYMOUS
 from synergai.errors import Unauthenticated
 
 if TYPE_CHECKING:

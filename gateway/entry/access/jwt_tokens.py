@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Struct
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import JWT_PREFIX
+from gateway.entry.access.caller import JWT_PREFIX, Caller
 from synergai.errors import InvalidInput, SynergaiError, Unauthenticated, Unavailable
 from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag

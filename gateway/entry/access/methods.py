@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.caller import READERS
-from gateway.entry.access.roles import ANY, Role
+from gateway.entry.access.caller import ANY, READERS, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 
 if TYPE_CHECKING:

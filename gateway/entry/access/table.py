@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
-from gateway.entry.access.roles import ANONYMOUS, ANY, Grant, matches
+from gateway.entry.access.caller import ANONYMOUS, ANY, Grant, matches
 from synergai.errors import InvalidInput
 from synergai.jobs import MAX_PRIORITY
 from synergai.names import validate_name

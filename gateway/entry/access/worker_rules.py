@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
+from gateway.entry.access.caller import matches_any
 from gateway.entry.access.enrolments import EnrolmentStore
-from gateway.entry.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.names import split_version
 from synergai.runtime.files import without_path

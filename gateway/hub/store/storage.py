@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.entry.access.roles import matches
+from gateway.entry.access.caller import matches
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.manifest import Manifest, content_digest, read_manifest
 from synergai.names import validate_name, validate_stored_version, versioned

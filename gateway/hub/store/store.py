@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Threads
-from gateway.hub.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.hub.store.files import Files
-    from gateway.hub.store.pushes import Missing
+    from gateway.hub.store.transfers import Missing
     from synergai.domain import EngineName
 
 P = ParamSpec("P")

@@ -16,11 +16,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.journal.errors import JournalBroken
 from gateway.journal.files import CLUSTER, DATABASE
 from gateway.journal.postgresql.schema import CREATE_SCHEMA, CREATE_TABLES, SCHEMA, VERSION
 from gateway.journal.postgresql.session import open_session, where
 from gateway.journal.postgresql.store import PostgresqlStore
+from gateway.journal.store import JournalBroken
 from synergai.errors import InvalidInput
 from synergai.runtime.files import write_atomic
 

@@ -10,10 +10,10 @@ from functools import cache
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gateway.journal.errors import Deposed, JournalBroken, RuleViolated, is_disk_full
 from gateway.journal.files import hold_cluster
 from gateway.journal.operations import Accept, check_repeated
 from gateway.journal.postgresql.session import where
+from gateway.journal.store import Deposed, JournalBroken, RuleViolated, is_disk_full
 from synergai.domain import JobId
 from synergai.errors import InternalError, SynergaiError, UploadUsed
 from synergai.jobs import JobState

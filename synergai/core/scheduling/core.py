@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.core.scheduling import events
 from synergai.core.scheduling.rules.active_jobs import ActiveJobs
+from synergai.core.scheduling.rules.changes import ProfileChanges, WorkerChanges
 from synergai.core.scheduling.rules.decisions import Decisions
 from synergai.core.scheduling.rules.failures import Failures
 from synergai.core.scheduling.rules.history import History
@@ -33,16 +34,14 @@ from synergai.core.scheduling.rules.kernel import State
 from synergai.core.scheduling.rules.leases import Leases
 from synergai.core.scheduling.rules.outliers import Outliers
 from synergai.core.scheduling.rules.probes import Exploration, Probes
-from synergai.core.scheduling.rules.profile_changes import ProfileChanges
 from synergai.core.scheduling.rules.residency import Residency
-from synergai.core.scheduling.rules.worker_changes import WorkerChanges
 from synergai.core.scheduling.state.jobs import JobRecord, Ranges
 from synergai.domain import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Set
 
-    from synergai.core.explanations.facts import Cause, End, Explanation
+    from synergai.core.explanations import Cause, End, Explanation
     from synergai.core.scheduling.events import (
         AssignmentEnded,
         AssignmentStarted,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from synergai.core.scheduling.queue.job_queue import JobQueue
+from synergai.core.scheduling.job_queue import JobQueue
 from synergai.core.scheduling.state.estimate import LONG_S
 from synergai.core.scheduling.state.estimator import Estimator
 from synergai.core.scheduling.state.fleet import Fleet

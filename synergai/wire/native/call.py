@@ -69,7 +69,6 @@ class Call:
     _timer: asyncio.TimerHandle | None = None
     _serialise: Callable[[Any], bytes] | None = None
     _trailers: Metadata = ()
-    _status: tuple[grpc.StatusCode, str] = (grpc.StatusCode.OK, "")
 
     def __init__(
         self,
@@ -182,7 +181,6 @@ class Call:
         has_begun = self.state is RESPONDING
         if not self._enter(ENDED):
             return
-        self._status = code, details
         block = status_fields(code, details, self._trailers)
         self._stream.end_response(block if has_begun else RESPONSE + block)
 
@@ -269,18 +267,6 @@ class Call:
     def invocation_metadata(self) -> Metadata:
         """Return the metadata of the client."""
         return self._headers.metadata
-
-    def trailing_metadata(self) -> Metadata:
-        """Return the metadata of the status."""
-        return self._trailers
-
-    def code(self) -> grpc.StatusCode:
-        """Return the code of the status."""
-        return self._status[0]
-
-    def details(self) -> str:
-        """Return the message of the status."""
-        return self._status[1]
 
     @property
     def unread_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
 from typing import TYPE_CHECKING, Final
 
 from hpack import HPACKError
@@ -20,8 +20,6 @@ MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with `FIELD_OVERHEAD` more."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
-_TABLE_BYTES: Final = 4096
-"""Largest table: that of a server whose settings name no other."""
 _TOO_LONG: Final = bytes(MAX_FIELD_BYTES + 1)
 """Stands for a longer name or value, which fits neither the limit nor the table."""
 _MOST_CUT: Final = 8 * MAX_FIELD_BYTES
@@ -29,9 +27,8 @@ _MOST_CUT: Final = 8 * MAX_FIELD_BYTES
 _MOST_SURPLUS: Final = 50_000
 """Fields beyond the limit: more than that is a bomb."""
 _INDICES: Final = bytes(range(0x81, 0xFF))
-_STATIC: Final = HeaderTable.STATIC_TABLE
-_NEWEST: Final = len(_STATIC) + 1
-"""Index of the entry of the table that was added last."""
+
+logging.getLogger("hpack").setLevel(logging.INFO)  # below, it logs values, tokens among them
 
 
 class BlockDecoder:
@@ -44,9 +41,7 @@ class BlockDecoder:
     """
 
     def __init__(self) -> None:
-        self._entries: deque[Field] = deque()
-        self._size = 0
-        self._most = _TABLE_BYTES
+        self._table = HeaderTable()
         self.changes = self.surplus = self._enough = 0
         self._begin()
 
@@ -70,6 +65,7 @@ class BlockDecoder:
         elif len(self._cut) > _MOST_CUT or self.surplus > _MOST_SURPLUS:
             raise ConnectionFault("header fields that are too long or too many", ENHANCE_YOUR_CALM)
         block, fields, room = self._cut + part, self._fields, self._room
+        table = self._table
         at = begin = self._skipped
         end = len(block)
         if end < self._enough:
@@ -81,7 +77,7 @@ class BlockDecoder:
                 begin, first = at, block[at]
                 if first & 0x80:
                     if room < 0:  # maybe a bomb: all that counts is that its entries exist
-                        known = _INDICES[: len(_STATIC) + len(self._entries)]
+                        known = _INDICES[: len(table.STATIC_TABLE) + len(table.dynamic_entries)]
                         at = end - len(block[at:].lstrip(known))
                         self.surplus += at - begin
                         if at > begin:
@@ -90,10 +86,11 @@ class BlockDecoder:
                         index, at = _integer(block, at, 0x7F)
                     else:  # most fields
                         index, at = first & 0x7F, at + 1
-                    field = self._entry(index)
+                    field = table.get_by_index(index)
                 elif first & 0x40:
                     field, at = self._literal(block, at, 0x3F)
-                    self._add(field)
+                    self.changes += 1
+                    table.add(*field)
                 elif first & 0x20:
                     if room != MAX_FIELD_BYTES:
                         raise _malformed()
@@ -127,38 +124,22 @@ class BlockDecoder:
         self._begin()
         return fields
 
-    def _entry(self, index: int) -> Field:
-        if not 0 < index < _NEWEST + len(self._entries):
-            raise _malformed()
-        return _STATIC[index - 1] if index < _NEWEST else self._entries[index - _NEWEST]
-
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index, at = _integer(block, at, mask)
         if index:
-            name = self._entry(index)[0]
+            name = self._table.get_by_index(index)[0]
         else:
             name, at = _text(block, at)
         value, at = _text(block, at)
         return (name, value), at
 
-    def _add(self, field: Field) -> None:
-        self.changes += 1
-        self._entries.appendleft(field)
-        self._size += FIELD_OVERHEAD + len(field[0]) + len(field[1])
-        self._evict()
-
     def _resize(self, block: bytes, at: int) -> int:
-        self._most, at = _integer(block, at, 0x1F)
-        if self._most > _TABLE_BYTES:
+        most, at = _integer(block, at, 0x1F)
+        if most > HeaderTable.DEFAULT_SIZE:  # as the server's settings name no other
             raise _malformed()
         self.changes += 1
-        self._evict()
+        self._table.maxsize = most
         return at
-
-    def _evict(self) -> None:
-        while self._size > self._most:
-            name, value = self._entries.pop()
-            self._size -= FIELD_OVERHEAD + len(name) + len(value)
 
 
 def _malformed() -> ConnectionFault:

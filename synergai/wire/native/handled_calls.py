@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from synergai.errors import SynergaiError
+from synergai.errors import InternalError, SynergaiError
+from synergai.wire import rpc
 from synergai.wire.message_framing import PREFIX_BYTES, Compressed, prefixed
 from synergai.wire.native.call import COMPLETE, ENDED, HANDLING, IGNORED, RESPONDING, Call, complete
 from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
 from synergai.wire.server_call import behaviour_of
-from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -141,8 +141,8 @@ class TaskCall(Call):
         while not self._requests:
             if self.requests_state is COMPLETE:
                 if self._reader.is_within_message:
-                    text = "the client has ended the call within a message"
-                    await self.abort(grpc.StatusCode.INTERNAL, text)
+                    error = InternalError("the client has ended the call within a message")
+                    await rpc.abort(self, error)
                 return None
             self._arrived = self._handlers.loop.create_future()
             await self._arrived
@@ -154,7 +154,7 @@ class TaskCall(Call):
             try:
                 return await asyncio.to_thread(self._reader.decompress, request)
             except SynergaiError as error:
-                await self.abort(status_code(error), error_details(error))
+                await rpc.abort(self, error)
         return request
 
     async def _read_requests(self) -> AsyncIterator[Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.incomplete import IncompleteRequests
 from synergai.wire.limits import MAX_INCOMPLETE_BYTES
-from synergai.wire.rpc import BegunUnary, Service
+from synergai.wire.memory_bounds import IncompleteRequests
+from synergai.wire.rpc import BegunUnary, Service, find_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,24 +43,16 @@ class Handlers:
         self.tasks = TaskBag()
         self.interceptor = interceptor
         self.taskless: dict[str, BegunUnary[Any]] = {}
-        self._methods: dict[str, Any] = {}
-        self._others: list[Any] = []
+        self._handlers: list[grpc.GenericRpcHandler] = []
 
     def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Add handlers; of several that suit a call, the first one is used."""
         for handler in handlers:
-            if isinstance(handler, Service):
-                for name, method in handler.methods.items():
-                    path = f"/{handler.name}/{name}"
-                    found = self._methods.setdefault(path, method)
-                    if isinstance(found, BegunUnary) and self.interceptor is None:
-                        self.taskless[path] = found
-            else:
-                self._others.append(handler)
+            self._handlers.append(handler)
+            if isinstance(handler, Service) and self.interceptor is None:
+                begun = {p: m for p, m in handler.paths.items() if isinstance(m, BegunUnary)}
+                self.taskless = begun | self.taskless
 
     def find(self, path: str) -> Any:
         """Return the handler of a method; None without one."""
-        if (found := self._methods.get(path)) is None and self._others:
-            details = SimpleNamespace(method=path)  # a grpc.HandlerCallDetails
-            found = next(filter(None, (each.service(details) for each in self._others)), None)
-        return found
+        return find_handler(self._handlers, path)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2
 
-from synergai.core.explanations.facts import Explanation
+from synergai.core.explanations import Explanation
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import fleet_pb2, hub_pb2

@@ -16,8 +16,8 @@ import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.access.enrolments import EnrolmentStore
-from gateway.hub.store.pushes import PushKey
 from gateway.hub.store.store import EngineStore
+from gateway.hub.store.transfers import PushKey
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine

@@ -23,10 +23,9 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.errors import InvalidInput, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.wire import rpc, work_socket_server
+from synergai.wire import rpc, work_socket
 from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
-from synergai.wire.work_socket import WorkSocket
-from synergai.wire.work_socket_server import WorkSocketServer
+from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import FakeAgent
@@ -145,8 +144,8 @@ async def test_work_socket_without_a_valid_certificate_is_refused(
 def test_evicted_socket_is_closed_before_its_handshake_is_complete(
     run: Callable[[Coroutine[None, None, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_socket_server, "MAX_UNAUTHENTICATED", 2)
-    monkeypatch.setattr(work_socket_server, "_AUTHENTICATE_WITHIN_S", 600.0)
+    monkeypatch.setattr(work_socket, "MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(work_socket, "_AUTHENTICATE_WITHIN_S", 600.0)
 
     async def evict() -> None:
         tls = server_context(FILES / "server.pem", FILES / "server.key", CA)

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import CommittedDescription, Description
-from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
+from gateway.journal.store import JournalBroken
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.jobs import JobState

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import leader_services
-from gateway.leader_services import select_this_pod
+from gateway import standby
+from gateway.standby import select_this_pod
 from tests.waiting import until
 
 TLS = Path(__file__).parents[1] / "tls"
@@ -55,7 +55,7 @@ def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
     with Kubernetes() as server:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_port))
-        monkeypatch.setattr(leader_services, "_RETRY_S", 0.01)
+        monkeypatch.setattr(standby, "_RETRY_S", 0.01)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -93,7 +93,7 @@ async def test_leader_patches_each_service_until_kubernetes_accepts(
 async def test_leader_repeats_its_patches(
     kubernetes: Kubernetes, account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_services, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(standby, "_AGAIN_S", 0.01)
     following = asyncio.create_task(select_this_pod(["a"], account))
     try:
         await until(lambda: len(kubernetes.patches) == 3, 0.01)

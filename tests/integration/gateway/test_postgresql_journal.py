@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from demo.local_fleet import LocalFleet, reserved_port
 from gateway.gateway_settings import GatewaySettings
-from gateway.journal.errors import Deposed, JournalBroken, StoreFull
 from gateway.journal.files import Space
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
@@ -29,6 +28,7 @@ from gateway.journal.postgresql import leadership
 from gateway.journal.postgresql import session as session_module
 from gateway.journal.postgresql.leadership import LeaderCandidate, advertised
 from gateway.journal.postgresql.session import DatabaseSession, check_encryption, check_server
+from gateway.journal.store import Deposed, JournalBroken, StoreFull
 from gateway.server import Gateway
 from synergai.domain import AssignmentId, JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError

@@ -10,7 +10,7 @@ import pytest
 
 from demo.local_fleet import LocalFleet
 from gateway.fleet.versions import PolicyFile
-from gateway.journal.errors import JournalBroken
+from gateway.journal.store import JournalBroken
 from gateway.server import Gateway
 from profiler.zoo.recipes import build
 from synergai.client.client import Client

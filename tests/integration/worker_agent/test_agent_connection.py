@@ -20,12 +20,11 @@ from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.tls import ClientTls
 from tests.waiting import until
+from worker_agent.exchange import Exchange
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.registration import ControlHandler
+from worker_agent.hub_client.client import ControlHandler, HubClient
 from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_socket
-from worker_agent.peers.exchange import Exchange
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
     from synergai.wire.server_call import ServerCall

@@ -14,7 +14,7 @@ from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from worker_agent.ipc.arena import INLINE_BYTES
+from worker_agent.ipc import INLINE_BYTES
 
 
 def session(engine: str) -> Session:

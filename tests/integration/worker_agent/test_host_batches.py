@@ -14,8 +14,8 @@ from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcom
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.inventories import described
 from worker_agent.hosts.process import HostProcess
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.ipc.frames import RunEnded
+from worker_agent.inventory import Inventory
+from worker_agent.ipc import RunEnded
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))

@@ -15,7 +15,7 @@ import pytest
 import worker_agent.hosts.launch
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
-import worker_agent.hosts.residents
+import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -27,9 +27,9 @@ from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.hosts.sessions import SessionChange
+from worker_agent.inventory import Inventory
+from worker_agent.ipc import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
@@ -290,7 +290,7 @@ async def test_idle_hosts_grown_above_the_budget_are_evicted(
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
-    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.hosts.sessions, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
@@ -304,7 +304,7 @@ async def test_only_the_leaking_host_is_killed(
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", sizes.__getitem__)
-    monkeypatch.setattr(worker_agent.hosts.residents, "rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.hosts.sessions, "rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED

@@ -8,7 +8,7 @@ import numpy as np
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest
 from worker_agent.hosts.process import HostProcess
-from worker_agent.ipc.frames import RunEnded
+from worker_agent.ipc import RunEnded
 
 
 def turns(count: int) -> bytes:

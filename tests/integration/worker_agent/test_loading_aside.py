@@ -10,8 +10,8 @@ from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
 from tests.waiting import has_ended, until, wait_until
 from worker_agent.hosts.pool import HostPool
-from worker_agent.hosts.residents import SessionChange
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.hosts.sessions import SessionChange
+from worker_agent.ipc import RunEnded, Tally
 
 SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))

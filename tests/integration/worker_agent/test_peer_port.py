@@ -15,13 +15,12 @@ from synergai.errors import TensorsLost
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.v1.hub_pb2 import Pull
 from synergai.wire.work_messages import RelayedTensors, Reports
-from synergai.wire.work_socket_server import MAX_UNAUTHENTICATED
+from synergai.wire.work_socket import MAX_UNAUTHENTICATED
 from tests.authorities import Authority
 from tests.waiting import turns, until
-from worker_agent.peers import client, exchange
-from worker_agent.peers.client import Peers, Pulls
-from worker_agent.peers.exchange import Exchange
-from worker_agent.peers.held import HeldTensorStore
+from worker_agent import exchange, peers
+from worker_agent.exchange import Exchange, HeldTensorStore, Pulls
+from worker_agent.peers import Peers
 
 LIMIT = 16 << 20
 TENSOR = bytes(range(256)) * (3 << 12)
@@ -210,7 +209,7 @@ async def test_holder_adds_nothing_but_tensors_to_a_request(holder: Holder, extr
 async def test_links_that_were_used_last_are_remembered(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MOST_LINKS", 2)
+    monkeypatch.setattr(peers, "MOST_LINKS", 2)
     for name in ("one", "two", "one", "three"):
         pull = holder.hold()
         pull.worker_id = name
@@ -221,7 +220,7 @@ async def test_links_that_were_used_last_are_remembered(
 async def test_stalled_pull_is_relayed(
     holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "STALLED_S", 0.05)
+    monkeypatch.setattr(peers, "STALLED_S", 0.05)
     pull = holder.hold()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pull.address = f":{silent.getsockname()[1]}"
@@ -236,8 +235,8 @@ async def test_stalled_pull_is_relayed(
 async def test_pull_that_makes_hardly_any_progress_is_relayed(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "LONGEST_S", 0.2)
-    monkeypatch.setattr(client, "STALLED_S", 0.1)
+    monkeypatch.setattr(peers, "LONGEST_S", 0.2)
+    monkeypatch.setattr(peers, "STALLED_S", 0.1)
 
     async def trickle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write((1 << 20).to_bytes(4, "little"))
@@ -261,7 +260,7 @@ async def test_address_that_failed_is_tried_again_beside_a_relayed_pull(
     pull = holder.hold()
     address = f"127.0.0.1:{holder.exchange.port}"
     with monkeypatch.context() as unreachable:
-        unreachable.setattr(client._Connection, "open", refuse)
+        unreachable.setattr(peers._Connection, "open", refuse)
         assert await holder.peers.pull(pull, address) is None
     assert await holder.peers.pull(pull, address) is None
     assert not holder.peers.links, "it is avoided"
@@ -274,8 +273,8 @@ async def test_address_that_failed_is_tried_again_beside_a_relayed_pull(
 async def test_few_addresses_that_failed_are_remembered(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MOST_LINKS", 2)
-    monkeypatch.setattr(client._Connection, "open", refuse)
+    monkeypatch.setattr(peers, "MOST_LINKS", 2)
+    monkeypatch.setattr(peers._Connection, "open", refuse)
     for host in ("one", "two", "three"):
         assert await holder.peers.pull(holder.hold(), f"{host}:1") is None
     assert list(holder.peers._avoided_until) == ["two:1", "three:1"]

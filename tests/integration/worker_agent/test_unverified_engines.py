@@ -26,7 +26,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import of_tensorflow, save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
 

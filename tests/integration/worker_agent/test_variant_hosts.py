@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import worker_agent.hosts.memory
-import worker_agent.hosts.residents
+import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -23,8 +23,8 @@ from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
-from worker_agent.ipc.frames import RunEnded
+from worker_agent.hosts.sessions import SessionChange
+from worker_agent.ipc import RunEnded
 
 FAMILY = EngineName("family")
 VARIANTS = {"large": 1.0, "small": 2.0}
@@ -251,7 +251,7 @@ async def test_hung_host_is_killed_while_a_variant_is_unloaded(
 async def test_eviction_of_a_variant_does_not_wait_for_the_runs_of_another(
     hosts: HostPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_agent.hosts.residents, "UNLOAD_WAIT_S", 0.01)
+    monkeypatch.setattr(worker_agent.hosts.sessions, "UNLOAD_WAIT_S", 0.01)
     host = await hosts.load(session("large"))
     await hosts.load(session("small"))
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()

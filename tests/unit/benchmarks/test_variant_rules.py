@@ -11,7 +11,7 @@ from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
 from synergai.core.scheduling.state.estimate import Estimate
 from synergai.core.scheduling.state.workers import WorkerRecord
-from synergai.core.scheduling.variants.fronts import ConvexFront, build_front
+from synergai.core.scheduling.variants.allowance import ConvexFront, build_front
 from synergai.core.scheduling.variants.margins import Margins, Query
 from synergai.domain import EngineName, Session, WorkerClass, WorkerId
 

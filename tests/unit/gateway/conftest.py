@@ -21,8 +21,8 @@ from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
+from gateway.journal.data_store import DataStore
 from gateway.journal.journal import Journal
-from gateway.journal.records.store import DataStore
 from gateway.monitoring.metrics import Metrics
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import Assignment

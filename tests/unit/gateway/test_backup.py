@@ -13,11 +13,11 @@ from gateway.backup import back_up, restore
 from gateway.cli import app
 from gateway.entry.access.enrolments import FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
-from gateway.journal.errors import JournalDamaged
 from gateway.journal.files import CLUSTER, lock
 from gateway.journal.journal import Journal
-from gateway.journal.records.log import Record, RecordLog
+from gateway.journal.record_log import Record, RecordLog
 from gateway.journal.sqlite_store import Mark, write_marker
+from gateway.journal.store import JournalDamaged
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable

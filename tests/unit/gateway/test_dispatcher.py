@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
-from gateway.jobs.estimate_errors import LEAST, PRIOR
+from gateway.jobs.tracker import LEAST, PRIOR
 from synergai.core.scheduling.events import (
     Command,
     EnginesChanged,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.jobs.estimate_errors import (
+from gateway.jobs.tracker import (
     LEAST,
     LEAST_SHORT,
     PRIOR,

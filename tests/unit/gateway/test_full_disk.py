@@ -18,9 +18,9 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
 from gateway.journal.archive import check
-from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
 from gateway.journal.files import Reserve, Space
 from gateway.journal.journal import Journal
+from gateway.journal.store import JournalBroken, StoreFull, is_disk_full
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId
 from synergai.errors import Overloaded, Unavailable

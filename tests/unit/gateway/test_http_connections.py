@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from gateway.calls.http.connections import IDLE_S, LINGER_S, MAX_HEAD_BYTES, LimitedConnection
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 POST = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 HALF_A_HEAD = b"GET /2 HTTP/1.1\r\nhost: a\r\nx-filler: "

@@ -13,10 +13,10 @@ from gateway.calls.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_
 from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
+from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadResponses
 from synergai.wire.parameters import WINDOW_METADATA, cancel_request
 from synergai.wire.request_codec import RequestHeader, parse_header
 from synergai.wire.rpc import Malformed, RawRequest
-from synergai.wire.unread import COUNTED_BYTES, UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 

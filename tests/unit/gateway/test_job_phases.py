@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.jobs.estimate_errors import EstimateErrors
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
-from gateway.jobs.tracker import JobTracker
-from gateway.journal.errors import StoreFull
+from gateway.jobs.tracker import EstimateErrors, JobTracker
 from gateway.journal.job_record import RecordedExecution
+from gateway.journal.store import StoreFull
 from synergai.domain import Configuration, EngineName, Fault, WorkerId
 from synergai.errors import SynergaiError
 from synergai.jobs import JobSpec, JobState

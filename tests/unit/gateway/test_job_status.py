@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from gateway.jobs.estimate_errors import EstimateErrors
-from gateway.jobs.tracker import JobTracker, ProgressRate
+from gateway.jobs.tracker import EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import Configuration, EngineName, JobId, WorkerId

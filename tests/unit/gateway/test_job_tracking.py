@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jobs.estimate_errors import EstimateErrors
-from gateway.jobs.tracker import JobTracker
+from gateway.jobs.tracker import EstimateErrors, JobTracker
 from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, WorkerId

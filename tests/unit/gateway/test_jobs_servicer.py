@@ -11,7 +11,7 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from synergai.jobs import JobStatus
 from synergai.v1 import jobs_pb2
-from synergai.wire.unread import UnreadResponses
+from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
     from synergai.wire.server_call import ServerCall

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.journal import operations
-from gateway.journal.errors import JournalBroken
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.sqlite_store import SqliteStore, open_journal
+from gateway.journal.store import JournalBroken
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import InternalError, Unavailable
 from synergai.jobs import JobSpec, JobState

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gateway.journal import archive
-from gateway.journal.errors import JournalBroken, JournalDamaged
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.schema import VERSION
 from gateway.journal.sqlite_store import Mark, read_marker, write_marker
+from gateway.journal.store import JournalBroken, JournalDamaged
 from synergai.domain import EngineName, JobId
 from synergai.jobs import JobSpec, JobState
 

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.inference import Admitted
 from gateway.calls.requests.parameters import InferenceCall, RequestId
-from gateway.entry.access.caller import UNRESTRICTED, Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import UNRESTRICTED, Caller, Grant, Role
 from gateway.jobs.explanations import explain
-from synergai.core.explanations.facts import Explanation
+from synergai.core.explanations import Explanation
 from synergai.core.routes.deployment import EngineDeployment
 from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, JobId

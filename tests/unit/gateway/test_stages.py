@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.calls.requests.parameters import join_timings
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.entry.access.table import AccessTable, Quota
 from gateway.entry.admission import TenantUsage
 from gateway.journal.journal import Journal

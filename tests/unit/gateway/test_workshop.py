@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from gateway.deployment.workshop import Workshop
-from gateway.hub.store.pushes import KEEP_FREE_BYTES
 from gateway.hub.store.store import EngineStore
+from gateway.hub.store.transfers import KEEP_FREE_BYTES
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
 from tests.unit.gateway.test_deployment import NET, stored

@@ -12,7 +12,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import ignored_configs, why_no_model
 from synergai.models.manifest import pack
 from tests.unit.worker_agent.inventory.conftest import Loads
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 NOTE = "config.pbtxt is ignored: max_batch in engine.toml replaces max_batch_size"
 

@@ -1,5 +1,6 @@
 """Header blocks of calls."""
 
+import logging
 import random
 import tracemalloc
 from typing import Any
@@ -39,6 +40,14 @@ def test_call_has_path_deadline_and_compression() -> None:
     headers = decoded(("grpc-timeout", "1500m"), ("grpc-encoding", "gzip"), ("te", "trailers"))
     assert headers == CallHeaders("/a/B", 1.5, "gzip", has_pseudo=True)
     assert decoded().timeout_s is None
+
+
+def test_values_of_fields_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    decoder, encoder = HeaderDecoder(), Encoder()
+    for number in range(200):  # of which the table evicts most
+        decoder.decode(encoder.encode((*CALL, ("authorization", f"secret {number}"))))
+    assert "secret" not in caplog.text
 
 
 def test_metadata_keeps_its_order_and_binary_fields_are_decoded() -> None:

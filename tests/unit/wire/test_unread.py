@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from synergai.errors import Overloaded
-from synergai.wire.unread import COUNTED_BYTES, UnreadOfClient, UnreadResponses
+from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadOfClient, UnreadResponses
 
 KIB = 1024
 MIB = 1024 * KIB

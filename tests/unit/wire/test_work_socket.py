@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.wire.work_socket import WorkSocket
+from synergai.wire.work_socket import MAX_UNAUTHENTICATED, WorkSocket, WorkSocketServer
 
 if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
@@ -265,3 +265,23 @@ async def test_lost_connection_frees_the_message_that_it_was_receiving() -> None
     end.socket.connection_lost(None)
     assert end.socket._large is None
     assert not end.socket._buffer
+
+
+def present_id(socket: WorkSocket, connection_id: bytes = b"an-id") -> None:
+    data = len(connection_id).to_bytes(4, "little") + connection_id
+    socket.get_buffer(-1)[: len(data)] = data
+    socket.buffer_updated(len(data))
+
+
+async def test_oldest_socket_without_an_id_makes_room_for_a_new_one() -> None:
+    authenticated: list[str] = []
+    server = WorkSocketServer(lambda connection_id, _: authenticated.append(connection_id))
+    agent, *idle = [server._accept() for _ in range(MAX_UNAUTHENTICATED)]
+    present_id(agent)
+    newer = [server._accept() for _ in range(3)]
+    assert authenticated == ["an-id"]
+    assert not agent.closed.done()
+    assert [each.closed.done() for each in idle[:3]] == [True, True, False]
+    assert isinstance(idle[0].closed.exception(), Unavailable)
+    for work_socket in (agent, *idle, *newer):
+        work_socket.close()

@@ -14,10 +14,10 @@ from synergai.wire.work_messages import Orders, Reports
 from tests.engines import new_engine
 from tests.pulls import new_pulls
 from tests.waiting import until
+from worker_agent.exchange import HeldTensorStore
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.peers.held import HeldTensorStore
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 
 def an_engine(name: str) -> Engine:

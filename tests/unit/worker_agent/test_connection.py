@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from worker_agent.hosts.connection import HostConnection
-from worker_agent.ipc.frames import Decoder, Message, RunQuery, RunSamples, StopRun
+from worker_agent.ipc import Decoder, Message, RunQuery, RunSamples, StopRun
 
 
 class FakeTransport:

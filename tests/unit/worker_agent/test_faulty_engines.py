@@ -6,7 +6,7 @@ import pytest
 
 from synergai.models.directory import EngineDefinition
 from synergai.names import EngineName
-from worker_agent.inventory.engines import faulty_engine
+from worker_agent.describer import faulty_engine
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
-from worker_agent.ipc.arena import SLOT_BYTES, SLOTS, Arena
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
     MAX_BODY_BYTES,
+    SLOT_BYTES,
+    SLOTS,
+    Arena,
     ArenaRef,
     Decoder,
     LoadFailed,

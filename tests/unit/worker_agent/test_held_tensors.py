@@ -5,7 +5,7 @@ import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.clocks import FakeClock
-from worker_agent.peers.held import HELD_S, LEAST_BYTES, HeldTensorStore
+from worker_agent.exchange import HELD_S, LEAST_BYTES, HeldTensorStore
 
 CONTENTS = [np.arange(size, dtype=np.float32).tobytes() for size in (8000, 2, 0)]
 LIMIT = 8 * 4 * LEAST_BYTES

@@ -16,7 +16,7 @@ from worker_agent.host import query_codec
 from worker_agent.host.batches import GROW_AFTER, BatchLimit
 from worker_agent.host.loop import HostLoop, _encode
 from worker_agent.host.query_codec import DecodedQuery, QueryCodec
-from worker_agent.ipc.frames import RunQuery
+from worker_agent.ipc import RunQuery
 
 
 def serve(queries: int, limit: BatchLimit, error: Exception) -> list[int]:

@@ -8,8 +8,10 @@ from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent.hosts.connection import WINDOW, Runs
 from worker_agent.hosts.loads import HostLoads, LoadCrashed, LoadSuspected
 from worker_agent.hosts.process import HostProcess
-from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena, slots_for
-from worker_agent.ipc.frames import (
+from worker_agent.ipc import (
+    INLINE_BYTES,
+    SLOTS,
+    Arena,
     ArenaRef,
     LoadFailed,
     LoadStarted,
@@ -18,6 +20,7 @@ from worker_agent.ipc.frames import (
     RunEnded,
     UnloadVariant,
     VariantUnloaded,
+    slots_for,
 )
 
 LARGE = bytes(INLINE_BYTES + 1)

@@ -4,7 +4,7 @@ import os
 import threading
 
 from worker_agent.host.loop import InterruptListener
-from worker_agent.ipc.frames import INTERRUPT
+from worker_agent.ipc import INTERRUPT
 
 
 class RecordingBackend:

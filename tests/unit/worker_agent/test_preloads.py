@@ -17,7 +17,7 @@ from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 
 SESSION = Session(EngineName("engine"), Configuration(1))
 

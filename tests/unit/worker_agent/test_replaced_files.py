@@ -16,18 +16,17 @@ from tests.engines import new_engine
 from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
+from worker_agent.exchange import Exchange
 from worker_agent.hosts.loads import LoadHung
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 from worker_agent.hub_client.client import HubClient
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.inventory import Inventory
 from worker_agent.machine import Machine, plan_workers
-from worker_agent.peers.exchange import Exchange
 from worker_agent.providers import Offers
-from worker_agent.served_engines import ServedEngines
+from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker
 
 ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))

@@ -4,7 +4,7 @@ import pytest
 
 from synergai.domain import EngineName
 from tests.clocks import FakeClock
-from worker_agent.inventory.inventory import FIRST_S, Retries
+from worker_agent.inventory import FIRST_S, Retries
 
 ENGINE = EngineName("resnet")
 LONGEST_S = 60.0

@@ -10,7 +10,7 @@ from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.residents import SessionChange
+from worker_agent.hosts.sessions import SessionChange
 from worker_agent.providers import ProviderChoice
 
 DIGITS = EngineName("digits")

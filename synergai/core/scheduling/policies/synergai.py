@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from synergai.core.scheduling.lane import VECTORIZED_FROM
 from synergai.core.scheduling.policy import Assign, Candidate, Decision, View, engines_of
-from synergai.core.scheduling.queue.lane import VECTORIZED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

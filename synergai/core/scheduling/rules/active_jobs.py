@@ -17,7 +17,7 @@ from synergai.jobs import JobState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.core.explanations.facts import End
+    from synergai.core.explanations import End
     from synergai.core.scheduling.events import (
         AssignmentsRevoked,
         JobArrived,

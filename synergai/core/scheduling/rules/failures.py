@@ -27,8 +27,8 @@ from synergai.jobs import JobState
 if TYPE_CHECKING:
     from synergai.core.scheduling.events import AssignmentEnded
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
+    from synergai.core.scheduling.rules.changes import WorkerChanges
     from synergai.core.scheduling.rules.kernel import State
-    from synergai.core.scheduling.rules.worker_changes import WorkerChanges
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import AssignmentId, EngineName, Variant, WorkerId

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from synergai.core.explanations.facts import Ahead, Explanation, Run, Verdict
+from synergai.core.explanations import Ahead, Explanation, Run, Verdict
 from synergai.core.scheduling.state.jobs import Stretch
 from synergai.domain import JobId
 from synergai.jobs import JobState
@@ -22,7 +22,7 @@ from synergai.names import split_version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.core.explanations.facts import Cause, End, Obstacle
+    from synergai.core.explanations import Cause, End, Obstacle
     from synergai.core.scheduling.policy import View
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.state.estimate import Estimate

@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.policy import View
-from synergai.core.scheduling.registry import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

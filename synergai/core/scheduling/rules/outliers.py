@@ -24,8 +24,8 @@ from synergai.core.scheduling.state.jobs import LeasePhase
 
 if TYPE_CHECKING:
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
+    from synergai.core.scheduling.rules.changes import WorkerChanges
     from synergai.core.scheduling.rules.kernel import State
-    from synergai.core.scheduling.rules.worker_changes import WorkerChanges
     from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import EngineName, Fault

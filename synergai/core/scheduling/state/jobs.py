@@ -14,7 +14,7 @@ from synergai.core.scheduling.state.estimate import LONG_S, Limit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.core.explanations.facts import Run
+    from synergai.core.explanations import Run
     from synergai.core.scheduling.events import Assignment
     from synergai.core.scheduling.state.estimate import Estimate, RangeTransfers
     from synergai.domain import AssignmentId, EngineName, Job, Session, WorkerId

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import AssignmentId, Configuration, EngineName, Variant
 
 MAX_REQUESTS: Final = 4

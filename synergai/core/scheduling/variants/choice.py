@@ -19,14 +19,14 @@ from synergai.core.scheduling.variants.pools import Fronts, Pools
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.estimator import Estimator
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import EngineName
 
 _ROUNDING: Final = 1e-9

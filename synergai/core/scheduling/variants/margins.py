@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import EngineName
     from synergai.profiles.dictionary import ProfileEntry
 

@@ -11,21 +11,20 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.core.scheduling.variants.allowance import Demand, allowances
+from synergai.core.scheduling.variants.allowance import Demand, allowances, build_front
 from synergai.core.scheduling.variants.demand import ArrivalRate, JobDemand
-from synergai.core.scheduling.variants.fronts import build_front
 from synergai.core.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
-    from synergai.core.scheduling.queue.job_queue import JobQueue
+    from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.state.estimate import Limit
     from synergai.core.scheduling.state.estimator import Estimator
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.fronts import ConvexFront
+    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import EngineName, WorkerId
 
 _REBUILT_EVERY_S: Final = 1.0

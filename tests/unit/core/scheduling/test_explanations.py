@@ -6,8 +6,17 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.core.explanations.facts import Cause, End, Explanation, Obstacle, Run, Verdict
-from synergai.core.explanations.wording import cause_of, sentences, worded
+from synergai.core.explanations import (
+    Cause,
+    End,
+    Explanation,
+    Obstacle,
+    Run,
+    Verdict,
+    cause_of,
+    sentences,
+    worded,
+)
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
     Assignment,

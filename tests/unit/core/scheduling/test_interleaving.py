@@ -21,7 +21,7 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerLeft,
 )
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.core.scheduling.state.workers import MAX_REQUESTS
 from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId

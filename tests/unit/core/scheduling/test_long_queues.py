@@ -21,9 +21,9 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.core.scheduling.queue.job_queue import JobQueue
-from synergai.core.scheduling.queue.lane import BLOCK, Entries
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.job_queue import JobQueue
+from synergai.core.scheduling.lane import BLOCK, Entries
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.kernel import RERANKED_IN_A_ROW
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.jobs import JobRecord

@@ -32,7 +32,7 @@ from synergai.core.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.loads import overdue_at
 from synergai.domain import (

@@ -20,7 +20,7 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import AssignmentId, EngineName, JobId, Outcome, WorkerClass

@@ -22,7 +22,7 @@ from synergai.core.scheduling.events import (
     TimePassed,
     WorkerJoined,
 )
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.concurrency import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId

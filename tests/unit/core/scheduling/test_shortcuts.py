@@ -17,7 +17,7 @@ from synergai.core.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.core.scheduling.queue.job_queue import JobQueue
+from synergai.core.scheduling.job_queue import JobQueue
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.estimate import Observation
 from synergai.core.scheduling.state.estimator import Estimator

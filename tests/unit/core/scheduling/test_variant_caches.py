@@ -10,7 +10,7 @@ from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import AssignmentEnded
 from synergai.core.scheduling.state.estimate import Limit
 from synergai.core.scheduling.state.workers import WorkerRecord
-from synergai.core.scheduling.variants.fronts import ConvexFront, build_front
+from synergai.core.scheduling.variants.allowance import ConvexFront, build_front
 from synergai.core.scheduling.variants.margins import Query
 from synergai.core.scheduling.variants.pools import Family, Fronts, Pools, _Pool
 from synergai.domain import EngineName, Outcome

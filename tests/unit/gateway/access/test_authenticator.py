@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.entry.access.authenticator import Authenticator, PeerCertificate
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role
 from gateway.entry.access.table import LiveTable
 from synergai.errors import Unauthenticated
 

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.entry.access.caller import UNRESTRICTED, Caller, current_caller, visible_engines
-from gateway.entry.access.roles import ANONYMOUS, Grant, Role
+from gateway.entry.access.caller import (
+    ANONYMOUS,
+    UNRESTRICTED,
+    Caller,
+    Grant,
+    Role,
+    current_caller,
+    visible_engines,
+)
 from synergai.domain import EngineName
 from synergai.errors import PermissionDenied, Unauthenticated
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.entry.access.authenticator import Authenticator
-from gateway.entry.access.caller import Caller
+from gateway.entry.access.caller import Caller, Role
 from gateway.entry.access.jwt_tokens import KeySet
-from gateway.entry.access.roles import Role
 from gateway.entry.access.table import LiveTable
 from synergai.errors import Unauthenticated, Unavailable
 from tests.authorities import Issuer

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.caller import READERS, Caller
+from gateway.entry.access.caller import ANONYMOUS, READERS, Caller, Grant, Role
 from gateway.entry.access.methods import KNOWN, METHODS, PUBLIC, Permission, check_call
-from gateway.entry.access.roles import ANONYMOUS, Grant, Role
 from gateway.grpc_server import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.roles import Role
+from gateway.entry.access.caller import Role
 from gateway.entry.access.table import Quota, read_access_table
 from synergai.errors import InvalidInput
 

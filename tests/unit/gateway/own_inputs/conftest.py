@@ -12,8 +12,8 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import own_inputs
 from gateway.jobs.results import JobResults
+from gateway.journal.data_store import DataKey, DataStore, OpenLog
 from gateway.journal.journal import Journal
-from gateway.journal.records.store import DataKey, DataStore, OpenLog
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName
 from synergai.jobs import JobSpec

@@ -14,11 +14,11 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs import own_inputs
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.own_inputs import OwnInputs
-from gateway.journal.errors import StoreFull
+from gateway.journal import record_log
+from gateway.journal.data_store import DataKey
 from gateway.journal.job_record import RecordedJob
-from gateway.journal.records import log as record_log
-from gateway.journal.records.log import DamagedLog, Record, RecordLog
-from gateway.journal.records.store import DataKey
+from gateway.journal.record_log import DamagedLog, Record, RecordLog
+from gateway.journal.store import StoreFull
 from synergai.errors import Unavailable
 from synergai.jobs import JobState
 from synergai.v1 import hub_pb2

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs.own_inputs import Retention
-from gateway.journal.errors import StoreFull
-from gateway.journal.records.store import DataKey
+from gateway.journal.data_store import DataKey
+from gateway.journal.store import StoreFull
 from synergai.errors import NotFound
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness

@@ -13,8 +13,8 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.access.table import AccessTable, Quota
 from gateway.jobs import uploads
 from gateway.jobs.uploads import AHEAD_BYTES, InputUploads, Receipt
-from gateway.journal.records.log import RecordLog
-from gateway.journal.records.store import DataKey
+from gateway.journal.data_store import DataKey
+from gateway.journal.record_log import RecordLog
 from synergai.errors import (
     Conflict,
     InvalidInput,
@@ -272,7 +272,7 @@ async def test_files_that_cannot_be_opened_on_an_intact_disk_do_not_break_the_jo
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.journal.records.store.RecordLog", refuse)
+        patch.setattr("gateway.journal.data_store.RecordLog", refuse)
         with pytest.raises(refusal, match=text):
             await harness.upload(1)
     assert not harness.journal.broken.done()

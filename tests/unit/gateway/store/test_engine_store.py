@@ -18,12 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.entry.access.caller import Caller
-from gateway.entry.access.roles import Grant, Role
+from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
-from gateway.hub.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.hub.store.store import GATEWAY, EngineStore
-from gateway.journal.errors import Deposed
+from gateway.hub.store.transfers import ABANDONED_S, Push, Pushes, PushKey
+from gateway.journal.store import Deposed
 from synergai.errors import (
     Conflict,
     EngineUnusable,

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.hub.store.pacer import Pacer
+from gateway.hub.store.transfers import Pacer
 
 CHUNK = 1000
 

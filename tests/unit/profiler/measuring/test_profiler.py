@@ -37,7 +37,7 @@ from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.paths import default_dictionary
-from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc import RunEnded, Tally
 
 LOG = """\
 some other line

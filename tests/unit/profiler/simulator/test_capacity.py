@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.capacity import MARGIN, CapacityPlanner, plan
-from profiler.simulator.cli import app
+from profiler.simulator.cli import capacity_app as app
 from profiler.simulator.simulation import job_outcomes, scheduling_settings, simulate
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw

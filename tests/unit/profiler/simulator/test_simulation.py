@@ -30,7 +30,7 @@ from profiler.simulator.workload import (
     Workload,
     draw,
 )
-from synergai.core.scheduling.registry import POLICIES
+from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput

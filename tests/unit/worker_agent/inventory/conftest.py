@@ -14,8 +14,8 @@ from synergai.errors import SynergaiError
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from tests.waiting import until
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.inventory import Inventory
+from worker_agent.served_engines import ModelDirectoryWatch
 
 ONE, TWO, THREE = map(EngineName, ("one", "two", "three"))
 

@@ -28,10 +28,10 @@ from tests.unit.worker_agent.inventory.conftest import (
     put_whole,
 )
 from tests.waiting import until
+from worker_agent import describer
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut, TooLarge
-from worker_agent.inventory import describer
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 
 async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import worker_agent.inventory.inventory
+import worker_agent.inventory
 from synergai.domain import Engine, EngineName
 from synergai.errors import NotFound
 from synergai.models.descriptions import EngineDescription
@@ -28,8 +28,8 @@ from tests.unit.worker_agent.inventory.conftest import (
 )
 from tests.waiting import turns, until
 from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.inventory import Inventory
+from worker_agent.served_engines import ModelDirectoryWatch
 
 
 def names_in(folder: Path) -> set[str]:
@@ -72,7 +72,7 @@ class Slow:
 
 @pytest.fixture
 def slow(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    monkeypatch.setattr(worker_agent.inventory.inventory, "_SLOW_S", 0.0)
+    monkeypatch.setattr(worker_agent.inventory, "_SLOW_S", 0.0)
     put(models, "two", b"longer than the first")
     return Slow(models, tmp_path / "engines.json")
 

@@ -12,7 +12,7 @@ from synergai.wire.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from tests.unit.worker_agent.inventory.conftest import ONE, Loads, Retrying, put
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory import Inventory
 
 
 def put_family(models: Path, **contents: bytes) -> None:

@@ -13,8 +13,16 @@ from synergai.errors import NotSupported
 from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import KINDS
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.sensors import VISIBLE, HwmonSensor, Ina3221Sensor, NvmlSensor, RaplSensor
-from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
+from worker_agent.power.telemetry import (
+    VISIBLE,
+    HwmonSensor,
+    Ina3221Sensor,
+    MeanPower,
+    NvmlSensor,
+    PowerMeter,
+    RaplSensor,
+    open_meter,
+)
 
 RAPL = "sys/class/powercap/intel-rapl:0"
 

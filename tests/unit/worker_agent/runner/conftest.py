@@ -23,10 +23,9 @@ from tests.clocks import FakeClock
 from tests.engines import new_engine
 from tests.pulls import no_pulls
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner.inputs import Failure, InputQueue
-from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import AssignmentReporter, WorkItem
+from worker_agent.ipc import RunEnded, Tally
+from worker_agent.runner import Runner
+from worker_agent.work_item import AssignmentReporter, Failure, InputQueue, WorkItem
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 

@@ -12,10 +12,9 @@ from tests.unit.worker_agent.runner.conftest import (
     add_following,
     run_callbacks,
 )
-from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner.inputs import Failure
-from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import AssignmentReporter
+from worker_agent.ipc import RunEnded, Tally
+from worker_agent.runner import Runner
+from worker_agent.work_item import AssignmentReporter, Failure
 
 
 def test_queries_of_an_item_count_with_their_share_of_a_batch(

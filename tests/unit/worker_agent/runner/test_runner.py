@@ -20,15 +20,9 @@ from tests.unit.worker_agent.runner.conftest import (
     engine,
 )
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import (
-    REPORT_BYTES,
-    REPORT_INTERVAL_S,
-    TRANSITIONS,
-    WorkItem,
-    WorkState,
-)
+from worker_agent.ipc import RunEnded, Tally
+from worker_agent.runner import Runner
+from worker_agent.work_item import REPORT_BYTES, REPORT_INTERVAL_S, TRANSITIONS, WorkItem, WorkState
 
 
 def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:

@@ -12,7 +12,7 @@ from tests.unit.worker_agent.runner.conftest import (
     add,
     engine,
 )
-from worker_agent.runner.runner import Runner
+from worker_agent.runner import Runner
 
 
 async def test_hosts_take_turns_during_a_load_that_nothing_waits_for(

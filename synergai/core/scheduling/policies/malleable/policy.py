@@ -16,8 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.policies.malleable.planner import MAX_WORKERS, Weights
-from synergai.core.scheduling.policies.malleable.replan import Replanner
-from synergai.core.scheduling.policies.malleable.snapshot import Snapshot, setup_left_s
+from synergai.core.scheduling.policies.malleable.replan import Replanner, Snapshot, setup_left_s
 from synergai.core.scheduling.policy import Assign, Candidate, Decision, View
 from synergai.errors import InvalidInput
 

@@ -1,1 +1,0 @@
-"""The audit log: who changed what, and which calls were refused."""

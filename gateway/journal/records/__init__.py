@@ -1,1 +1,0 @@
-"""Files of records: what clients upload, and the results of jobs over it."""

@@ -1,1 +1,0 @@
-"""The waiting jobs in the policy's order."""

@@ -1,0 +1,397 @@
+"""Description of engines: the state of their files, their tensors, digests and variants.
+
+The tensors of a model are determined by loading it once in an engine host. The result is cached in
+a small file, keyed by the digests of the loaded files, until the engine changes or is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+
+from synergai.domain import Configuration, Engine, Session, UnusedVariant, Variant
+from synergai.errors import EngineUnusable, InvalidInput, SynergaiError, Unavailable
+from synergai.models.definition import ADVICE
+from synergai.models.descriptions import (
+    EngineDescription,
+    LoadFault,
+    digests_of,
+    read_descriptions,
+    read_load_faults,
+    write_descriptions,
+)
+from synergai.models.formats.model_files import list_files
+from synergai.runtime.text import printable
+from synergai.wire.converters import engine_from_proto, engine_to_proto
+from worker_agent.hosts.loads import LoadCrashed, LoadHung
+from worker_agent.hosts.memory import TooLarge
+from worker_agent.hosts.process import HostProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+    from pathlib import Path
+
+    from synergai.domain import EngineName, TensorSpec
+    from synergai.models.directories import ModelDirectories
+    from synergai.models.directory import EngineDefinition
+    from worker_agent.hosts.memory import HostMemory
+
+    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[EngineDescription]]
+
+_LOAD_TIMEOUT_S: Final = 60.0
+_WITHOUT_MODEL: Final = frozenset({"emulated"})
+"""Backends whose files hold times, and differ between workers that serve the same engine, unless
+their digest is declared."""
+_TRY_AGAIN_S: Final = 24 * 3600.0
+_TRIED_AGAIN: Final = (
+    "it is loaded again when its files change, on request, a day later, or with another version of "
+    "the agent"
+)
+_TRIED_SOON: Final = "it is loaded again within minutes"
+
+_log = logging.getLogger(__name__)
+
+
+class Stamp(NamedTuple):
+    """State of a file; a file with the same one has the same content."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+
+class EngineSnapshot(NamedTuple):
+    """An engine as it was found; without stamps if it has a fault, or was being changed."""
+
+    definition: EngineDefinition
+    stamps: tuple[Stamp, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of its files."""
+        return sum(stamp.size_bytes for stamp in self.stamps)
+
+
+def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]:
+    """Return a snapshot of every engine."""
+    return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
+
+
+def stamps_of(definition: EngineDefinition) -> tuple[Stamp, ...]:
+    """Return the states of an engine's files; empty if it has a fault, or they change."""
+    if definition.fault:
+        return ()
+    try:
+        models = [each.file for each in definition.variants] or [definition.file]
+        files = [file for model in models for file in list_files(model)]
+        stats = [path.stat() for path in (*files, *_inputs(definition))]
+    except (InvalidInput, OSError):
+        return ()
+    return tuple(Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def is_complete(definition: EngineDefinition) -> bool:
+    """Return whether the folder was renamed, or a copy set its times, after its last file."""
+    if definition.fault or definition.folder is None:
+        return False
+    try:
+        folder = definition.folder.stat()
+        files = [path.stat().st_ctime_ns for path in definition.folder.rglob("*")]
+    except OSError:  # it is being changed
+        return False
+    return folder.st_ctime_ns > folder.st_mtime_ns and folder.st_ctime_ns >= max(files, default=0)
+
+
+def folder_times(models: ModelDirectories) -> dict[str, int]:
+    """Return the entries of the directories, with the times when files were added or removed."""
+    times: dict[str, int] = {}
+    for directory in models:
+        if directory is None:
+            continue
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    times[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
+    return times
+
+
+def _inputs(definition: EngineDefinition) -> list[Path]:
+    """Return the files with inputs for the model."""
+    samples = [definition.samples] if definition.samples else []
+    return samples + [given.file for given in definition.warmup.values() if given.file is not None]
+
+
+class Model(NamedTuple):
+    """A model of an engine, and what loading it has found out."""
+
+    definition: EngineDefinition
+    description: EngineDescription
+    digest: str
+    samples_digest: str
+
+
+def pending_engine(definition: EngineDefinition) -> Engine:
+    """Return an engine that is yet to be described."""
+    return replace(_undescribed(definition, "it is being inspected"), pending=True)
+
+
+def faulty_engine(definition: EngineDefinition, fault: str, *, too_large: bool = False) -> Engine:
+    """Return an engine that cannot be used, and log the reason."""
+    fault = fault.removeprefix(f"engine {definition.name!r}: ")  # it is shown next to the name
+    fault = printable(fault)  # file names in it may not be valid UTF-8
+    _log.warning("engine %s is unusable: %s", definition.name, fault)
+    return replace(_undescribed(definition, fault), too_large=too_large)
+
+
+def described_engine(
+    definition: EngineDefinition, models: Sequence[Model], unused: Iterable[UnusedVariant]
+) -> Engine:
+    """Return an engine as its first model describes it, with the variants that it has."""
+    first = models[0]
+    declared = {variant.name: variant for variant in definition.variants}
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=first.definition.backend,
+        inputs=first.description.inputs,
+        outputs=first.description.outputs,
+        digest=first.digest,
+        samples=first.description.samples,
+        unverified=first.description.unverified,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
+        variants=tuple(
+            Variant(
+                name=name,
+                digest=model.digest,
+                accuracy=declared[name].accuracy or 0.0,
+                origin=declared[name].origin,
+            )
+            for model in models
+            if (name := model.definition.variant)
+        ),
+        unused_variants=tuple(unused),
+        samples_digest=first.samples_digest,
+        query_s=first.description.query_s,
+        stage_of=definition.stage_of,
+        stage_end=definition.stage_end,
+        exit=definition.exit,
+    )
+
+
+def check_alike(model: Model, first: Model) -> None:
+    """Check that clients need not know which of two variants answers."""
+    ours, theirs = model.description, first.description
+    for what in ("inputs", "outputs"):
+        if (mine := getattr(ours, what)) != (other := getattr(theirs, what)):
+            raise EngineUnusable(
+                f"its {what} are {_format(mine)}, but those of variant "
+                f"{first.definition.variant} are {_format(other)}; all variants of an engine have "
+                "to have the same"
+            )
+    if ours.unverified and not theirs.unverified:
+        raise EngineUnusable(ours.unverified)
+
+
+def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=definition.backend,
+        inputs=(),
+        outputs=(),
+        fault=fault,
+    )
+
+
+def _format(tensors: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{each.name} {each.kind}" for each in tensors)
+
+
+class Describer:
+    """Describes engines from a cache, or by loading them."""
+
+    def __init__(self, cache: Path, agent_version: str, now: Callable[[], float]) -> None:
+        self._cache = cache
+        self._agent_version = agent_version
+        self._reading = asyncio.Lock()
+        self._now = now
+        self._keys: dict[EngineName, set[str]] = {}
+        self._not_loaded: set[EngineName] = set()
+        # Those that failed to load in service, although they are known.
+        self._doubted: set[EngineName] = set()
+        # Those whose load, or that of a variant, failed for a reason that may pass.
+        self._interrupted: set[EngineName] = set()
+        # The content of the cache, and what was found out since.
+        self._known: dict[str, EngineDescription] = {}
+        self._faults: dict[str, LoadFault] = {}
+
+    def remembers_fault(self, name: EngineName) -> bool:
+        """Return whether an engine is faulty only because of how its last load ended."""
+        return name in self._not_loaded
+
+    def doubt(self, name: EngineName) -> None:
+        """Let an engine be loaded the next time it is described, even if it is known."""
+        self._not_loaded.add(name)
+        self._doubted.add(name)
+
+    def passing(self) -> set[EngineName]:
+        """Return the engines whose fault, or that of a variant, may pass soon."""
+        return self._interrupted | self._doubted
+
+    def outdated(self) -> set[EngineName]:
+        """Return the engines of which a load hung or crashed so long ago that it is tried again."""
+        outdated = {key for key in self._faults if not self._fault(key)}
+        outdated -= self._known.keys()  # commands may have loaded a model since
+        return {name for name, keys in self._keys.items() if not outdated.isdisjoint(keys)}
+
+    def read_cache(self) -> None:
+        """Read what commands have added to the cache."""
+        self._known = read_descriptions(self._cache) | self._known
+        self._faults = read_load_faults(self._cache) | self._faults
+
+    def write_cache(self) -> None:
+        """Write the cache."""
+        try:
+            write_descriptions(self._cache, self._known, self._faults)
+        except OSError as error:  # only costs time at the next start
+            _log.warning("cannot write %s: %s", self._cache, error.strerror)
+
+    def keep_only(self, described: Set[EngineName], found: Set[EngineName]) -> None:
+        """Drop the cache's entries of engines that are gone, once all have been described."""
+        if described <= self._keys.keys():
+            used = {key for name in described | found for key in self._keys.get(name, ())}
+            self._known = {key: self._known[key] for key in used & self._known.keys()}
+            self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
+
+    def forget_faults(self, name: EngineName) -> None:
+        """Forget that the loads of an engine hung or crashed, also in the cache."""
+        self._forget_faults_of(self._keys.get(name, ()))
+
+    async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
+        """Describe an engine from the cache or by loading it; its fault says why it is not used."""
+        name = definition.name
+        self._keys[name] = set()
+        self._interrupted.discard(name)
+        unused: list[UnusedVariant] = []
+        try:
+            if definition.variants:
+                models, unused = await self._describe_variants(definition, inspect)
+            else:
+                models = [await self._describe_model(definition, inspect)]
+        except (LoadHung, Unavailable) as error:
+            self._not_loaded.add(name)
+            return faulty_engine(definition, str(error))
+        except SynergaiError as error:
+            self._not_loaded.discard(name)
+            self._doubted.discard(name)
+            too_large = isinstance(error, TooLarge)
+            return faulty_engine(definition, str(error), too_large=too_large)
+        # Only now: until the load has ended, one that is requested meanwhile waits for it.
+        self._not_loaded.discard(name)
+        self._doubted.discard(name)
+        engine = described_engine(definition, models, unused)
+        if engine.unverified:
+            _log.warning(
+                "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
+            )
+        try:
+            # A gateway would reject the whole worker because of one invalid engine.
+            return engine_from_proto(engine_to_proto(engine))
+        except InvalidInput as error:
+            return faulty_engine(definition, str(error))
+
+    async def _describe_variants(
+        self, definition: EngineDefinition, inspect: Inspect
+    ) -> tuple[list[Model], list[UnusedVariant]]:
+        """Describe the variants of an engine, and say which cannot serve as it."""
+        found: list[Model] = []
+        unused: list[UnusedVariant] = []
+        first_error: SynergaiError | None = None
+        for variant in definition.variants:
+            try:
+                model = await self._describe_model(definition.of_variant(variant.name), inspect)
+                if found:
+                    check_alike(model, found[0])
+            except SynergaiError as error:
+                _log.warning(
+                    "variant %s of engine %s is not used: %s", variant.name, definition.name, error
+                )
+                unused.append(UnusedVariant(variant.name, printable(str(error))))
+                first_error = first_error or error
+            else:
+                found.append(model)
+        if not found and first_error is not None:
+            raise first_error
+        return found, unused
+
+    async def _describe_model(self, definition: EngineDefinition, inspect: Inspect) -> Model:
+        """Describe an engine with a single model, or with one of its variants."""
+        async with self._reading:  # so that loads begin in the order of these calls
+            try:
+                found = await asyncio.to_thread(digests_of, definition)
+            except OSError as error:
+                self._interrupted.add(definition.name)
+                raise Unavailable(
+                    f"{error.filename} cannot be read: {error.strerror}; {_TRIED_SOON}"
+                ) from None
+        key = found.key
+        self._keys[definition.name].add(key)
+        description = self._known.get(key)
+        if description is None or definition.name in self._doubted:
+            if (fault := self._fault(key)) is not None:
+                raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
+            self._forget_faults_of((key,))  # it is outdated, if there is one
+            try:
+                loaded = await inspect(definition)
+            except SynergaiError as error:
+                # Neither an end from outside nor a model that was loaded before says much about it.
+                if description is None and isinstance(error, (LoadHung, LoadCrashed)):
+                    self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    self._doubted.discard(definition.name)
+                    raise
+                if description is None and not isinstance(error, Unavailable):
+                    raise
+                self._interrupted.add(definition.name)
+                raise Unavailable(f"{error}; {_TRIED_SOON}") from None
+            self._known[key] = description = loaded
+        differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
+        digest = "" if differs else found.model
+        return Model(definition, description, digest, found.samples)
+
+    def _forget_faults_of(self, keys: Iterable[str]) -> None:
+        if forgotten := self._faults.keys() & keys:
+            for key in forgotten:
+                del self._faults[key]
+            self.write_cache()  # so that they are not read from there
+
+    def _fault(self, key: str) -> str | None:
+        """Return the fault of a load that is not to be tried again yet; None if there is none."""
+        fault = self._faults.get(key)
+        if fault is None or fault.version != self._agent_version:
+            return None
+        return None if self._now() - fault.at >= _TRY_AGAIN_S else fault.fault
+
+
+async def inspect_in_host(
+    models: ModelDirectories, memory: HostMemory | None, definition: EngineDefinition
+) -> EngineDescription:
+    """Describe a model, the only one of an engine or one of its variants, in an engine host."""
+    variant = definition.variant and f", variant {definition.variant}"
+    _log.info("inspecting engine %s%s", definition.name, variant)
+    session = Session(definition.name, Configuration(1, variant=definition.variant))
+    directory = await asyncio.to_thread(models.of, definition.name)
+    host = await HostProcess.start(
+        directory, session, memory=memory, load_timeout_s=_LOAD_TIMEOUT_S
+    )
+    await host.close()
+    ready = host.ready
+    return EngineDescription(
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified), ready.query_s
+    )

@@ -1,1 +1,0 @@
-"""The engines available on this machine."""

@@ -1,1 +1,0 @@
-"""Protocol between the agent and its engine hosts: frames, shared memory, interrupts."""

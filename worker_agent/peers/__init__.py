@@ -1,1 +1,0 @@
-"""Tensors between stages, which agents send each other directly."""

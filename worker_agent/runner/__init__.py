@@ -1,1 +1,0 @@
-"""Execution of work items on the engine hosts, in the order received."""
