@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +14,10 @@ from msgspec import Meta
 from profiler.simulator.simulator_settings import (
     DEFAULT_POLICIES,
     RECONSTRUCTED_PROFILE,
-    ExperimentNames,
     PolicyNames,
     SimulatorSettings,
     checked_seeds,
 )
-from profiler.simulator.workload import EXPERIMENTS
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
 from synergai.errors import InvalidInput
@@ -71,17 +68,11 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
         "The dictionary: a .db or .csv file. The default is reconstructed from "
         "the figures printed in the thesis.",
     ] = RECONSTRUCTED_PROFILE
-    experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
-        EXPERIMENTS
-    )
     policies: Annotated[PolicyNames, "Scheduling policies to compare."] = DEFAULT_POLICIES
     seeds: Annotated[
         str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
     ] = "0-29"
     bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
-    pipelines: Annotated[bool, "Add pipelines of stages, as of 'synergai simulate pipelines'."] = (
-        False
-    )
     recordings: Annotated[
         tuple[Path, ...], "Event logs of gateways, to report on these instead of simulations."
     ] = ()
@@ -96,7 +87,6 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
         """Return what to simulate."""
         return SimulatorSettings(
             profile=self.dictionary,
-            experiments=self.experiments,
             policies=self.policies,
             seeds=self.seeds,
             bounds=self.bounds,
@@ -146,12 +136,7 @@ def evaluation(settings: EvaluationSettings) -> None:
 
     made = _colophon("evaluation")
     study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
-    report = evaluate(study, origin)
-    if settings.pipelines:
-        from profiler.reports.evaluation.pipelines import simulate_pipelines
-
-        report = replace(report, sections=[*report.sections, simulate_pipelines()])
-    _write(report, settings.output, as_json=settings.as_json)
+    _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
 
 
 def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:

@@ -53,7 +53,7 @@ def test_characterisation_prints_its_findings_and_files(dictionary: Path, tmp_pa
 
 def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    options = ("--policies", "edf", "--seeds", "1", "--experiments", "DL-FL")
+    options = ("--policies", "edf", "--seeds", "1")
     text = run("evaluation", "--dictionary", dictionary, "--output", folder, *options)
     assert "Which policy meets most deadlines?\n  Violations of 24 jobs: edf" in text
     page = (folder / "report.html").read_text("utf-8")
@@ -63,7 +63,7 @@ def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> 
 
 def test_printed_numbers_are_compared_with_the_reconstructed_profile(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    options = ("--policies", "edf,be", "--seeds", "1", "--experiments", "DL-FL", "--output", folder)
+    options = ("--policies", "edf,be", "--seeds", "1", "--output", folder)
     run("evaluation", *options)
     assert "The thesis&#39;s results" in (folder / "report.html").read_text("utf-8")
 
