@@ -43,7 +43,7 @@ def load(settings: LoadSettings) -> None:
     The exit code is 1 if a request failed for any reason other than rejection or expiry. A search
     stops when the gateway becomes unreachable.
     """
-    require("hdrh")
+    require("numpy")
     if settings.find_goodput:
         _search(settings)
     else:

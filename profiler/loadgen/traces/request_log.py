@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from hdrh.histogram import HdrHistogram
+import numpy as np
 
 from profiler.loadgen.outcome import RequestOutcome, outcome_of
 from synergai.names import split_variant, split_version, versioned
@@ -20,14 +20,14 @@ from synergai.names import split_variant, split_version, versioned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from synergai.client.client import Client
     from synergai.errors import SynergaiError
 
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9)
-_LOWEST_US: Final = 1
-_HIGHEST_US: Final = 3_600_000_000
-_DIGITS: Final = 3
+_ANSWERED: Final = (RequestOutcome.MET, RequestOutcome.LATE)
 
 
 @dataclass(slots=True)
@@ -133,8 +133,8 @@ class RunSummary:
 def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
     """Return the statistics of a run."""
     counts = Counter(log.outcomes)
-    completed = _histogram(log, (RequestOutcome.MET, RequestOutcome.LATE))
-    rejected = _histogram(log, (RequestOutcome.REJECTED,))
+    completed = _latencies(log, range(len(log)), *_ANSWERED)
+    rejected = _latencies(log, range(len(log)), RequestOutcome.REJECTED)
     late = sum(delay > late_s for delay in log.delays)
     share = late / len(log) if len(log) else 0.0
     goodput_window_s = max(seconds, _last_met(log))
@@ -149,10 +149,10 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
         failed=counts[RequestOutcome.FAILED],
         offered=len(log) / seconds,
         goodput=counts[RequestOutcome.MET] / goodput_window_s,
-        latency_s=_percentiles(completed),
-        mean_s=completed.get_mean_value() / 1e6 if completed.total_count else math.nan,
-        max_s=completed.get_max_value() / 1e6 if completed.total_count else math.nan,
-        rejection_s=_percentiles(rejected),
+        latency_s=_percentiles(completed, PERCENTILES),
+        mean_s=float(completed.mean()) if completed.size else math.nan,
+        max_s=float(completed.max()) if completed.size else math.nan,
+        rejection_s=_percentiles(rejected, PERCENTILES),
         send_delay=SendDelay(
             late=late,
             share=share,
@@ -198,39 +198,29 @@ def by_second(log: RequestLog) -> list[SecondCounts]:
 
 
 def _second(log: RequestLog, at: int, rows: list[int]) -> SecondCounts:
-    outcomes = [log.outcomes[row] for row in rows]
-    latencies = sorted(
-        log.latencies[row]
-        for row, outcome in zip(rows, outcomes, strict=True)
-        if outcome in (RequestOutcome.MET, RequestOutcome.LATE)
-    )
-    found = {p: latencies[_nearest(p, len(latencies))] for p in (50.0, 99.0)} if latencies else {}
     variants = Counter(split_variant(log.versions[row])[1] for row in rows)
     del variants[""]
-    met = outcomes.count(RequestOutcome.MET)
-    return SecondCounts(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
+    return SecondCounts(
+        at=at,
+        offered=len(rows),
+        met=sum(log.outcomes[row] is RequestOutcome.MET for row in rows),
+        latency_s=_percentiles(_latencies(log, rows, *_ANSWERED), (50.0, 99.0)),
+        variants=dict(variants),
+    )
 
 
-def _nearest(percentile: float, count: int) -> int:
-    """Index of the percentile in a sorted list, by nearest rank."""
-    return max(0, math.ceil(percentile / 100 * count) - 1)
+def _latencies(
+    log: RequestLog, rows: Iterable[int], *outcomes: RequestOutcome
+) -> NDArray[np.float64]:
+    return np.array([log.latencies[row] for row in rows if log.outcomes[row] in outcomes])
 
 
-def _histogram(log: RequestLog, outcomes: Iterable[RequestOutcome]) -> HdrHistogram:
-    """Latencies in microseconds, to three digits."""
-    wanted = frozenset(outcomes)
-    histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
-    for latency, outcome in zip(log.latencies, log.outcomes, strict=True):
-        if outcome in wanted:
-            histogram.record_value(min(_HIGHEST_US, max(_LOWEST_US, round(latency * 1e6))))
-    return histogram
-
-
-def _percentiles(histogram: HdrHistogram) -> dict[float, float]:
-    if not histogram.total_count:
+def _percentiles(seconds: NDArray[np.float64], wanted: tuple[float, ...]) -> dict[float, float]:
+    """Return percentiles by nearest rank; none without values."""
+    if not seconds.size:
         return {}
-    found = histogram.get_percentile_to_value_dict(list(PERCENTILES))
-    return {percentile: value / 1e6 for percentile, value in found.items()}
+    found = np.percentile(seconds, wanted, method="inverted_cdf").tolist()
+    return dict(zip(wanted, found, strict=True))
 
 
 # The accuracy of a variant is that of the gateway's dictionary, over all worker classes, or else
