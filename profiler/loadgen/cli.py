@@ -11,13 +11,7 @@ import typer
 from rich.text import Text
 
 from profiler.loadgen.loadgen_settings import LoadgenSettings
-from profiler.loadgen.outcome import (
-    MESSAGE_CODEC,
-    LoadProgress,
-    RunCounts,
-    RunFailed,
-    raise_on_failures,
-)
+from profiler.loadgen.outcome import DECODER, LoadProgress, RunCounts, RunFailed, raise_on_failures
 from profiler.report_pipe import run_with_report_pipe
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
@@ -108,7 +102,7 @@ def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> R
     command = [sys.executable, "-m", "profiler.loadgen.run", encode_config(settings)]
     with run_with_report_pipe(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
-            match MESSAGE_CODEC.decode(line):
+            match DECODER.decode(line):
                 case LoadProgress() as progress:
                     report(progress)
                 case RunFailed(reason):

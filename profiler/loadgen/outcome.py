@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from profiler.report_pipe import MessageCodec
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
 
 
@@ -43,23 +44,20 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
         raise SynergaiError(f"{failed:,} of {total:,} requests failed; the first: {first_failure}")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
+class LoadProgress(Struct, frozen=True, tag=True):
     """Completed queries and elapsed seconds so far."""
 
     queries: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunFailed:
+class RunFailed(Struct, frozen=True, tag=True):
     """The run was aborted."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCounts:
+class RunCounts(Struct, frozen=True, kw_only=True, tag=True):
     """Counts of a completed run, in addition to LoadGen's figures.
 
     Attributes:
@@ -98,4 +96,4 @@ class RunCounts:
 
 Message: TypeAlias = LoadProgress | RunFailed | RunCounts
 
-MESSAGE_CODEC: Final = MessageCodec[Message](LoadProgress, RunFailed, RunCounts)
+DECODER: Final[Decoder[Message]] = Decoder(Message)

@@ -12,16 +12,17 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import uvloop
+from msgspec.structs import replace
 
 from profiler.loadgen.async_system import AsyncSystem, QueryCounter, SampleCompleter
 from profiler.loadgen.library import ACCURACY_FILE, SampleSet, dataset_library, samples_for
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
-from profiler.loadgen.outcome import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
+from profiler.loadgen.outcome import LoadProgress, Message, RunCounts, RunFailed
+from profiler.report_pipe import send_report
 from synergai.client.client import Client
 from synergai.errors import InternalError, SynergaiError, Unavailable
 from synergai.models.processing import CLASSES
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def report(message: Message) -> None:
         try:
-            os.write(options.report, MESSAGE_CODEC.encode(message))
+            send_report(options.report, message)
         except BrokenPipeError:
             os._exit(1)  # the parent is gone
 

@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from profiler.measuring.conditions import DISTURBED_SHARE
-from profiler.measuring.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
-from profiler.measuring.single_stream import SingleStreamResult
+from profiler.measuring.messages import DECODER, Measured, MeasurementFailed, Progress
 from profiler.report_pipe import run_with_report_pipe
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from profiler.measuring.messages import MeasurementTask
+    from profiler.measuring.single_stream import SingleStreamResult
     from synergai.domain import Session, WorkerClass
 
 LOG_FILE: Final = "host.log"
@@ -105,10 +105,10 @@ def measure(
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
     with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
-        result, measured = _follow(lines, task.session, report, log)
+        measured = _follow(lines, task.session, report, log)
     return Measurement(
-        entry=_entry(task, worker_class, measured, result, origin or MeasurementOrigin()),
-        single_stream=result,
+        entry=_entry(task, worker_class, measured, origin or MeasurementOrigin()),
+        single_stream=measured.single_stream,
         logs=output,
         background=measured.background,
         fallback_share=measured.fallback_share,
@@ -118,18 +118,15 @@ def measure(
 
 def _follow(
     lines: IO[bytes], session: Session, report: Callable[[float], None], log: Path
-) -> tuple[SingleStreamResult, Measured]:
+) -> Measured:
     """Read the process's messages up to its results."""
-    result: SingleStreamResult | None = None
     for line in lines:
-        match MESSAGE_CODEC.decode(line):
+        match DECODER.decode(line):
             case Progress(share):
                 report(share)
-            case SingleStreamResult() as timed:
-                result = timed
-            case Measured() as measured if result is not None:
+            case Measured() as measured:
                 report(1.0)
-                return result, measured
+                return measured
             case MeasurementFailed(reason):
                 raise EngineUnusable(
                     f"cannot measure {session.engine} with {session.configuration}: {reason}"
@@ -141,9 +138,9 @@ def _entry(
     task: MeasurementTask,
     worker_class: WorkerClass,
     measured: Measured,
-    result: SingleStreamResult,
     origin: MeasurementOrigin,
 ) -> ProfileEntry:
+    times, conditions = measured.single_stream, measured.conditions
     accuracy, samples = origin.accuracy or (0.0, 0)
     if measured.labelled:
         accuracy, samples = measured.correct / measured.labelled, measured.labelled
@@ -155,21 +152,21 @@ def _entry(
         backend_start_s=measured.backend_start_s,
         model_load_s=measured.model_load_s,
         data_preparation_s=measured.data_preparation_s,
-        latency_p50_s=result.latency_p50_s,
-        latency_p90_s=result.latency_p90_s,
-        latency_p99_s=result.latency_p99_s,
+        latency_p50_s=times.latency_p50_s,
+        latency_p90_s=times.latency_p90_s,
+        latency_p99_s=times.latency_p99_s,
         watts=measured.watts,
-        queries=result.queries,
+        queries=times.queries,
         label=DISTURBED if measured.background > DISTURBED_SHARE else MEASURED,
         batch_qps=tuple(measured.batch_qps),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         error=measured.error,
         repeats=1,
         idle_watts=origin.idle_watts,
-        clock_mhz=measured.clock_mhz,
-        lowest_clock_mhz=measured.lowest_clock_mhz,
-        temperature_c=measured.temperature_c,
-        throttled=measured.throttled,
+        clock_mhz=conditions.clock_mhz,
+        lowest_clock_mhz=conditions.lowest_clock_mhz,
+        temperature_c=conditions.temperature_c,
+        throttled=conditions.throttled,
         cpus=measured.cpus,
         background=min(1.0, measured.background),
         digest=origin.digest,

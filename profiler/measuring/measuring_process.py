@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from profiler.measuring.conditions import BackgroundLoad, ConditionsMonitor
 from profiler.measuring.host_client import HostClient
 from profiler.measuring.messages import (
-    MESSAGE_CODEC,
     Measured,
     MeasurementFailed,
     MeasurementTask,
@@ -29,6 +28,7 @@ from profiler.measuring.messages import (
     Progress,
 )
 from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, time_queries
+from profiler.report_pipe import send_report
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
 from synergai.runtime.processes import die_with_parent
@@ -61,8 +61,8 @@ class Reporter:
         self._reported_at = 0.0
 
     def send(self, message: Message) -> None:
-        """Send a message; lines are shorter than a pipe's atomic write size."""
-        os.write(self._descriptor, MESSAGE_CODEC.encode(message))
+        """Send a message."""
+        send_report(self._descriptor, message)
 
     def progress(self, share: float, now: float) -> None:
         """Send the completed share, at most once per `REPORT_INTERVAL_S`."""
@@ -196,13 +196,14 @@ def _measure(
         BackgroundLoad([os.getpid(), host.pid, parent]) as background,
         ConditionsMonitor(files) as monitor,
     ):
-        reporter.send(run_single_stream(host, plan, task.timer, task.output, reporter))
+        single_stream = run_single_stream(host, plan, task.timer, task.output, reporter)
         with MeanPower(files) as power:
             ranges = measure_ranges(host, plan, reporter)
         batch_qps = measure_batches(host, plan, reporter, ranges.qps)
     labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
     return Measured(
-        **asdict(monitor.conditions),
+        single_stream=single_stream,
+        conditions=monitor.conditions,
         backend_start_s=ready.backend_start_s,
         model_load_s=ready.model_load_s,
         data_preparation_s=ready.data_preparation_s,

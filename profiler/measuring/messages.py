@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.json import Decoder
 
-from profiler.measuring.single_stream import SingleStreamResult
-from profiler.report_pipe import MessageCodec
+from profiler.measuring.conditions import Conditions  # noqa: TC001 - msgspec reads it
+from profiler.measuring.single_stream import SingleStreamResult  # noqa: TC001 - as above
 from synergai.domain import MAX_BATCH, Session
 from synergai.profiles.dictionary import LOADGEN
 from worker_agent.providers import ProviderChoice  # noqa: TC001 - msgspec reads it
@@ -41,16 +41,14 @@ class MeasurementTask(Struct, frozen=True, kw_only=True):
     root: Path = Path("/")
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, tag=True):
     """Completed share of the measurement, 0 to 1."""
 
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Result of a measurement, but for the `SingleStreamResult`, which is a separate message.
+class Measured(Struct, frozen=True, kw_only=True, tag=True):
+    """Result of a measurement.
 
     Attributes:
         backend_start_s: seconds to start the backend, as reported by the engine host.
@@ -64,11 +62,12 @@ class Measured:
             its execution provider; None if there is no such cache.
         error: standard error of the logarithm of the QPS of the ranges; 0 if it is not known.
         cpus: see `ProfileEntry`; 0 if it is not known.
-        clock_mhz: see `profiler.measuring.conditions.Conditions`, as for the following.
         labelled: number of labelled samples that were run for the accuracy; 0 without any.
         correct: number of these that were answered correctly.
     """
 
+    single_stream: SingleStreamResult
+    conditions: Conditions
     backend_start_s: float
     model_load_s: float
     data_preparation_s: float
@@ -76,28 +75,21 @@ class Measured:
     service_s: float
     watts: float = 0.0
     background: float = 0.0
-    batch_qps: list[float] = field(default_factory=list)
+    batch_qps: list[float] = []
     fallback_share: float | None = None
     first_load_s: float | None = None
     error: float = 0.0
     cpus: float = 0.0
-    clock_mhz: float = 0.0
-    lowest_clock_mhz: float = 0.0
-    temperature_c: float = 0.0
-    throttled: float = 0.0
     labelled: int = 0
     correct: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MeasurementFailed:
+class MeasurementFailed(Struct, frozen=True, tag=True):
     """The measurement was aborted."""
 
     reason: str
 
 
-Message: TypeAlias = Progress | SingleStreamResult | Measured | MeasurementFailed
+Message: TypeAlias = Progress | Measured | MeasurementFailed
 
-MESSAGE_CODEC: Final = MessageCodec[Message](
-    Progress, SingleStreamResult, Measured, MeasurementFailed
-)
+DECODER: Final[Decoder[Message]] = Decoder(Message)

@@ -1,5 +1,6 @@
 """LoadGen logs, messages, batch sizes and settings of the profiler."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.measuring.cli import NOT_INSTALLED, choose_timer, used_by
+from profiler.measuring.conditions import Conditions
 from profiler.measuring.host_client import HostClient
 from profiler.measuring.measuring_process import (
     ACCURACY_S,
@@ -19,13 +21,7 @@ from profiler.measuring.measuring_process import (
     measure_batches,
     measure_ranges,
 )
-from profiler.measuring.messages import (
-    MESSAGE_CODEC,
-    Measured,
-    MeasurementFailed,
-    Message,
-    Progress,
-)
+from profiler.measuring.messages import DECODER, Measured, MeasurementFailed, Message, Progress
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.measuring.single_stream import (
     SingleStreamResult,
@@ -33,6 +29,7 @@ from profiler.measuring.single_stream import (
     read_detail_log,
     time_queries,
 )
+from profiler.report_pipe import send_report
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
@@ -55,15 +52,16 @@ some other line
     [
         Progress(0.25),
         MeasurementFailed("engine 'e' has\nno model"),
-        SingleStreamResult(
-            validity="",
-            queries=2,
-            qps=3.5,
-            latency_p50_s=0.25,
-            latency_p90_s=0.5,
-            latency_p99_s=0.5,
-        ),
         Measured(
+            single_stream=SingleStreamResult(
+                validity="",
+                queries=2,
+                qps=3.5,
+                latency_p50_s=0.25,
+                latency_p90_s=0.5,
+                latency_p99_s=0.5,
+            ),
+            conditions=Conditions(clock_mhz=1800.0),
             backend_start_s=0.1,
             model_load_s=0.2,
             data_preparation_s=0.3,
@@ -74,10 +72,11 @@ some other line
     ],
 )
 def test_message_round_trips_through_one_line(message: Message) -> None:
-    line = MESSAGE_CODEC.encode(message)
-
-    assert line.count(b"\n") == 1
-    assert MESSAGE_CODEC.decode(line) == message
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as lines:
+        send_report(writing, message)
+        os.close(writing)
+        assert [DECODER.decode(line) for line in lines] == [message]
 
 
 def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
