@@ -141,26 +141,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
                     )
         if 1 << len(self.batch_qps) > MAX_BATCH:
             raise InvalidInput(f"{where}: batch_qps has batches larger than {MAX_BATCH}")
-        for name in (
-            "backend_start_s",
-            "model_load_s",
-            "data_preparation_s",
-            "latency_p50_s",
-            "latency_p90_s",
-            "latency_p99_s",
-            "watts",
-            "queries",
-            "error",
-            "repeats",
-            "idle_watts",
-            "clock_mhz",
-            "lowest_clock_mhz",
-            "temperature_c",
-            "throttled",
-            "background",
-            "accuracy_samples",
-            "cpus",
-        ):
+        for name in _FIGURES:
             value = getattr(self, name)
             most = 1.0 if name in {"throttled", "background"} else MAX_FIGURE
             if not 0 <= value <= most:
@@ -221,6 +202,14 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     def joules(self) -> float:
         """Energy of the machine per query; 0 if not measured."""
         return self.watts / self.qps
+
+
+_FIGURES: Final = tuple(
+    field.name
+    for field in structs.fields(ProfileEntry)
+    if field.type in (int, float) and field.name not in {"qps", "accuracy"}
+)
+"""Numbers that are 0 if they are not known."""
 
 
 def common_samples(entries: Iterable[ProfileEntry]) -> str:

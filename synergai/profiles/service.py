@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -58,32 +56,6 @@ T = TypeVar("T")
 Key: TypeAlias = "tuple[EngineName, WorkerClass, Configuration]"
 
 WATCH_INTERVAL_S: Final = 1.0
-LOG_INTERVAL_S: Final = 60.0
-"""Minimum interval between two lines on changes: a profiler writes entry by entry."""
-
-
-class _ChangeLog:
-    """Logs changes of the file: the first at once, and those that follow together."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._logged_at = -math.inf
-        self._put = self._removed = 0
-
-    def add(self, changes: DictionaryChanges) -> None:
-        """Count changes."""
-        self._put += len(changes.put)
-        self._removed += len(changes.removed)
-
-    def log(self) -> None:
-        """Log what was counted, unless that was done shortly before."""
-        if not (self._put or self._removed):
-            return
-        if self._clock() - self._logged_at < LOG_INTERVAL_S:
-            return
-        text = "the dictionary has changed: %d new or other profiles, %d deleted"
-        _log.info(text, self._put, self._removed)
-        self._logged_at, self._put, self._removed = self._clock(), 0, 0
 
 
 class ProfileService:
@@ -161,13 +133,11 @@ class ProfileService:
         self,
         on_change: Callable[[DictionaryChanges], object],
         interval_s: float = WATCH_INTERVAL_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> NoReturn:
         """Report the entries that other processes change in the file, until cancelled.
 
         A failure is logged, and the next look at the file tries again.
         """
-        changed = _ChangeLog(clock)
         retry = False
         while True:
             await asyncio.sleep(interval_s)
@@ -176,10 +146,13 @@ class ProfileService:
                 if look is not None:
                     changes = self._take_changes(look)
                     if changes.put or changes.removed:
-                        changed.add(changes)
+                        _log.info(
+                            "the dictionary has changed: %d new or other profiles, %d deleted",
+                            len(changes.put),
+                            len(changes.removed),
+                        )
                         on_change(changes)
                     self._deleted.clear()
-                changed.log()
             except SynergaiError as error:
                 _log.warning("cannot read changed profiles: %s", error)
                 retry = True
@@ -223,8 +196,8 @@ class ProfileService:
                 plausible.append(entry)
         if faults:
             _log.warning(
-                "%d profiles are implausible and not used, such as %s; see synergai dictionary "
-                "delete --implausible",
+                "%d profiles are implausible and not used, such as %s; delete them with 'synergai "
+                "dictionary delete'",
                 len(faults),
                 faults[0],
             )
@@ -232,7 +205,8 @@ class ProfileService:
 
     def _warn_of_size(self, entries: int) -> None:
         _log.warning(
-            "%s has %d profiles, more than %d: no others are added; see synergai dictionary delete",
+            "%s has %d profiles, more than %d: no others are added; see 'synergai dictionary "
+            "delete'",
             self._path,
             entries,
             MAX_ENTRIES,
