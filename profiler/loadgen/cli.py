@@ -11,7 +11,16 @@ import typer
 from rich.text import Text
 
 from profiler.loadgen.loadgen_settings import LoadgenSettings
-from profiler.loadgen.outcome import DECODER, LoadProgress, RunCounts, RunFailed, raise_on_failures
+from profiler.loadgen.outcome import (
+    DECODER,
+    DETAIL_FILE,
+    LoadProgress,
+    RunCounts,
+    RunFailed,
+    incomplete_log,
+    raise_on_failures,
+    read_detail_log,
+)
 from profiler.report_pipe import run_with_report_pipe
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
@@ -20,7 +29,7 @@ from synergai.runtime.settings import encode_config
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -91,10 +100,10 @@ def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -
         settings.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"cannot create {settings.output}: {error.strerror}") from None
-    summary_file = settings.output / SUMMARY_FILE
-    summary_file.unlink(missing_ok=True)  # must not be mistaken for this run's
+    log = settings.output / DETAIL_FILE
+    log.unlink(missing_ok=True)  # must not be mistaken for this run's
     counts = _run(settings, report)
-    summary = read_summary(summary_file) if settings.mode == "performance" else None
+    summary = read_summary(log) if settings.mode == "performance" else None
     return LoadMeasurement(summary, counts, settings.output)
 
 
@@ -112,15 +121,14 @@ def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> R
     raise InternalError(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")
 
 
-SUMMARY_FILE: Final = "mlperf_log_summary.txt"
-# Names of the rates, by the scenarios that report them.
-_ONE_AT_A_TIME: Final = {"SingleStream": "QPS w/ loadgen overhead"}
-_ONE_AT_A_TIME_NET: Final = {"SingleStream": "QPS w/o loadgen overhead"}
-_COMPLETED: Final = {"Server": "Completed samples per second", "Offline": "Samples per second"}
-_SCHEDULED: Final = {"Server": "Scheduled samples per second"}
-_FACT: Final = re.compile(r"^\s*([^:\n]+?)\s*: (.+?)\s*$", re.MULTILINE)
-_PERCENTILE: Final = re.compile(r"^([\d.]+) percentile latency \(ns\)\s*: (\d+)\s*$", re.MULTILINE)
-_UNMET: Final = re.compile(r"^\s+(.+?) satisfied\s*: NO\b", re.MULTILINE | re.IGNORECASE)
+_PERCENTILE: Final = re.compile(r"result_([\d.]+)_percentile_latency_ns")
+_CONDITIONS: Final = {
+    "result_min_duration_met": "Min duration",
+    "result_min_queries_met": "Min queries",
+    "result_perf_constraints_met": "Performance constraints",
+    "early_stopping_met": "Early stopping",
+}
+"""Names of LoadGen's conditions, by the keys of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,48 +168,30 @@ class Summary:
 
 
 def read_summary(path: Path) -> Summary:
-    """Read the summary file at `path`."""
+    """Return what the detail log at `path` says of a performance run."""
+    found = read_detail_log(path)
+    completed = found.get("result_completed_samples_per_sec")
     try:
-        text = path.read_text("utf-8", "replace")
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    try:
-        return parse_summary(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
-
-
-def parse_summary(text: str) -> Summary:
-    """Parse a summary."""
-    facts = dict(_FACT.findall(text))
-    try:
-        scenario = facts["Scenario"]
         return Summary(
-            scenario=scenario,
-            qps_with_overhead=_rate(facts, _ONE_AT_A_TIME, scenario),
-            qps=_rate(facts, _ONE_AT_A_TIME_NET, scenario),
-            samples_per_second=_rate(facts, _COMPLETED, scenario),
-            scheduled_per_second=_rate(facts, _SCHEDULED, scenario),
-            mode=facts["Mode"],
-            validity=facts["Result is"],
-            unmet=tuple(_UNMET.findall(text)),
-            min_s=float(facts["Min latency (ns)"]) / 1e9,
-            max_s=float(facts["Max latency (ns)"]) / 1e9,
-            mean_s=float(facts["Mean latency (ns)"]) / 1e9,
+            scenario=found["effective_scenario"],
+            mode=found["effective_test_mode"],
+            validity=found["result_validity"],
+            unmet=tuple(name for key, name in _CONDITIONS.items() if not found.get(key, True)),
+            qps_with_overhead=found.get("result_qps_with_loadgen_overhead"),
+            qps=found.get("result_qps_without_loadgen_overhead"),
+            samples_per_second=found.get("result_samples_per_second", completed),
+            scheduled_per_second=found.get("result_scheduled_samples_per_sec"),
+            min_s=found["result_min_latency_ns"] / 1e9,
+            max_s=found["result_max_latency_ns"] / 1e9,
+            mean_s=found["result_mean_latency_ns"] / 1e9,
             percentiles_s={
-                float(percentile): int(latency) / 1e9
-                for percentile, latency in _PERCENTILE.findall(text)
+                float(match[1]): found[key] / 1e9
+                for key in found
+                if (match := _PERCENTILE.fullmatch(key))
             },
         )
-    except KeyError as missing:
-        raise InvalidInput(f"the LoadGen summary is incomplete: {missing} is missing") from None
-    except ValueError:
-        raise InvalidInput("the LoadGen summary is malformed: a figure is not a number") from None
-
-
-def _rate(facts: Mapping[str, str], names: Mapping[str, str], scenario: str) -> float | None:
-    name = names.get(scenario)
-    return None if name is None else float(facts[name])
+    except (KeyError, TypeError):
+        raise incomplete_log(path) from None
 
 
 def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:

@@ -1,14 +1,18 @@
-"""What becomes of requests, and what a LoadGen process tells its parent in lines of JSON."""
+"""What becomes of requests, and what a LoadGen process and its log say of a run."""
 
 from __future__ import annotations
 
 import enum
-from typing import Final, TypeAlias
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
+from synergai.errors import DeadlineExceeded, InternalError, Overloaded, SynergaiError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class RequestOutcome(enum.Enum):
@@ -97,3 +101,22 @@ class RunCounts(Struct, frozen=True, kw_only=True, tag=True):
 Message: TypeAlias = LoadProgress | RunFailed | RunCounts
 
 DECODER: Final[Decoder[Message]] = Decoder(Message)
+
+
+DETAIL_FILE: Final = "mlperf_log_detail.txt"
+_MARK: Final = ":::MLLOG "
+
+
+def read_detail_log(path: Path) -> dict[str, Any]:
+    """Return the values of a detail log of LoadGen by key; those of a result may be missing."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+        entries = [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
+    except (OSError, ValueError) as error:
+        raise incomplete_log(path) from error
+    return {entry["key"]: entry["value"] for entry in entries}
+
+
+def incomplete_log(path: Path) -> InternalError:
+    """Return the error for a log without a result."""
+    return InternalError(f"LoadGen's log {path} is missing or incomplete")

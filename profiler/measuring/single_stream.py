@@ -7,7 +7,6 @@ measured on ranges of queries.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import time
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from synergai.errors import InternalError
+from profiler.loadgen.outcome import DETAIL_FILE, incomplete_log, read_detail_log
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -93,8 +92,6 @@ def summarise(latencies_ns: Sequence[int]) -> SingleStreamResult:
     )
 
 
-DETAIL_FILE: Final = "mlperf_log_detail.txt"
-_MARK: Final = ":::MLLOG "
 _LEAST_QUERIES: Final = re.compile(r"Need to process at least (\d+) queries")
 
 
@@ -133,34 +130,25 @@ def run_loadgen(
         count=samples,
         performance_count=samples,
     )
-    return read_detail_log(output / DETAIL_FILE)
+    return read_result(output / DETAIL_FILE)
 
 
-def read_detail_log(path: Path) -> SingleStreamResult:
-    """Read the result from a detail log file."""
+def read_result(path: Path) -> SingleStreamResult:
+    """Return the result from a detail log."""
+    found = read_detail_log(path)
     try:
-        return parse_detail_log(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError, KeyError) as error:
-        raise InternalError(f"LoadGen's log {path} is missing or incomplete") from error
-
-
-def parse_detail_log(text: str) -> SingleStreamResult:
-    """Parse the text of a detail log."""
-    found: dict[str, Any] = {}
-    for line in text.splitlines():
-        if line.startswith(_MARK):
-            entry = json.loads(line.removeprefix(_MARK))
-            found[entry["key"]] = entry["value"]
-    validity = str(found["result_validity"])
-    return SingleStreamResult(
-        validity=validity,
-        queries=int(found["result_query_count"]),
-        qps=float(found["result_qps_without_loadgen_overhead"]),
-        latency_p50_s=float(found["result_50.00_percentile_latency_ns"]) / 1e9,
-        latency_p90_s=float(found["result_90.00_percentile_latency_ns"]) / 1e9,
-        latency_p99_s=float(found["result_99.00_percentile_latency_ns"]) / 1e9,
-        invalid_because="" if validity == "VALID" else _unmet_rule(found),
-    )
+        validity = str(found["result_validity"])
+        return SingleStreamResult(
+            validity=validity,
+            queries=int(found["result_query_count"]),
+            qps=float(found["result_qps_without_loadgen_overhead"]),
+            latency_p50_s=float(found["result_50.00_percentile_latency_ns"]) / 1e9,
+            latency_p90_s=float(found["result_90.00_percentile_latency_ns"]) / 1e9,
+            latency_p99_s=float(found["result_99.00_percentile_latency_ns"]) / 1e9,
+            invalid_because="" if validity == "VALID" else _unmet_rule(found),
+        )
+    except KeyError:
+        raise incomplete_log(path) from None
 
 
 def _unmet_rule(found: dict[str, Any]) -> str:

@@ -1,134 +1,105 @@
-"""Parsing of summaries that LoadGen wrote."""
+"""What the detail logs of LoadGen say of performance runs."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from profiler.loadgen.cli import LoadMeasurement, _print_measurement, parse_summary, read_summary
+from profiler.loadgen.cli import LoadMeasurement, Summary, _print_measurement, read_summary
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.outcome import RunCounts
-from synergai.errors import InvalidInput
+from synergai.errors import InternalError
 
-VALID = """\
-================================================
-MLPerf Results Summary
-================================================
-SUT name : PySUT
-Scenario : SingleStream
-Mode     : PerformanceOnly
-90.0th percentile latency (ns) : 2120894
-Result is : VALID
-  Min duration satisfied : Yes
-  Min queries satisfied : Yes
-  Early stopping satisfied: Yes
-Early Stopping Result:
- * Processed at least 64 queries (239).
- * Would discard 12 highest latency queries.
- * Early stopping 90.0th percentile estimate: 2145126
- * Not enough queries processed for 99.0th percentile
- early stopping estimate (would need to process at
- least 662 total queries).
+VALID = {
+    "effective_scenario": "SingleStream",
+    "effective_test_mode": "PerformanceOnly",
+    "result_validity": "VALID",
+    "result_min_duration_met": True,
+    "result_min_queries_met": True,
+    "early_stopping_met": True,
+    "result_query_count": 156,
+    "result_qps_with_loadgen_overhead": 765.805,
+    "result_qps_without_loadgen_overhead": 769.627,
+    "result_min_latency_ns": 1082550,
+    "result_max_latency_ns": 8692744,
+    "result_mean_latency_ns": 1299331,
+    "result_50.00_percentile_latency_ns": 1111122,
+    "result_90.00_percentile_latency_ns": 1132514,
+    "result_95.00_percentile_latency_ns": 2582580,
+    "result_97.00_percentile_latency_ns": 3945115,
+    "result_99.00_percentile_latency_ns": 6946789,
+    "result_99.90_percentile_latency_ns": 8692744,
+}
 
-================================================
-Additional Stats
-================================================
-QPS w/ loadgen overhead         : 475.13
-QPS w/o loadgen overhead        : 475.71
-
-Min latency (ns)                : 2083617
-Max latency (ns)                : 2255625
-Mean latency (ns)               : 2102107
-50.00 percentile latency (ns)   : 2095350
-90.00 percentile latency (ns)   : 2120894
-95.00 percentile latency (ns)   : 2147680
-97.00 percentile latency (ns)   : 2179634
-99.00 percentile latency (ns)   : 2225957
-99.90 percentile latency (ns)   : 2255625
-
-================================================
-Test Parameters Used
-================================================
-samples_per_query : 1
-target_qps : 500
-min_duration (ms): 500
-performance_sample_count : 64
-
-No warnings encountered during test.
-
-No errors encountered during test.
-"""
-
-INVALID = """\
-================================================
-MLPerf Results Summary
-================================================
-SUT name : PySUT
-Scenario : SingleStream
-Mode     : PerformanceOnly
-90.0th percentile latency (ns) : 5150250
-Result is : INVALID
-  Min duration satisfied : Yes
-  Min queries satisfied : Yes
-  Early stopping satisfied: NO
-Recommendations:
-Early Stopping Result:
- * Only processed 10 queries.
- * Need to process at least 64 queries for early stopping.
-
-================================================
-Additional Stats
-================================================
-QPS w/ loadgen overhead         : 194.23
-QPS w/o loadgen overhead        : 194.42
-
-Min latency (ns)                : 5120011
-Max latency (ns)                : 5150250
-Mean latency (ns)               : 5143380
-50.00 percentile latency (ns)   : 5146111
-"""
+INVALID = {
+    "effective_scenario": "Server",
+    "effective_test_mode": "PerformanceOnly",
+    "result_validity": "INVALID",
+    "result_perf_constraints_met": True,
+    "result_min_duration_met": True,
+    "result_min_queries_met": True,
+    "early_stopping_met": False,
+    "result_query_count": 44,
+    "result_scheduled_samples_per_sec": 214.608,
+    "result_completed_samples_per_sec": 212.606,
+    "result_min_latency_ns": 1163387,
+    "result_max_latency_ns": 5462381,
+    "result_mean_latency_ns": 2131079,
+    "result_50.00_percentile_latency_ns": 1296752,
+}
 
 
-def test_valid_summary_is_parsed() -> None:
-    summary = parse_summary(VALID)
+def summary_of(folder: Path, values: dict[str, object]) -> Summary:
+    path = folder / "mlperf_log_detail.txt"
+    lines = [":::MLLOG " + json.dumps({"key": k, "value": v}) for k, v in values.items()]
+    path.write_text("\n".join(["a line of another kind", *lines]))
+    return read_summary(path)
+
+
+def test_valid_log_gives_the_figures_in_seconds(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, VALID)
     assert (summary.scenario, summary.mode) == ("SingleStream", "PerformanceOnly")
     assert summary.is_valid
     assert summary.unmet == ()
-    assert summary.qps_with_overhead == 475.13
-    assert summary.qps == 475.71
-    assert (summary.min_s, summary.mean_s, summary.max_s) == (0.002083617, 0.002102107, 0.002255625)
+    assert (summary.qps_with_overhead, summary.qps) == (765.805, 769.627)
+    assert (summary.samples_per_second, summary.scheduled_per_second) == (None, None)
+    assert (summary.min_s, summary.mean_s, summary.max_s) == (0.00108255, 0.001299331, 0.008692744)
     assert list(summary.percentiles_s) == [50.0, 90.0, 95.0, 97.0, 99.0, 99.9]
-    assert summary.percentiles_s[90.0] == 0.002120894
+    assert summary.percentiles_s[90.0] == 0.001132514
 
 
-def test_invalid_run_is_reported_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_run_is_reported_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     counts = RunCounts(
         inputs="2 samples", queries=10, failed=0, expired=0, rejected=0, late=0, seconds=1.0
     )
     settings = LoadgenSettings.load({"engine": "identity"})
-    _print_measurement(
-        settings, LoadMeasurement(summary=parse_summary(INVALID), counts=counts, logs=Path("logs"))
-    )
+    summary = summary_of(tmp_path, INVALID)
+    measurement = LoadMeasurement(summary=summary, counts=counts, logs=tmp_path)
+    _print_measurement(settings, measurement)
     assert "Early stopping is not satisfied: too few queries" in capsys.readouterr().out
 
 
-def test_summary_of_an_invalid_run_names_unmet_conditions() -> None:
-    summary = parse_summary(INVALID)
+def test_log_of_an_invalid_run_names_unmet_conditions(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, INVALID)
     assert not summary.is_valid
     assert summary.unmet == ("Early stopping",)
+    assert (summary.samples_per_second, summary.scheduled_per_second) == (212.606, 214.608)
 
 
-@pytest.mark.parametrize("fact", ["Scenario", "Result is", "QPS w/o", "Mean latency"])
-def test_incomplete_summary_is_rejected(fact: str) -> None:
-    text = "\n".join(line for line in VALID.splitlines() if not line.startswith(fact))
-    with pytest.raises(InvalidInput, match="LoadGen summary is incomplete"):
-        parse_summary(text)
+@pytest.mark.parametrize("key", ["effective_scenario", "result_validity", "result_mean_latency_ns"])
+def test_incomplete_log_is_an_internal_fault(tmp_path: Path, key: str) -> None:
+    values = {name: value for name, value in VALID.items() if name != key}
+    with pytest.raises(InternalError, match="missing or incomplete"):
+        summary_of(tmp_path, values)
 
 
-def test_summary_with_a_malformed_figure_is_rejected() -> None:
-    with pytest.raises(InvalidInput, match="not a number"):
-        parse_summary(VALID.replace("475.13", "many"))
+def test_log_with_a_malformed_figure_is_an_internal_fault(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="missing or incomplete"):
+        summary_of(tmp_path, {**VALID, "result_mean_latency_ns": "many"})
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot read .*nothing\.txt"):
+def test_missing_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match=r"nothing\.txt is missing or incomplete"):
         read_summary(tmp_path / "nothing.txt")

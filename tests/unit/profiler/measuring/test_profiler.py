@@ -23,12 +23,7 @@ from profiler.measuring.measuring_process import (
 )
 from profiler.measuring.messages import DECODER, Measured, MeasurementFailed, Message, Progress
 from profiler.measuring.profiler_settings import ProfilerSettings
-from profiler.measuring.single_stream import (
-    SingleStreamResult,
-    parse_detail_log,
-    read_detail_log,
-    time_queries,
-)
+from profiler.measuring.single_stream import SingleStreamResult, read_result, time_queries
 from profiler.report_pipe import send_report
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
@@ -79,8 +74,14 @@ def test_message_round_trips_through_one_line(message: Message) -> None:
         assert [DECODER.decode(line) for line in lines] == [message]
 
 
-def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
-    result = parse_detail_log(LOG)
+def written(folder: Path, log: str) -> Path:
+    path = folder / "mlperf_log_detail.txt"
+    path.write_text(log)
+    return path
+
+
+def test_detail_log_gives_loadgens_figures_in_seconds(tmp_path: Path) -> None:
+    result = read_result(written(tmp_path, LOG))
 
     assert (result.validity, result.queries, result.qps) == ("VALID", 239, 475.71)
     assert result.latency_p50_s == pytest.approx(2.095350e-3)
@@ -95,7 +96,7 @@ def test_incomplete_log_is_an_internal_fault(tmp_path: Path, text: str | None) -
         path.write_text(text)
 
     with pytest.raises(InternalError, match="missing or incomplete"):
-        read_detail_log(path)
+        read_result(path)
 
 
 class Clock:
@@ -343,7 +344,7 @@ def test_setting_out_of_range_is_rejected(option: str, value: str) -> None:
         ProfilerSettings.load({option: value})
 
 
-def test_invalid_log_says_which_rule_was_not_met_and_what_to_do() -> None:
+def test_invalid_log_says_which_rule_was_not_met_and_what_to_do(tmp_path: Path) -> None:
     early = (
         ':::MLLOG {"key": "early_stopping_met", "value": false}\n'
         ':::MLLOG {"key": "early_stopping_result", "value": " * Only processed 11 queries.  '
@@ -352,12 +353,12 @@ def test_invalid_log_says_which_rule_was_not_met_and_what_to_do() -> None:
     short = ':::MLLOG {"key": "result_min_duration_met", "value": false}\n'
     invalid = LOG.replace('"VALID"', '"INVALID"')
 
-    assert parse_detail_log(LOG).invalid_because == ""
-    assert parse_detail_log(invalid + early).invalid_because == (
+    assert read_result(written(tmp_path, LOG)).invalid_because == ""
+    assert read_result(written(tmp_path, invalid + early)).invalid_because == (
         "there were 239 queries, and LoadGen's early stopping needs 64: "
         "raise --queries or --min-duration"
     )
-    assert parse_detail_log(invalid + short).invalid_because == (
+    assert read_result(written(tmp_path, invalid + short)).invalid_because == (
         "LoadGen had no queries left before the minimum duration: measure it again"
     )
-    assert parse_detail_log(invalid).invalid_because == "its log has the reason"
+    assert read_result(written(tmp_path, invalid)).invalid_because == "its log has the reason"
