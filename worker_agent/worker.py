@@ -23,7 +23,7 @@ from synergai.runtime.resources import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts

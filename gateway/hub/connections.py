@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
-from synergai.wire.hub import WORKER_LOST_AFTER
+from synergai.wire.limits import WORKER_LOST_AFTER
 from synergai.wire.status import MAX_DETAILS
 
 if TYPE_CHECKING:

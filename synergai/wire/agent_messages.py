@@ -23,7 +23,7 @@ from synergai.wire.converters import (
     session_from_proto,
     unusable_session_from_proto,
 )
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 from synergai.wire.work_transport import SentOver
 
 if TYPE_CHECKING:

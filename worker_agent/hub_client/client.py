@@ -24,7 +24,7 @@ from synergai.runtime.backoff import Backoff
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters, rpc
-from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
+from synergai.wire.limits import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.status import error_from_call
 from synergai.wire.work_messages import Reports
 from worker_agent.exchange import Pulls
