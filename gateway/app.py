@@ -39,7 +39,7 @@ from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
-from synergai.wire.tls import server_context
+from synergai.wire.credentials import server_context
 from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:

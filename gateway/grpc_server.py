@@ -10,8 +10,8 @@ import grpc
 from synergai.errors import NotSupported
 from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.wire import rpc
+from synergai.wire.credentials import server_context, server_credentials
 from synergai.wire.native.server import NativeServer
-from synergai.wire.tls import server_context, server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

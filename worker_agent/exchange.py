@@ -21,9 +21,9 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1.hub_pb2 import Wanted
+from synergai.wire.credentials import server_context
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import iter_fields, request_parts, split_response
-from synergai.wire.tls import server_context
 from synergai.wire.validation import EXIT
 from synergai.wire.work_messages import RelayedTensors, Reports
 from synergai.wire.work_socket import WorkSocketServer

@@ -21,9 +21,9 @@ from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import StateFile
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
+from synergai.wire.credentials import ClientTls, open_channel
 from synergai.wire.limits import GATEWAY_LOST_AFTER
 from synergai.wire.status import error_from_call
-from synergai.wire.tls import ClientTls, open_channel
 from synergai.wire.work_messages import decode_orders
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status

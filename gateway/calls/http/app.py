@@ -26,10 +26,10 @@ from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthen
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import encodable
+from synergai.wire.credentials import server_context
 from synergai.wire.parameters import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
 from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
-from synergai.wire.tls import server_context
 
 if TYPE_CHECKING:
     import ssl
