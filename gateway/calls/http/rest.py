@@ -13,12 +13,7 @@ from starlette.routing import Route
 
 from gateway.calls.http.app import cancelled_on_disconnect, chosen_id, json_response
 from synergai.errors import InvalidInput, NotSupported
-from synergai.wire.oip_rest.messages import (
-    decode_json,
-    message_to_json,
-    read_request,
-    write_response,
-)
+from synergai.wire.oip_rest import decode_json, message_to_json, read_request, write_response
 from synergai.wire.parameters import TENANT_METADATA, TRACEPARENT, CallIds, checked_tenant
 
 if TYPE_CHECKING:

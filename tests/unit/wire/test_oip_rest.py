@@ -18,12 +18,13 @@ from synergai.errors import InvalidInput, NotSupported
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2
 from synergai.wire import arrays
-from synergai.wire.oip_rest import messages, tensors
-from synergai.wire.oip_rest.messages import (
+from synergai.wire.oip_rest import (
     MAX_JSON_BYTES,
     OutputForm,
     message_to_json,
+    messages,
     read_request,
+    tensors,
     write_response,
 )
 from synergai.wire.parameters import read_parameters
